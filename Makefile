@@ -1,0 +1,47 @@
+# make test and make demo do all the set-up: they need only Python >= 3.11, pip and a C compiler.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install test test-all test-core lint demo clean
+
+help:
+	@echo "make demo       what the project does, in a few minutes"
+	@echo "make test       the test suite, without what takes minutes"
+	@echo "make test-all   the whole test suite"
+	@echo "make test-core  the package with its core dependencies alone, in an environment of its own"
+	@echo "make lint       ruff and mypy"
+	@echo "make install    create $(VENV) and install the package, its extras and the tools"
+
+# Reinstalled only when what would be installed has changed.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+install: $(INSTALLED)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+test-core:
+	$(PYTHON) -m venv --clear .venv-core
+	.venv-core/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
+	.venv-core/bin/python -c "import tp_transformer as tpt; m = tpt.build('tp-transformer-tiny'); \
+	  print(tpt.__version__, 'core alone:', m.n_parameters, 'parameters;', m.solve(['What is 3 + 4?']))"
+	.venv-core/bin/tpt models
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: $(INSTALLED)
+	$(BIN)/tpt demo
+
+clean:
+	rm -rf $(VENV) .venv-core .pytest_cache .mypy_cache .ruff_cache

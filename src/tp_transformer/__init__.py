@@ -1,0 +1,76 @@
+"""The TP-Transformer of Schlag et al. (2020), its baselines, and the Mathematics Dataset.
+
+The files, in the order in which a question becomes an answer. Each imports only from files above
+it in this list:
+
+    errors.py               errors that a user can cause: one clear line each
+    settings.py             dataclasses from YAML; presets; unknown keys refused
+    published.py            the numbers printed in the papers, each with its source
+    data/vocabulary.py      the 72 symbols; text to ids and back
+    data/batch.py           padding, masks and the target's shift
+    model/trace.py          named points that record or replace a tensor on request
+    model/binding.py        how a filler and a role become one vector: one class per binding
+    model/attention.py      TP-attention beside its equations; the drop-in for torch's
+    model/layers.py         cells, feed-forward, embedding
+    model/loss.py           token-summed loss and counts
+    model/decoding.py       greedy search over one cached step
+    model/folder.py         a model on disk: written whole, read without unpickling
+    model/base.py           what every model can do: loss, solve, trace, save
+    model/transformer.py    the Transformer and the TP-Transformer
+    model/recurrent.py      the LSTM baseline of Saxton et al.
+    model/family.py         build a preset, load a folder
+    interop/authors.py      the paper's authors' published checkpoints
+    demo.py                 the front door
+    cli.py                  one thin verb per stage, heavy imports inside the verb
+    __main__.py             `python -m tp_transformer`
+
+Names are loaded when they are first used, so that importing the package is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from tp_transformer.data.batch import Batch as Batch
+    from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
+    from tp_transformer.errors import UserError as UserError
+    from tp_transformer.model.attention import TPMultiheadAttention as TPMultiheadAttention
+    from tp_transformer.model.family import build as build
+    from tp_transformer.model.family import load as load
+    from tp_transformer.model.recurrent import LSTM as LSTM
+    from tp_transformer.model.recurrent import LSTMConfig as LSTMConfig
+    from tp_transformer.model.trace import trace as trace
+    from tp_transformer.model.transformer import Transformer as Transformer
+    from tp_transformer.model.transformer import TransformerConfig as TransformerConfig
+    from tp_transformer.settings import preset_names as preset_names
+
+_HOMES = {
+    "Batch": "data.batch",
+    "LSTM": "model.recurrent",
+    "LSTMConfig": "model.recurrent",
+    "TPMultiheadAttention": "model.attention",
+    "Transformer": "model.transformer",
+    "TransformerConfig": "model.transformer",
+    "UserError": "errors",
+    "Vocabulary": "data.vocabulary",
+    "build": "model.family",
+    "load": "model.family",
+    "preset_names": "settings",
+    "trace": "model.trace",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in {"data", "model"}:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,1 @@
+"""Questions and answers: their symbols, their files, their batches."""

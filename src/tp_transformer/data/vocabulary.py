@@ -1,0 +1,154 @@
+"""The symbols of the Mathematics Dataset: text to ids and back, for many texts at once.
+
+The published data holds exactly 69 characters; with padding, start and end they make the 72
+symbols of the paper (section 3). A model trained elsewhere may number its symbols differently,
+so the order belongs to the model and is saved with it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.errors import TextError
+
+PAD, SOS, EOS = "<pad>", "<sos>", "<eos>"
+CHARACTERS = " !'()*+,-./0123456789:<=>?ACDEFGHILMPRSTWabcdefghijklmnopqrstuvwxyz{}"
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths, end to end: row i is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    ids: Ids
+    offsets: Ids
+
+    @property
+    def lengths(self) -> Ids:
+        """How many ids each row has."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: npt.NDArray[np.integer[Any]]) -> "Ragged":
+        """The chosen rows, in the order chosen."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return Ragged(self.ids[np.arange(offsets[-1]) + shift], offsets)
+
+    def padded(self, pad: int) -> Ids:
+        """The rows as one rectangle, filled up with `pad` on the right."""
+        lengths = self.lengths
+        width = int(lengths.max(initial=0))
+        rectangle = np.full((len(lengths), width), pad, dtype=np.int64)
+        rectangle[np.arange(width) < lengths[:, None]] = self.ids
+        return rectangle
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Symbols in the order of their ids: single characters, and special ones in angle brackets."""
+
+    symbols: tuple[str, ...] = (PAD, SOS, EOS, *CHARACTERS)
+
+    def __post_init__(self) -> None:
+        if len(set(self.symbols)) != len(self.symbols):
+            raise ValueError("a vocabulary must not list a symbol twice")
+        missing = {PAD, SOS, EOS} - set(self.symbols)
+        if missing:
+            raise ValueError(f"a vocabulary must list {', '.join(sorted(missing))}")
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    @cached_property
+    def pad(self) -> int:
+        """The id of padding."""
+        return self.symbols.index(PAD)
+
+    @cached_property
+    def sos(self) -> int:
+        """The id that starts every sequence."""
+        return self.symbols.index(SOS)
+
+    @cached_property
+    def eos(self) -> int:
+        """The id that ends every sequence."""
+        return self.symbols.index(EOS)
+
+    def encode(self, texts: Sequence[str]) -> Ragged:
+        """The ids of each text, between start and end symbols."""
+        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        characters = _code_points("".join(texts))
+        ids = np.where(
+            characters < len(self._id_of_code),
+            self._id_of_code[np.minimum(characters, len(self._id_of_code) - 1)],
+            -1,
+        )
+        if (ids < 0).any():
+            self._refuse_character(texts, lengths, int(np.argmax(ids < 0)))
+        offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
+        framed = np.empty(offsets[-1], dtype=np.int64)
+        is_text = np.ones(len(framed), dtype=bool)
+        is_text[offsets[:-1]] = is_text[offsets[1:] - 1] = False
+        framed[offsets[:-1]] = self.sos
+        framed[offsets[1:] - 1] = self.eos
+        framed[is_text] = ids
+        return Ragged(framed, offsets)
+
+    def decode(self, ids: npt.NDArray[Any]) -> list[str]:
+        """The text of each row up to its end symbol, or the whole row if there is none.
+
+        A special symbol inside a text is spelled out (`<pad>`), so that an answer that holds one
+        is never mistaken for the answer without it.
+        """
+        if ids.size == 0:
+            return [""] * len(ids)
+        ended = ids == self.eos
+        lengths = np.where(ended.any(axis=1), ended.argmax(axis=1), ids.shape[1])
+        inside = np.arange(ids.shape[1]) < lengths[:, None]
+        codes = self._code_of_id[np.minimum(ids, len(self.symbols))]
+        characters = codes[inside].astype("<u4").tobytes().decode("utf-32-le")
+        ends = np.cumsum(lengths)
+        texts = [
+            characters[end - length : end] for end, length in zip(ends, lengths, strict=True)
+        ]
+        for row in np.flatnonzero(((codes == 0) & inside).any(axis=1)):
+            texts[row] = "".join(self._spell(i) for i in ids[row, : lengths[row]])
+        return texts
+
+    def _spell(self, index: int) -> str:
+        return self.symbols[index] if index < len(self.symbols) else f"<{index}>"
+
+    @cached_property
+    def _id_of_code(self) -> Ids:
+        """The id at each code point, -1 where there is none."""
+        codes = self._code_of_id[: len(self.symbols)]
+        table = np.full(int(codes.max()) + 2, -1, dtype=np.int64)
+        table[codes] = np.arange(len(codes))
+        table[0] = -1
+        return table
+
+    @cached_property
+    def _code_of_id(self) -> Ids:
+        """The code point of each id; 0 for special symbols, and last for ids that have none."""
+        codes = [ord(symbol) if len(symbol) == 1 else 0 for symbol in self.symbols]
+        return np.array([*codes, 0], dtype=np.int64)
+
+    def _refuse_character(self, texts: Sequence[str], lengths: Ids, position: int) -> None:
+        ends = np.cumsum(lengths)
+        row = int(np.searchsorted(ends, position, side="right"))
+        column = position - int(ends[row] - lengths[row])
+        raise TextError(
+            f"text {row + 1}: character {texts[row][column]!r} at position {column + 1} is not "
+            f"one that the model knows; it knows {''.join(s for s in self.symbols if len(s) == 1)}"
+        )
+
+
+def _code_points(text: str) -> npt.NDArray[np.int64]:
+    # A lone surrogate, which a terminal can produce, is a code point like any other here.
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)

@@ -1,0 +1,1 @@
+"""The models: attention, bindings, layers, and what is built of them."""

@@ -1,0 +1,380 @@
+"""TP-attention beside its equations, and the drop-in for torch's attention.
+
+Section 2.1 of the paper, for one head at position t (the layer's index left out):
+
+    k, v, q, r = affine maps of the states                             (equation 1)
+    filler_t   = sum over i of alpha_ti v_i                            (equation 2)
+    alpha_ti   = softmax over i of (q_t . k_i / sqrt(d_head))          (equation 3)
+    output_t   = sum over heads of W_o bind(filler_t, r_t) + b_o       (equation 4)
+
+The role comes from the same state as the query: in cross-attention, from the decoder's. The cells
+use `SelfAttention` and `CrossAttention`; `TPMultiheadAttention` is the same attention with the
+signature, the parameter names and the mask polarity of `torch.nn.MultiheadAttention`.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tp_transformer.errors import SettingsError
+from tp_transformer.model.binding import make_binding
+from tp_transformer.model.trace import Traced
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    """Equation 3: how much each query attends to each key; (…, head, query, key).
+
+    A boolean mask says where a query may attend; one of numbers is added to the scores.
+    """
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = (
+            scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+        )
+    return scores.softmax(dim=-1)
+
+
+def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    """True where a query may attend when the queries are the last positions of the keys."""
+    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
+
+
+Map = tuple[Tensor, Tensor | None]  # weight (out, in) and bias (out)
+
+
+def _detached(weight: Tensor, bias: Tensor | None) -> Map:
+    return weight.detach(), None if bias is None else bias.detach()
+
+
+def _blocks(names: tuple[str, ...], weight: Tensor, bias: Tensor | None) -> dict[str, Map]:
+    """The maps that are fused into one, by name."""
+    weight, bias = _detached(weight, bias)
+    weights = weight.chunk(len(names))
+    biases = [None] * len(names) if bias is None else bias.chunk(len(names))
+    return dict(zip(names, zip(weights, biases, strict=True), strict=True))
+
+
+@dataclass
+class KeyValueCache:
+    """The keys and values of the positions decoded so far, in room made for `capacity` of them."""
+
+    capacity: int
+    length: int = 0
+    _buffers: tuple[Tensor, ...] = field(default=(), repr=False)
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new positions; return those of all positions."""
+        if not self._buffers:
+            self._buffers = tuple(
+                new.new_empty(*new.shape[:2], self.capacity, new.shape[-1]) for new in (key, value)
+            )
+        end = self.length + key.shape[-2]
+        for buffer, new in zip(self._buffers, (key, value), strict=True):
+            buffer[:, :, self.length : end] = new
+        self.length = end
+        all_keys, all_values = (buffer[:, :, :end] for buffer in self._buffers)
+        return all_keys, all_values
+
+
+class Attention(Traced):
+    """What every attention shares: heads, binding, and equations 2 to 4 after the projections."""
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        binding: str,
+        rank: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if n_heads < 1 or d_model % n_heads:
+            raise SettingsError(f"{n_heads} heads do not divide {d_model} dimensions evenly")
+        self.n_heads = n_heads
+        self.binding = make_binding(binding, n_heads, d_model // n_heads, rank)
+        self.dropout = dropout
+        self.out_proj = nn.Linear(n_heads * self.binding.d_bound, d_model, bias=bias)
+
+    def points(self) -> tuple[str, ...]:
+        """What a trace can ask of an attention, in the order of its computation."""
+        role = ("role",) if self.binding.needs_role else ()
+        return ("query", "key", "value", *role, "weights", "filler", "bound", "output")
+
+    def extra_repr(self) -> str:
+        """The sizes that the printed module does not show otherwise."""
+        return f"n_heads={self.n_heads}, d_head={self.binding.d_head}"
+
+    def maps(self) -> dict[str, Map]:
+        """The affine maps of equations 1 and 4 by name, however they are stored.
+
+        They share the parameters' memory and are detached from them: to look at, or to fill.
+        """
+        return {"output": _detached(self.out_proj.weight, self.out_proj.bias)}
+
+    def initialise(self) -> None:
+        """Draw each map Xavier-uniformly by itself, although maps of one input are fused."""
+        for name, (weight, _) in self.maps().items():
+            nn.init.xavier_uniform_(weight, gain=self.binding.role_gain if name == "role" else 1.0)
+
+    def heads(self, name: str, projected: Tensor) -> Tensor:
+        """Split (batch, position, d_model) into heads and pass the point of that name."""
+        batch, length, _ = projected.shape
+        split = projected.view(batch, length, self.n_heads, -1).transpose(1, 2)
+        return self.point(name, split)  # (batch, head, position, d_head)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        role: Tensor | None,
+        mask: Tensor | None,
+        *,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Equations 2 to 4 for all heads; the weights too where they are needed."""
+        dropout = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights or self.is_traced("weights"):
+            weights = self.point("weights", attention_weights(query, key, mask))
+            filler = F.dropout(weights, dropout) @ value
+        else:
+            filler = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+        filler = self.point("filler", filler)
+        bound = filler if role is None else self.binding(filler, role)
+        bound = self.point("bound", bound)  # (batch, head, query, d_bound)
+        output = self.out_proj(bound.transpose(1, 2).flatten(2))
+        return self.point("output", output), weights  # (batch, query, d_model)
+
+
+class SelfAttention(Attention):
+    """Attention of a sequence to itself, with one fused map for query, key, value and role."""
+
+    def __init__(
+        self, d_model: int, n_heads: int, *, binding: str, rank: int | None, dropout: float
+    ) -> None:
+        super().__init__(d_model, n_heads, binding=binding, rank=rank, dropout=dropout)
+        self.names = ("query", "key", "value", "role")[: 4 if self.binding.needs_role else 3]
+        self.in_proj = nn.Linear(d_model, len(self.names) * d_model)
+
+    def maps(self) -> dict[str, Map]:
+        """The affine maps of equations 1 and 4 by name."""
+        return {**_blocks(self.names, self.in_proj.weight, self.in_proj.bias), **super().maps()}
+
+    def forward(
+        self, state: Tensor, mask: Tensor | None, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        """Attend within `state` (batch, position, d_model), and to what the cache remembers."""
+        parts = self.in_proj(state).chunk(len(self.names), dim=-1)
+        query, key, value, *roles = map(self.heads, self.names, parts)
+        if cache is not None:
+            key, value = cache.append(key, value)
+        return self.attend(query, key, value, roles[0] if roles else None, mask)[0]
+
+
+class CrossAttention(Attention):
+    """Attention of the decoder to the encoder, whose keys and values are computed once."""
+
+    def __init__(
+        self, d_model: int, n_heads: int, *, binding: str, rank: int | None, dropout: float
+    ) -> None:
+        super().__init__(d_model, n_heads, binding=binding, rank=rank, dropout=dropout)
+        self.names = ("query", "role")[: 2 if self.binding.needs_role else 1]
+        self.in_proj = nn.Linear(d_model, len(self.names) * d_model)
+        self.memory_proj = nn.Linear(d_model, 2 * d_model)
+
+    def maps(self) -> dict[str, Map]:
+        """The affine maps of equations 1 and 4 by name."""
+        return {
+            **_blocks(self.names, self.in_proj.weight, self.in_proj.bias),
+            **_blocks(("key", "value"), self.memory_proj.weight, self.memory_proj.bias),
+            **super().maps(),
+        }
+
+    def remember(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of the encoder's output (batch, source, d_model)."""
+        key, value = self.memory_proj(memory).chunk(2, dim=-1)
+        return self.heads("key", key), self.heads("value", value)
+
+    def forward(
+        self, state: Tensor, key_value: tuple[Tensor, Tensor], mask: Tensor | None
+    ) -> Tensor:
+        """Attend from `state` (batch, position, d_model) to the remembered keys and values."""
+        parts = self.in_proj(state).chunk(len(self.names), dim=-1)
+        query, *roles = map(self.heads, self.names, parts)
+        return self.attend(query, *key_value, roles[0] if roles else None, mask)[0]
+
+
+class TPMultiheadAttention(Attention):
+    """TP-attention in the place of `torch.nn.MultiheadAttention`.
+
+    Takes the same arguments, has the same parameters under the same names (so that a state dict of
+    torch's loads into it) and follows the same conventions: masks say what to ignore, and positions
+    come before the batch unless `batch_first`. What it adds is `role_proj`, which maps the query's
+    input to the roles, and the choice of a binding; with `binding="none"` it is torch's attention.
+    """
+
+    # nn.TransformerEncoderLayer asks for this. False keeps it from its fast path, which would
+    # compute plain attention from our parameters and leave out the role.
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        binding: str = "hadamard",
+        rank: int | None = None,
+    ) -> None:
+        super().__init__(
+            embed_dim, num_heads, binding=binding, rank=rank, dropout=dropout, bias=bias
+        )
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.batch_first = batch_first
+        if self.kdim == self.vdim == embed_dim:
+            self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
+        else:
+            self.register_parameter("in_proj_weight", None)
+            self.q_proj_weight = nn.Parameter(torch.empty(embed_dim, embed_dim))
+            self.k_proj_weight = nn.Parameter(torch.empty(embed_dim, self.kdim))
+            self.v_proj_weight = nn.Parameter(torch.empty(embed_dim, self.vdim))
+        self.in_proj_bias = nn.Parameter(torch.empty(3 * embed_dim)) if bias else None
+        if self.binding.needs_role:
+            self.role_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.initialise()
+        self.to(device=device, dtype=dtype)
+
+    def maps(self) -> dict[str, Map]:
+        """The affine maps of equations 1 and 4 by name."""
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.detach().chunk(3)
+        weights = (weight.detach() for weight in self._input_maps())
+        role = {}
+        if self.binding.needs_role:
+            role["role"] = _detached(self.role_proj.weight, self.role_proj.bias)
+        names = ("query", "key", "value")
+        maps = dict(zip(names, zip(weights, biases, strict=True), strict=True))
+        return {**maps, **role, **super().maps()}
+
+    def initialise(self) -> None:
+        """Draw each map Xavier-uniformly by itself; set every bias to zero, as torch does."""
+        super().initialise()
+        for _, bias in self.maps().values():
+            if bias is not None:
+                nn.init.zeros_(bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend as `torch.nn.MultiheadAttention.forward` does, with a role bound in every head.
+
+        As there, `is_causal` promises that `attn_mask` is causal; the mask is what counts.
+        """
+        if is_causal and attn_mask is None:
+            raise ValueError("is_causal describes attn_mask: pass the causal mask too")
+        if query.is_nested:
+            return self._forward_nested(query, key, value, need_weights)
+        batched = query.dim() == 3
+        if not batched:
+            axis = 0 if self.batch_first else 1
+            query, key, value = (x.unsqueeze(axis) for x in (query, key, value))
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        if not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        mask = _merged_mask(key_padding_mask, attn_mask, query, self.num_heads)
+        output, weights = self._attend(query, key, value, mask, need_weights)
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(dim=1)
+        if not self.batch_first:
+            output = output.transpose(0, 1)
+        if not batched:
+            output = output.squeeze(0 if self.batch_first else 1)
+            weights = None if weights is None else weights.squeeze(0)
+        return output, weights
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Equations 1 to 4 for batch-first inputs and a mask of our polarity."""
+        role = None
+        if self.binding.needs_role:
+            role = self.heads("role", self.role_proj(query))
+        biases: tuple[Tensor | None, ...] = (
+            (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        )
+        projected = map(F.linear, (query, key, value), self._input_maps(), biases)
+        names = ("query", "key", "value")
+        query, key, value = map(self.heads, names, projected)
+        output, weights = self.attend(query, key, value, role, mask, need_weights=need_weights)
+        return output, weights if need_weights else None
+
+    def _forward_nested(
+        self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool
+    ) -> tuple[Tensor, None]:
+        # nn.TransformerEncoder makes nested tensors of padded ones for the fast path that its
+        # layers then do not take, if our attention was put into them after it was built.
+        if need_weights or query is not key or key is not value:
+            raise ValueError("nested tensors serve only self-attention without weights")
+        rows = query.unbind()
+        lengths = torch.tensor([len(row) for row in rows], device=query.device)
+        padded = torch.nested.to_padded_tensor(query, 0.0)
+        mask = torch.arange(padded.shape[1], device=query.device) < lengths[:, None]
+        output, _ = self._attend(padded, padded, padded, mask[:, None, None, :], False)
+        attended = [row[: len(source)] for row, source in zip(output, rows, strict=True)]
+        return torch.nested.as_nested_tensor(attended), None
+
+    def _input_maps(self) -> tuple[Tensor, ...]:
+        """The maps to queries, keys and values."""
+        if self.in_proj_weight is not None:
+            return self.in_proj_weight.chunk(3)
+        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+
+
+def _merged_mask(
+    key_padding_mask: Tensor | None, attn_mask: Tensor | None, query: Tensor, n_heads: int
+) -> Tensor | None:
+    """Torch's two masks as one of ours, of four axes.
+
+    Torch's boolean masks say what to ignore and its masks of numbers are added to the scores.
+    """
+    masks = []
+    if key_padding_mask is not None:
+        masks.append(key_padding_mask[:, None, None, :])
+    if attn_mask is not None and attn_mask.dim() == 3:  # (batch * head, query, key)
+        masks.append(attn_mask.view(-1, n_heads, *attn_mask.shape[1:]))
+    elif attn_mask is not None:
+        masks.append(attn_mask[None, None])
+    if not masks:
+        return None
+    if all(mask.dtype == torch.bool for mask in masks):
+        ignored = masks[0] if len(masks) == 1 else masks[0] | masks[1]
+        return ~ignored
+    return sum(
+        (
+            torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
+            if mask.dtype == torch.bool
+            else mask.to(query.dtype)
+            for mask in masks
+        ),
+        start=torch.zeros((), dtype=query.dtype, device=query.device),
+    )

@@ -1,0 +1,60 @@
+"""The models there are: built from a preset or a configuration, or loaded from a folder."""
+
+from pathlib import Path
+from typing import Any
+
+from tp_transformer import settings
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.errors import FolderError, SettingsError, UserError
+from tp_transformer.model import folder as model_folder
+from tp_transformer.model.recurrent import LSTM, LSTMConfig
+from tp_transformer.model.transformer import Transformer, TransformerConfig
+
+ModelConfig = TransformerConfig | LSTMConfig
+AnyModel = Transformer | LSTM
+
+
+def model_config(values: dict[str, Any], where: str = "model") -> ModelConfig:
+    """The configuration that `values` describe; their `architecture` says of which model."""
+    fields = dict(values)
+    architecture = fields.pop("architecture", Transformer.architecture)
+    if architecture == Transformer.architecture:
+        return settings.to_dataclass(TransformerConfig, fields, where)
+    if architecture == LSTM.architecture:
+        return settings.to_dataclass(LSTMConfig, fields, where)
+    raise SettingsError(
+        f"there is no architecture {architecture!r}; the architectures are "
+        f"{Transformer.architecture} and {LSTM.architecture}"
+    )
+
+
+def from_config(config: ModelConfig, vocabulary: Vocabulary | None = None) -> AnyModel:
+    """A freshly initialised model."""
+    if isinstance(config, LSTMConfig):
+        return LSTM(config, vocabulary)
+    return Transformer(config, vocabulary)
+
+
+def build(
+    name_or_file: str | Path, *, vocabulary: Vocabulary | None = None, **fields: Any
+) -> AnyModel:
+    """A freshly initialised model: a preset by name, or a YAML file's, with `fields` changed.
+
+    >>> build("tp-transformer-tiny", binding="convolution").n_parameters
+    """
+    values = settings.read(name_or_file).get("model", {})
+    return from_config(model_config({**values, **fields}), vocabulary)
+
+
+def load(folder: str | Path | None = None) -> AnyModel:
+    """The model in a folder, ready to solve."""
+    if folder is None:
+        raise FolderError("no model is bundled yet; name the folder of one")
+    contents = model_folder.read(folder)
+    try:
+        config = model_config(contents.config, where=model_folder.CONFIG)
+        kind = LSTM if isinstance(config, LSTMConfig) else Transformer
+        model: AnyModel = kind.from_weights(config, contents.vocabulary, contents.weights)  # type: ignore[arg-type]
+    except UserError as error:
+        raise FolderError(f"{folder}: {error}") from error
+    return model.eval()

@@ -1,0 +1,137 @@
+"""A model on disk: one folder with weights, configuration and vocabulary.
+
+`model.safetensors` holds the tensors, `config.json` the fields of the model's configuration and
+`vocabulary.json` the symbols in the order of their ids. Nothing in it is ever unpickled.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.errors import FolderError
+
+WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
+FORMAT = {"format": "tp-transformer", "version": "1"}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a model folder holds."""
+
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    vocabulary: Vocabulary
+
+
+def write(folder: str | Path, contents: Contents) -> None:
+    """Write a model folder: whole, or not at all. An earlier model there is replaced."""
+    path = Path(folder)
+    _refuse_other_folder(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
+        save_file(weights, temporary / WEIGHTS, metadata=FORMAT)
+        _write_json(temporary / CONFIG, contents.config)
+        _write_json(temporary / VOCABULARY, list(contents.vocabulary.symbols))
+        for file in temporary.iterdir():
+            _sync(file)
+        temporary.chmod(0o777 & ~_umask())
+        _put_in_place(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise FolderError(f"cannot write a model to {path}: {error}") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read(folder: str | Path) -> Contents:
+    """Read a model folder, refusing what is missing, damaged or not one."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise FolderError(f"there is no model folder {path}")
+    missing = [name for name in (WEIGHTS, CONFIG, VOCABULARY) if not (path / name).is_file()]
+    if missing:
+        raise FolderError(f"{path} is not a model folder: it has no {', '.join(missing)}")
+    config = _read_json(path / CONFIG)
+    if not isinstance(config, dict):
+        raise FolderError(f"{path / CONFIG} must hold the fields of a configuration")
+    return Contents(config, _read_weights(path / WEIGHTS), _read_vocabulary(path / VOCABULARY))
+
+
+def _read_weights(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise FolderError(f"{file} is damaged or not a safetensors file: {error}") from error
+
+
+def _read_vocabulary(file: Path) -> Vocabulary:
+    symbols = _read_json(file)
+    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+        raise FolderError(f"{file} must hold a list of symbols")
+    try:
+        return Vocabulary(tuple(symbols))
+    except ValueError as error:
+        raise FolderError(f"{file}: {error}") from error
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FolderError(f"{file} is damaged or not JSON: {error}") from error
+
+
+def _write_json(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _refuse_other_folder(path: Path) -> None:
+    if not path.exists():
+        return
+    others = (
+        [entry.name for entry in path.iterdir() if entry.name not in {WEIGHTS, CONFIG, VOCABULARY}]
+        if path.is_dir()
+        else [path.name]
+    )
+    if others:
+        raise FolderError(
+            f"{path} already holds something else ({sorted(others)[0]}); choose a new folder"
+        )
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    """Rename the finished folder to its name, setting an earlier one aside first."""
+    if path.exists():
+        aside = temporary.with_name(temporary.name + "-replaced")
+        path.rename(aside)
+        temporary.rename(path)
+        shutil.rmtree(aside)
+    else:
+        temporary.rename(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,165 @@
+"""Cells, feed-forward, embedding: the layers that the model stacks."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from tp_transformer.errors import TextError
+from tp_transformer.model.attention import CrossAttention, KeyValueCache, SelfAttention
+from tp_transformer.model.trace import Traced
+
+
+def sinusoids(n_positions: int, d_model: int) -> Tensor:
+    """Vaswani et al.'s positions, sine and cosine interleaved; (position, d_model) in float64."""
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
+    position = torch.arange(n_positions, dtype=torch.float64, device="cpu")
+    angle = position[:, None] * 10_000.0**-exponent
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :d_model]
+
+
+class Embedding(nn.Module):
+    """Symbols and positions, bound like fillers to roles: x * (W_p x + b_p + 1).
+
+    One matrix E serves source, target and output. It is drawn with standard deviation
+    1 / sqrt(d_model) and scaled up at the input, so that there it is the paper's N(0, 1).
+    """
+
+    def __init__(
+        self, n_vocab: int, d_model: int, *, n_positions: int, binding: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.symbols = nn.Embedding(n_vocab, d_model)
+        self.role_proj = nn.Linear(d_model, d_model) if binding else None
+        self.dropout = nn.Dropout(dropout)
+        self.n_positions = n_positions
+        # Not a buffer: a cast of the model would round it, and a cast back would not restore it.
+        self._positions = sinusoids(n_positions, d_model)
+
+    def initialise(self) -> None:
+        """Draw E and W_p with standard deviation 1 / sqrt(d_model)."""
+        spread = self.symbols.embedding_dim**-0.5
+        nn.init.normal_(self.symbols.weight, std=spread)
+        if self.role_proj is not None:
+            nn.init.normal_(self.role_proj.weight, std=spread)
+
+    def forward(self, ids: Tensor, offset: int = 0) -> Tensor:
+        """The states of ids (batch, position) whose first position is `offset`."""
+        end = offset + ids.shape[1]
+        if end > self.n_positions:
+            raise TextError(
+                f"a text of {end} symbols, start and end included, is longer than the "
+                f"{self.n_positions} positions that the model has"
+            )
+        state: Tensor = self.symbols(ids) * math.sqrt(self.symbols.embedding_dim)
+        if self._positions.dtype != state.dtype or self._positions.device != state.device:
+            self._positions = sinusoids(self.n_positions, state.shape[-1]).to(state)
+        state = state + self._positions[offset:end]
+        if self.role_proj is not None:
+            state = state * (self.role_proj(state) + 1)
+        return self.dropout(state)  # (batch, position, d_model)
+
+    def logits(self, state: Tensor) -> Tensor:
+        """Equation 6 before its softmax: the scores of every symbol after each position."""
+        return state @ self.symbols.weight.T  # (batch, position, n_vocab)
+
+
+class FeedForward(nn.Module):
+    """Equation 5: two affine maps with a ReLU in between."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(d_model, d_ff)
+        self.contract = nn.Linear(d_ff, d_model)
+
+    def initialise(self) -> None:
+        """Draw both matrices Xavier-uniformly."""
+        nn.init.xavier_uniform_(self.expand.weight)
+        nn.init.xavier_uniform_(self.contract.weight)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Transform each position by itself."""
+        return self.contract(self.expand(state).relu())
+
+
+class EncoderCell(Traced):
+    """Normalise, attend, add; normalise, feed forward, add; normalise once more (section 2)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        n_heads: int,
+        *,
+        binding: str,
+        rank: int | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(
+            d_model, n_heads, binding=binding, rank=rank, dropout=dropout
+        )
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.self_attention_norm = nn.LayerNorm(d_model)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.output_norm = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def points(self) -> tuple[str, ...]:
+        """The state that the cell hands on."""
+        return ("output",)
+
+    def forward(self, state: Tensor, mask: Tensor | None) -> Tensor:
+        """One cell of the encoder at every position of (batch, source, d_model)."""
+        attended = self.self_attention(self.self_attention_norm(state), mask)
+        state = state + self.dropout(attended)
+        state = state + self.dropout(self.feed_forward(self.feed_forward_norm(state)))
+        return self.point("output", self.output_norm(state))
+
+
+class DecoderCell(Traced):
+    """An encoder's cell with attention to the encoder between its two sub-layers (section 2.3)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        n_heads: int,
+        *,
+        binding: str,
+        rank: int | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(
+            d_model, n_heads, binding=binding, rank=rank, dropout=dropout
+        )
+        self.cross_attention = CrossAttention(
+            d_model, n_heads, binding=binding, rank=rank, dropout=dropout
+        )
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.self_attention_norm = nn.LayerNorm(d_model)
+        self.cross_attention_norm = nn.LayerNorm(d_model)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.output_norm = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def points(self) -> tuple[str, ...]:
+        """The state that the cell hands on."""
+        return ("output",)
+
+    def forward(
+        self,
+        state: Tensor,
+        mask: Tensor | None,
+        key_value: tuple[Tensor, Tensor],
+        source_mask: Tensor | None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """One cell of the decoder at every position of (batch, target, d_model)."""
+        attended = self.self_attention(self.self_attention_norm(state), mask, cache)
+        state = state + self.dropout(attended)
+        attended = self.cross_attention(self.cross_attention_norm(state), key_value, source_mask)
+        state = state + self.dropout(attended)
+        state = state + self.dropout(self.feed_forward(self.feed_forward_norm(state)))
+        return self.point("output", self.output_norm(state))

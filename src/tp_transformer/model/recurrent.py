@@ -1,0 +1,94 @@
+"""The LSTM of Saxton et al. (2019): it reads, thinks for a number of steps, then writes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.errors import SettingsError
+from tp_transformer.model.base import Model
+
+HiddenState = tuple[Tensor, Tensor]  # hidden and cell state, each (1, batch, d_hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMConfig:
+    """The shape of the LSTM; as it stands, that of Saxton et al.
+
+    Attributes:
+        d_hidden: hidden units
+        n_thinking: blank inputs between the question and the answer
+        n_vocab: symbols, each a one-hot input
+    """
+
+    d_hidden: int = 2048
+    n_thinking: int = 16
+    n_vocab: int = 95
+
+    def __post_init__(self) -> None:
+        for name, least in (("d_hidden", 1), ("n_vocab", 1), ("n_thinking", 0)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+
+@dataclass
+class RecurrentState:
+    """What the LSTM keeps between steps."""
+
+    hidden: HiddenState
+
+
+class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
+    """One LSTM that reads the question and then writes the answer, without attention."""
+
+    architecture = "lstm"
+
+    def __init__(self, config: LSTMConfig, vocabulary: Vocabulary | None = None) -> None:
+        super().__init__(config, config.n_vocab, vocabulary or Vocabulary())
+        self.cell = nn.LSTM(config.n_vocab, config.d_hidden, batch_first=True)
+        self.output = nn.Linear(config.d_hidden, config.n_vocab)
+
+    def points(self) -> tuple[str, ...]:
+        """The last hidden state before the answer, and the hidden states of the answer."""
+        return ("encoder.output", "decoder.output")
+
+    def encode(self, source: Tensor) -> HiddenState:
+        """Read questions, as padded ids (batch, source), and think."""
+        self.begin_call()
+        # A one-hot row of zeros is a blank: padding becomes the steps to think in.
+        thinking = source.new_full((len(source), self.config.n_thinking), self.vocabulary.pad)
+        lengths = (source != self.vocabulary.pad).sum(dim=1) + self.config.n_thinking
+        packed = pack_padded_sequence(
+            self._one_hot(torch.cat([source, thinking], dim=1)),
+            lengths.cpu(),
+            batch_first=True,
+            enforce_sorted=False,
+        )
+        _, (hidden, cell) = self.cell(packed)
+        hidden = self.point("encoder.output", hidden.transpose(0, 1)).transpose(0, 1)
+        return hidden.contiguous(), cell
+
+    def decode(self, target: Tensor, memory: HiddenState) -> Tensor:
+        """The scores of every symbol after each position of `target`: (batch, target, n_vocab)."""
+        return self._advance(target, self.begin(memory, target.shape[1]))
+
+    def begin(self, memory: HiddenState, max_length: int) -> RecurrentState:
+        """The state before the first step; an LSTM needs no room for more of them."""
+        self.begin_call("decoder.")
+        return RecurrentState(memory)
+
+    def step(self, previous: Tensor, state: RecurrentState) -> Tensor:
+        """The scores (batch, n_vocab) of the next symbol, after one more `previous` (batch)."""
+        return self._advance(previous[:, None], state)[:, 0]
+
+    def _advance(self, target: Tensor, state: RecurrentState) -> Tensor:
+        outputs, state.hidden = self.cell(self._one_hot(target), state.hidden)
+        return self.output(self.point("decoder.output", outputs))
+
+    def _one_hot(self, ids: Tensor) -> Tensor:
+        one_hot = F.one_hot(ids, self.config.n_vocab).to(self.output.weight.dtype)
+        one_hot[..., self.vocabulary.pad] = 0.0
+        return one_hot  # (batch, position, n_vocab)

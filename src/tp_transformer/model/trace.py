@@ -1,0 +1,148 @@
+"""Named points that record or replace a tensor on request.
+
+Every tensor that an analysis may want passes a point: `role = self.point("role", role)`. A point
+costs one look at an empty tuple until a trace is active; then it is called by the path of its
+module and its own name, such as `encoder.5.self_attention.role`. Nothing in a forward pass is
+written for a particular analysis.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tp_transformer.errors import TraceError
+from tp_transformer.settings import nearest
+
+Edit = Callable[[Tensor], Tensor]
+
+
+class Trace:
+    """What passed the chosen points during the last call of the model, by name."""
+
+    def __init__(self, record: Iterable[str], edits: Mapping[str, Edit]) -> None:
+        self._pieces: dict[str, list[Tensor]] = {name: [] for name in record}
+        self._edits = dict(edits)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor that passed the point: (batch, …, position, last axis).
+
+        Decoding passes the decoder's points once per symbol; the positions are joined. Where an
+        edit replaced the tensor, this is the replacement.
+        """
+        if name not in self._pieces:
+            raise TraceError(
+                f"{name!r} is not recorded by this trace; it records {', '.join(self._pieces)}"
+            )
+        pieces = self._pieces[name]
+        if not pieces:
+            raise TraceError(f"{name!r} has not been passed yet: call the model inside the trace")
+        if len(pieces) == 1:
+            return pieces[0]
+        # Attention weights look back on one key more at every step; later keys have weight 0.
+        width = max(piece.shape[-1] for piece in pieces)
+        return torch.cat([F.pad(piece, (0, width - piece.shape[-1])) for piece in pieces], dim=-2)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pieces)
+
+    def wants(self, name: str) -> bool:
+        """Whether the tensor of that name is asked for, and so must be computed."""
+        return name in self._pieces or name in self._edits
+
+    def visit(self, name: str, tensor: Tensor) -> Tensor:
+        """Replace and record the tensor at a point, as was asked for."""
+        if name in self._edits:
+            tensor = _edited(name, tensor, self._edits[name])
+        if name in self._pieces:
+            self._pieces[name].append(tensor)
+        return tensor
+
+    def forget(self, prefix: str) -> None:
+        """Drop what has been recorded below a prefix: a new call begins."""
+        for name, pieces in self._pieces.items():
+            if name.startswith(prefix):
+                pieces.clear()
+
+
+class Traced(nn.Module):
+    """A module with named points."""
+
+    _traces: tuple[Trace, ...] = ()
+    _path: str = ""
+
+    def points(self) -> tuple[str, ...]:
+        """The names of this module's own points."""
+        raise NotImplementedError
+
+    def point(self, name: str, tensor: Tensor) -> Tensor:
+        """Let active traces read or replace a tensor."""
+        for trace in self._traces:
+            tensor = trace.visit(self._path + name, tensor)
+        return tensor
+
+    def is_traced(self, name: str) -> bool:
+        """Whether an active trace asks for that point."""
+        return any(trace.wants(self._path + name) for trace in self._traces)
+
+    def begin_call(self, prefix: str = "") -> None:
+        """Make active traces forget an earlier call, so that they show the last one."""
+        for trace in self._traces:
+            trace.forget(self._path + prefix)
+
+
+def trace_names(module: nn.Module) -> list[str]:
+    """Every name that a trace of `module` can ask for."""
+    return [path + name for path, traced in _traced_modules(module) for name in traced.points()]
+
+
+@contextmanager
+def trace(
+    module: nn.Module, *names: str, edit: Mapping[str, Edit] | None = None
+) -> Iterator[Trace]:
+    """Record the named points of `module`, and replace those in `edit` by what it returns.
+
+    Names may hold wildcards (`encoder.*.self_attention.role`). Works for any module that has TP-
+    attention somewhere inside it. Traces may be nested; an outer one edits first.
+    """
+    valid = trace_names(module)
+    record = [match for name in names for match in _match(name, valid)]
+    edits = {match: by for name, by in (edit or {}).items() for match in _match(name, valid)}
+    active = Trace(record, edits)
+    traced_modules = list(_traced_modules(module))
+    before = [(traced, traced._traces, traced._path) for _, traced in traced_modules]
+    for path, traced in traced_modules:
+        traced._traces, traced._path = (*traced._traces, active), path
+    try:
+        yield active
+    finally:
+        for traced, traces, path in before:
+            traced._traces, traced._path = traces, path
+
+
+def _traced_modules(module: nn.Module) -> Iterator[tuple[str, Traced]]:
+    for path, child in module.named_modules():
+        if isinstance(child, Traced):
+            yield f"{path}." if path else "", child
+
+
+def _match(name: str, valid: list[str]) -> list[str]:
+    matches = [candidate for candidate in valid if fnmatchcase(candidate, name)]
+    if not matches:
+        raise TraceError(
+            f"there is no trace point {name!r}{nearest(name, valid)}; "
+            f"the names are {', '.join(valid)}"
+        )
+    return matches
+
+
+def _edited(name: str, tensor: Tensor, edit: Edit) -> Tensor:
+    edited: Any = edit(tensor)
+    if not isinstance(edited, Tensor) or edited.shape != tensor.shape:
+        found = tuple(edited.shape) if isinstance(edited, Tensor) else type(edited).__name__
+        raise TraceError(f"the edit of {name!r} must return {tuple(tensor.shape)}, not {found}")
+    return edited

@@ -1,0 +1,153 @@
+"""The Transformer and the TP-Transformer: one model whose attention has a role or has none."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.errors import SettingsError
+from tp_transformer.model.attention import Attention, KeyValueCache, causal_mask
+from tp_transformer.model.base import Model
+from tp_transformer.model.binding import check_binding
+from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """The shape of a Transformer; as it stands, the paper's TP-Transformer.
+
+    Attributes:
+        d_model: size of a cell's state
+        d_ff: size of the feed-forward layer
+        n_heads: attention heads, which share d_model evenly
+        n_layers: cells in the encoder, and again in the decoder
+        n_vocab: rows of the embedding
+        n_positions: longest sequence, start and end symbols included
+        binding: how a filler and a role become one vector; none is plain attention
+        rank: rank of the low-rank binding
+        embedding_binding: whether symbols with their positions are bound to roles as well
+        initialisation: paper draws every matrix Xavier-uniformly; authors leaves TP-attention's as
+            nn.Linear draws them, as the published code does
+        dropout: of embeddings, attention weights and the output of every sub-layer
+    """
+
+    d_model: int = 512
+    d_ff: int = 2048
+    n_heads: int = 8
+    n_layers: int = 6
+    n_vocab: int = 72
+    n_positions: int = 200
+    binding: Literal["none", "hadamard", "tensor", "low-rank", "convolution"] = "hadamard"
+    rank: int | None = None
+    embedding_binding: bool = True
+    initialisation: Literal["paper", "authors"] = "paper"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "d_ff", "n_heads", "n_layers", "n_vocab", "n_positions"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.d_model % self.n_heads:
+            raise SettingsError(
+                f"n_heads must divide d_model evenly, and {self.n_heads} does not {self.d_model}"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise SettingsError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if self.initialisation not in ("paper", "authors"):
+            raise SettingsError(
+                f"initialisation is paper or authors, not {self.initialisation!r}"
+            )
+        check_binding(self.binding, self.rank)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the encoder made of the questions."""
+
+    state: Tensor  # (batch, source, d_model)
+    mask: Tensor  # (batch, 1, 1, source): True where a question has a symbol
+
+
+@dataclass
+class DecoderState:
+    """What the decoder keeps between steps, layer by layer."""
+
+    source_mask: Tensor
+    keys_values: list[tuple[Tensor, Tensor]]  # of the source, each (batch, head, source, d_head)
+    caches: list[KeyValueCache] | None  # of the target so far; None when it is decoded at once
+
+
+class Transformer(Model[TransformerConfig, Memory, DecoderState]):
+    """Encoder, decoder, one embedding for both and for the output (sections 2.1 to 2.3)."""
+
+    architecture = "transformer"
+
+    def __init__(self, config: TransformerConfig, vocabulary: Vocabulary | None = None) -> None:
+        super().__init__(config, config.n_vocab, vocabulary or Vocabulary())
+        self.n_positions = config.n_positions
+        self.embedding = Embedding(
+            config.n_vocab,
+            config.d_model,
+            n_positions=config.n_positions,
+            binding=config.embedding_binding,
+            dropout=config.dropout,
+        )
+        names = ("d_model", "d_ff", "n_heads", "binding", "rank", "dropout")
+        cell = {name: getattr(config, name) for name in names}
+        self.encoder = nn.ModuleList(EncoderCell(**cell) for _ in range(config.n_layers))
+        self.decoder = nn.ModuleList(DecoderCell(**cell) for _ in range(config.n_layers))
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw the initial weights; biases stay as nn.Linear draws them (section 4.1)."""
+        as_authors = self.config.initialisation == "authors" and self.config.binding != "none"
+        for module in self.modules():
+            if isinstance(module, Embedding | FeedForward):
+                module.initialise()
+            elif isinstance(module, Attention) and not as_authors:
+                module.initialise()
+
+    def points(self) -> tuple[str, ...]:
+        """The embedded source and the embedded target."""
+        return ("embedding", "decoder.embedding")
+
+    def encode(self, source: Tensor) -> Memory:
+        """Read questions, as padded ids (batch, source)."""
+        self.begin_call()
+        mask = (source != self.vocabulary.pad)[:, None, None, :]
+        state = self.point("embedding", self.embedding(source))
+        for cell in self.encoder:
+            state = cell(state, mask)
+        return Memory(state, mask)
+
+    def decode(self, target: Tensor, memory: Memory) -> Tensor:
+        """The scores of every symbol after each position of `target`: (batch, target, n_vocab)."""
+        return self._advance(target, self._remember(memory, caches=None))
+
+    def begin(self, memory: Memory, max_length: int) -> DecoderState:
+        """The state before the first of at most `max_length` steps."""
+        return self._remember(memory, [KeyValueCache(max_length) for _ in self.decoder])
+
+    def step(self, previous: Tensor, state: DecoderState) -> Tensor:
+        """The scores (batch, n_vocab) of the next symbol, after one more `previous` (batch)."""
+        return self._advance(previous[:, None], state)[:, 0]
+
+    def _remember(self, memory: Memory, caches: list[KeyValueCache] | None) -> DecoderState:
+        self.begin_call("decoder.")
+        cells = cast(Iterable[DecoderCell], self.decoder)
+        keys_values = [cell.cross_attention.remember(memory.state) for cell in cells]
+        return DecoderState(memory.mask, keys_values, caches)
+
+    def _advance(self, target: Tensor, state: DecoderState) -> Tensor:
+        """The scores after each of the next positions of the target."""
+        offset = state.caches[0].length if state.caches else 0
+        n_new = target.shape[1]
+        hidden = self.point("decoder.embedding", self.embedding(target, offset))
+        # A single last position may look back on everything: no mask.
+        mask = causal_mask(n_new, offset + n_new, target.device) if n_new > 1 else None
+        for layer, cell in enumerate(self.decoder):
+            cache = state.caches[layer] if state.caches else None
+            hidden = cell(hidden, mask, state.keys_values[layer], state.source_mask, cache)
+        return self.embedding.logits(hidden)
