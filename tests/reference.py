@@ -63,7 +63,8 @@ def bind(
     if binding == "tensor":  # section 7: the full tensor product, filler-major
         return torch.stack([filler[i] * role[j] for i in range(d) for j in range(d)])
     if binding == "low-rank":  # equation 13; the rows of m and n are the paper's m_c and n_c
-        assert m is not None and n is not None
+        assert m is not None
+        assert n is not None
         return torch.stack([(m[c] @ filler) * (n[c] @ role) for c in range(len(m))])
     if binding == "convolution":  # not in the paper: circular convolution by its definition
         zero = filler.new_zeros(())

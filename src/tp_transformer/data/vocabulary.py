@@ -114,9 +114,7 @@ class Vocabulary:
         codes = self._code_of_id[np.minimum(ids, len(self.symbols))]
         characters = codes[inside].astype("<u4").tobytes().decode("utf-32-le")
         ends = np.cumsum(lengths)
-        texts = [
-            characters[end - length : end] for end, length in zip(ends, lengths, strict=True)
-        ]
+        texts = [characters[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         for row in np.flatnonzero(((codes == 0) & inside).any(axis=1)):
             texts[row] = "".join(self._spell(i) for i in ids[row, : lengths[row]])
         return texts

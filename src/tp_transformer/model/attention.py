@@ -31,9 +31,7 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if mask is not None:
-        scores = (
-            scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-        )
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     return scores.softmax(dim=-1)
 
 

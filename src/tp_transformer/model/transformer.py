@@ -56,9 +56,7 @@ class TransformerConfig:
         if not 0.0 <= self.dropout < 1.0:
             raise SettingsError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.initialisation not in ("paper", "authors"):
-            raise SettingsError(
-                f"initialisation is paper or authors, not {self.initialisation!r}"
-            )
+            raise SettingsError(f"initialisation is paper or authors, not {self.initialisation!r}")
         check_binding(self.binding, self.rank)
 
 
@@ -104,9 +102,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         """Draw the initial weights; biases stay as nn.Linear draws them (section 4.1)."""
         as_authors = self.config.initialisation == "authors" and self.config.binding != "none"
         for module in self.modules():
-            if isinstance(module, Embedding | FeedForward):
-                module.initialise()
-            elif isinstance(module, Attention) and not as_authors:
+            if isinstance(module, Embedding | FeedForward) or (
+                isinstance(module, Attention) and not as_authors
+            ):
                 module.initialise()
 
     def points(self) -> tuple[str, ...]:
