@@ -44,16 +44,10 @@ def _parser() -> ArgumentParser:
 
 def _models(options: Namespace) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    from tp_transformer.model.family import summaries
+    from tp_transformer.demo import models_table
 
-    table = Table("preset", "binding", box=None, header_style="bold", pad_edge=False)
-    for heading in ("parameters", "paper's", "d_model", "d_ff", "heads", "layers"):
-        table.add_column(heading, justify="right")
-    for row in summaries():
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
-    Console().print(table)
+    Console().print(models_table())
 
 
 def _import_authors(options: Namespace) -> None:

@@ -8,11 +8,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from tp_transformer.data.batch import Batch
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
@@ -28,6 +29,21 @@ Memory = TypeVar("Memory")
 State = TypeVar("State")
 
 ROWS_AT_ONCE = 256  # questions that `solve` decodes together
+
+
+class WithoutWeights(TorchFunctionMode):
+    """Inside, models are built without drawing their weights, which takes no time or memory.
+
+    The meta device would serve too, but its first use costs two seconds of imports.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Pass every call on but those that draw random numbers."""
+        if func in (Tensor.normal_, Tensor.uniform_):
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 class Model(Traced, Generic[Config, Memory, State]):
@@ -124,7 +140,7 @@ class Model(Traced, Generic[Config, Memory, State]):
         cls, config: Config, vocabulary: Vocabulary, weights: Mapping[str, Tensor]
     ) -> Self:
         """A model with the given weights, without drawing any that would be thrown away."""
-        with torch.device("meta"):
+        with WithoutWeights():
             model = cls(config, vocabulary)  # type: ignore[call-arg]
         expected = model.state_dict()
         for problem, names in (
@@ -140,7 +156,7 @@ class Model(Traced, Generic[Config, Memory, State]):
                     f"configuration calls for numbers of shape {tuple(expected[name].shape)}"
                 )
         model.load_state_dict(dict(weights), assign=True)
-        return model.requires_grad_(True)
+        return model
 
     def _solve_together(self, questions: Ragged, max_length: int) -> list[str]:
         source = torch.from_numpy(questions.padded(self.vocabulary.pad))

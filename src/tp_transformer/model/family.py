@@ -7,6 +7,7 @@ from tp_transformer import settings
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model import folder as model_folder
+from tp_transformer.model.base import WithoutWeights
 from tp_transformer.model.recurrent import LSTM, LSTMConfig
 from tp_transformer.model.transformer import Transformer, TransformerConfig
 
@@ -44,6 +45,12 @@ def build(
     """
     values = settings.read(name_or_file).get("model", {})
     return from_config(model_config({**values, **fields}), vocabulary)
+
+
+def count_parameters(name_or_file: str | Path) -> int:
+    """How many parameters a preset has, without the time and memory to draw them."""
+    with WithoutWeights():
+        return build(name_or_file).n_parameters
 
 
 def load(folder: str | Path | None = None) -> AnyModel:

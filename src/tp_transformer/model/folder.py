@@ -45,6 +45,7 @@ def write(folder: str | Path, contents: Contents) -> None:
         _write_json(temporary / CONFIG, contents.config)
         _write_json(temporary / VOCABULARY, list(contents.vocabulary.symbols))
         for file in temporary.iterdir():
+            file.chmod(0o666 & ~_umask())  # safetensors and mkdtemp shut others out
             _sync(file)
         temporary.chmod(0o777 & ~_umask())
         _put_in_place(temporary, path)

@@ -100,11 +100,11 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     def initialise(self) -> None:
         """Draw the initial weights; biases stay as nn.Linear draws them (section 4.1)."""
-        as_authors = self.config.initialisation == "authors" and self.config.binding != "none"
+        drawn: tuple[type[Embedding | FeedForward | Attention], ...] = (Embedding, FeedForward)
+        if self.config.initialisation == "paper" or self.config.binding == "none":
+            drawn += (Attention,)
         for module in self.modules():
-            if isinstance(module, Embedding | FeedForward) or (
-                isinstance(module, Attention) and not as_authors
-            ):
+            if isinstance(module, drawn):
                 module.initialise()
 
     def points(self) -> tuple[str, ...]:
