@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tp_transformer.data.batch import Batch
@@ -31,6 +31,15 @@ State = TypeVar("State")
 ROWS_AT_ONCE = 256  # questions that `solve` decodes together
 
 
+_DRAWS = {
+    Tensor.normal_,
+    Tensor.uniform_,
+    nn.init.kaiming_uniform_,
+    nn.init.normal_,
+    nn.init.uniform_,
+}
+
+
 class WithoutWeights(TorchFunctionMode):
     """Inside, models are built without drawing their weights, which takes no time or memory.
 
@@ -40,10 +49,11 @@ class WithoutWeights(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Pass every call on but those that draw random numbers."""
-        if func in (Tensor.normal_, Tensor.uniform_):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        """Pass every call on but those that draw random numbers in place."""
+        kwargs = kwargs or {}
+        if func in _DRAWS:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
 class Model(Traced, Generic[Config, Memory, State]):

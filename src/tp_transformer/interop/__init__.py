@@ -1,0 +1,1 @@
+"""Models from elsewhere as ours, and ours for elsewhere."""

@@ -1,0 +1,206 @@
+"""TPMultiheadAttention in the place of torch's."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import reference
+from exported import attention_parameters
+from tp_transformer import TPMultiheadAttention
+from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.trace import trace
+
+
+def pair(**options):
+    """Torch's attention and ours with the same weights and no binding."""
+    theirs = nn.MultiheadAttention(12, 3, **options)
+    ours = TPMultiheadAttention(12, 3, binding="none", **options)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs.eval(), ours.eval()
+
+
+def masks(kind, batch, queries, keys):
+    generator = torch.Generator().manual_seed(3)
+    attention = torch.rand(queries, keys, generator=generator) < 0.4
+    attention[:, 0] = False
+    padding = torch.arange(keys) >= torch.tensor([keys, max(1, keys - 2), 1])[:batch, None]
+    added = torch.randn(queries, keys, generator=generator)
+    per_head = torch.stack([attention.roll(h, 0) for h in range(batch * 3)])
+    return {
+        "none": {},
+        "boolean": {"attn_mask": attention},
+        "numbers": {"attn_mask": added},
+        "per head": {"attn_mask": per_head},
+        "padding": {"key_padding_mask": padding},
+        "both": {"attn_mask": attention, "key_padding_mask": padding},
+        "mixed": {
+            "attn_mask": added,
+            "key_padding_mask": torch.zeros(padding.shape).masked_fill(padding, -torch.inf),
+        },
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "mask", ["none", "boolean", "numbers", "per head", "padding", "both", "mixed"]
+)
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (4, 4), (3, 7)])
+def test_without_binding_equals_torch(mask, batch_first, queries, keys):
+    theirs, ours = pair(batch_first=batch_first)
+    shape = (lambda n: (3, n, 12)) if batch_first else (lambda n: (n, 3, 12))
+    query, key, value = (
+        torch.randn(shape(queries)),
+        torch.randn(shape(keys)),
+        torch.randn(shape(keys)),
+    )
+    for need_weights, average in itertools.product([True, False], repeat=2):
+        call = {"need_weights": need_weights, "average_attn_weights": average}
+        call |= masks(mask, 3, queries, keys)
+        expected, found = theirs(query, key, value, **call), ours(query, key, value, **call)
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-5)
+        if need_weights:
+            torch.testing.assert_close(found[1], expected[1], rtol=1e-5, atol=1e-5)
+        else:
+            assert found[1] is expected[1] is None
+
+
+@pytest.mark.parametrize("options", [{"bias": False}, {"kdim": 5, "vdim": 7}, {"vdim": 7}])
+def test_options_equal_torchs(options):
+    theirs, ours = pair(batch_first=True, **options)
+    query = torch.randn(2, 4, 12)
+    key = torch.randn(2, 6, options.get("kdim", 12))
+    value = torch.randn(2, 6, options.get("vdim", 12))
+    for expected, found in zip(theirs(query, key, value), ours(query, key, value), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_unbatched_input_equals_torchs(batch_first):
+    theirs, ours = pair(batch_first=batch_first)
+    query, key = torch.randn(4, 12), torch.randn(6, 12)
+    padding = torch.arange(6) > 3
+    for expected, found in zip(
+        theirs(query, key, key, key_padding_mask=padding),
+        ours(query, key, key, key_padding_mask=padding),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_device_and_dtype_are_taken():
+    attention = TPMultiheadAttention(8, 2, device="cpu", dtype=torch.bfloat16)
+    assert {p.dtype for p in attention.parameters()} == {torch.bfloat16}
+
+
+def test_a_causal_hint_needs_its_mask():
+    attention = TPMultiheadAttention(8, 2)
+    state = torch.randn(3, 1, 8)
+    with pytest.raises(ValueError, match="causal mask"):
+        attention(state, state, state, is_causal=True)
+    mask = nn.Transformer.generate_square_subsequent_mask(3)
+    hinted = attention(state, state, state, attn_mask=mask, is_causal=True)[0]
+    assert torch.equal(hinted, attention(state, state, state, attn_mask=mask)[0])
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_equals_the_papers_equations(binding):
+    rank = 5 if binding == "low-rank" else None
+    attention = TPMultiheadAttention(
+        12, 4, batch_first=True, binding=binding, rank=rank, dtype=torch.float64
+    )
+    query, memory = torch.randn(1, 5, 12).double(), torch.randn(1, 3, 12).double()
+    output, _ = attention(query, memory, memory)
+    expected = reference.attention(
+        attention_parameters(attention),
+        list(query[0]),
+        list(memory[0]),
+        [[True] * 3] * 5,
+        4,
+        binding,
+    )
+    torch.testing.assert_close(output[0], torch.stack(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_torchs_weights_load_and_only_the_role_is_new():
+    theirs = nn.MultiheadAttention(12, 3)
+    ours = TPMultiheadAttention(12, 3)
+    missing, unexpected = ours.load_state_dict(theirs.state_dict(), strict=False)
+    assert missing == ["role_proj.weight", "role_proj.bias"]
+    assert unexpected == []
+
+
+def encoder_with_roles(norm_first, replaced_after):
+    layer = nn.TransformerEncoderLayer(
+        12, 4, 24, dropout=0.0, batch_first=True, norm_first=norm_first
+    )
+    if not replaced_after:
+        layer.self_attn = TPMultiheadAttention(12, 4, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=replaced_after)
+    if replaced_after:
+        for one in encoder.layers:
+            one.self_attn = TPMultiheadAttention(12, 4, batch_first=True)
+    for parameter in encoder.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return encoder
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("replaced_after", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+def test_torchs_encoder_does_not_bypass_the_role(norm_first, replaced_after, padded):
+    encoder = encoder_with_roles(norm_first, replaced_after)
+    source = torch.randn(3, 6, 12)
+    padding = torch.arange(6) >= torch.tensor([6, 4, 1])[:, None] if padded else None
+    in_training = encoder.train()(source, src_key_padding_mask=padding)
+    encoder.eval()
+    with torch.no_grad():
+        in_evaluation = encoder(source, src_key_padding_mask=padding)
+    kept = slice(None) if padding is None else ~padding  # torch may leave padding at zero
+    torch.testing.assert_close(in_evaluation[kept], in_training[kept], rtol=1e-5, atol=1e-5)
+    for layer in encoder.layers:
+        nn.init.zeros_(layer.self_attn.role_proj.weight)
+        nn.init.zeros_(layer.self_attn.role_proj.bias)
+    with torch.no_grad():
+        without_roles = encoder(source, src_key_padding_mask=padding)
+    assert (without_roles[kept] - in_evaluation[kept]).abs().max() > 0.01
+
+
+def test_trains_inside_torchs_layer():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    layer.self_attn = TPMultiheadAttention(8, 2, batch_first=True)
+    before = copy.deepcopy(layer.self_attn.state_dict())
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    inputs, wanted = torch.randn(2, 16, 5, 8)
+    losses = []
+    for _ in range(30):
+        loss = (layer(inputs) - wanted).square().mean()
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < 0.8 * losses[0]
+    for name, parameter in layer.self_attn.named_parameters():
+        assert not torch.equal(parameter, before[name]), name
+
+
+def test_nested_tensors_only_serve_self_attention():
+    attention = TPMultiheadAttention(8, 2, batch_first=True)
+    nested = torch.nested.nested_tensor([torch.randn(2, 8), torch.randn(3, 8)])
+    with pytest.raises(ValueError, match="nested"):
+        attention(nested, nested, nested, need_weights=True)
+
+
+def test_a_trace_reaches_into_someone_elses_model():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    layer.self_attn = TPMultiheadAttention(8, 2, batch_first=True)
+    with trace(layer, "self_attn.role", edit={"self_attn.role": torch.ones_like}) as recorded:
+        layer(torch.randn(3, 4, 8))
+    assert torch.equal(recorded["self_attn.role"], torch.ones(3, 2, 4, 4))

@@ -1,0 +1,115 @@
+"""Presets, their sizes, and building from them."""
+
+import pytest
+import torch
+
+import tp_transformer as tpt
+from tp_transformer.errors import SettingsError
+from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.family import count_parameters, from_config, model_config
+from tp_transformer.published import TABLE_1
+
+COUNTS = {
+    "lstm-saxton": 17_766_495,
+    "transformer-saxton": 29_482_496,
+    "transformer": 44_187_648,
+    "tp-transformer": 49_178_112,
+    "tp-transformer-b": 43_001_280,
+    "tp-transformer-c": 30_022_656,
+    "tp-transformer-small": 1_564_416,
+    "transformer-small": 1_399_296,
+    "tp-transformer-tiny": 267_712,
+    "transformer-tiny": 238_592,
+}
+
+
+def test_every_preset_has_a_count_here():
+    assert sorted(COUNTS) == tpt.preset_names()
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_counts(name):
+    assert count_parameters(name) == COUNTS[name]
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_counts_are_the_papers_to_the_digits_printed(name):
+    millions = COUNTS[name] / 1e6
+    printed = TABLE_1[name].weights.removesuffix("M")
+    digits = len(printed.partition(".")[2])
+    # The paper cuts 49.178 to 49.1, and calls Saxton et al.'s 29.48 30: a digit's worth either way.
+    assert abs(millions - float(printed)) < 10**-digits
+
+
+def test_counts_without_weights_are_those_with_them():
+    for name in ("tp-transformer-tiny", "transformer-tiny"):
+        assert tpt.build(name).n_parameters == COUNTS[name]
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        # The design's facts: B and C with a binding in the embedding, and the authors' <unk>.
+        ({"d_model": 480, "d_ff": 1920}, 43_232_160),
+        ({"d_ff": 512}, 30_285_312),
+        ({"n_vocab": 73}, 49_178_624),
+    ],
+)
+def test_counts_of_variants(fields, count):
+    with torch.device("meta"):
+        assert tpt.build("tp-transformer", **fields).n_parameters == count
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_counts_of_bindings_are_the_documented_ones(binding):
+    d_model, n_heads, rank = 64, 4, 7
+    d_head, n_attentions = d_model // n_heads, 2 + 2 * 2
+    role = d_model**2 + d_model
+    extra = {
+        "none": 0,
+        "hadamard": role,
+        "tensor": role + (d_head - 1) * d_model**2,
+        "low-rank": role + 2 * n_heads * rank * d_head + n_heads * (rank - d_head) * d_model,
+        "convolution": role,
+    }[binding]
+    model = tpt.build(
+        "transformer-tiny", binding=binding, rank=rank if binding == "low-rank" else None
+    )
+    assert model.n_parameters == COUNTS["transformer-tiny"] + n_attentions * extra
+
+
+def test_presets_are_the_design():
+    def fields(name):
+        config = model_config(tpt.settings.read(name)["model"])
+        return (config.d_model, config.d_ff, config.n_heads, config.n_layers, config.binding)
+
+    assert fields("tp-transformer-small") == (128, 512, 8, 3, "hadamard")
+    assert fields("transformer-small") == (128, 512, 8, 3, "none")
+    assert fields("tp-transformer-b") == (480, 1920, 8, 6, "hadamard")
+
+
+def test_build_changes_fields_and_reads_files(tmp_path):
+    assert len(tpt.build("tp-transformer-tiny", n_layers=1).encoder) == 1
+    (tmp_path / "mine.yaml").write_text("model: {d_model: 32, d_ff: 8, n_heads: 2, n_layers: 1}")
+    assert tpt.build(tmp_path / "mine.yaml").config.d_model == 32
+
+
+def test_build_refuses_unknown_fields():
+    with pytest.raises(SettingsError, match=r"no setting 'n_layer' \(did you mean 'n_layers'"):
+        tpt.build("tp-transformer-tiny", n_layer=1)
+    with pytest.raises(SettingsError, match=r"no preset 'tp-transfomer' \(did you mean 'tp-tran"):
+        tpt.build("tp-transfomer")
+
+
+def test_from_config():
+    assert isinstance(from_config(tpt.LSTMConfig(d_hidden=8)), tpt.LSTM)
+    config = tpt.TransformerConfig(d_model=8, d_ff=8, n_heads=2, n_layers=1)
+    assert isinstance(from_config(config), tpt.Transformer)
+
+
+def test_two_builds_with_one_seed_are_one_model():
+    torch.manual_seed(7)
+    first = tpt.build("tp-transformer-tiny").state_dict()
+    torch.manual_seed(7)
+    second = tpt.build("tp-transformer-tiny").state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)

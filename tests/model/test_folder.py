@@ -1,0 +1,182 @@
+"""Model folders: what is written is read, and what is damaged or foreign is refused in one line."""
+
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import tp_transformer as tpt
+from tp_transformer.errors import FolderError
+from tp_transformer.model import folder as model_folder
+from tp_transformer.model.binding import BINDINGS
+
+NAMES = [*BINDINGS, "lstm"]
+
+
+def model_of(name="hadamard"):
+    if name == "lstm":
+        return tpt.build("lstm-saxton", d_hidden=24)
+    rank = 3 if name == "low-rank" else None
+    return tpt.build("tp-transformer-tiny", binding=name, rank=rank)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model_of().save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_saved_is_loaded(tmp_path, name):
+    model = model_of(name)
+    model.save(tmp_path / "deep" / "model")
+    loaded = tpt.load(tmp_path / "deep" / "model")
+    assert type(loaded) is type(model)
+    assert loaded.config == model.config
+    assert loaded.vocabulary == model.vocabulary
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], tensor)
+    assert not loaded.training
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+    assert loaded.solve(["What is 3 + 4?"]) == model.solve(["What is 3 + 4?"])
+    batch = tpt.Batch.from_text(["1 + 1"], ["2"], model.vocabulary)
+    assert loaded.loss(batch).total.item() == model.eval().loss(batch).total.item()
+
+
+def test_the_folder_is_the_designs(saved):
+    assert {file.name for file in saved.iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "vocabulary.json",
+    }
+    assert json.loads((saved / "vocabulary.json").read_text())[:4] == [
+        "<pad>",
+        "<sos>",
+        "<eos>",
+        " ",
+    ]
+    assert json.loads((saved / "config.json").read_text())["architecture"] == "transformer"
+
+
+def test_another_order_of_symbols_is_kept(tmp_path):
+    vocabulary = tpt.Vocabulary(("<unk>", "<pad>", "<sos>", "<eos>", *"e 10243"))
+    model = tpt.build("tp-transformer-tiny", vocabulary=vocabulary, n_vocab=11)
+    model.save(tmp_path / "model")
+    assert tpt.load(tmp_path / "model").vocabulary.symbols == vocabulary.symbols
+
+
+def test_half_precision_is_kept(tmp_path):
+    model_of().bfloat16().save(tmp_path / "model")
+    loaded = tpt.load(tmp_path / "model")
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    loaded.solve(["1"])
+
+
+def test_saving_replaces_an_earlier_model_and_nothing_else(saved):
+    another = model_of("none")
+    another.save(saved)
+    assert tpt.load(saved).config.binding == "none"
+    assert os.listdir(saved.parent) == ["model"]
+    (saved / "notes.txt").write_text("mine")
+    with pytest.raises(FolderError, match=r"already holds something else \(notes\.txt\)"):
+        another.save(saved)
+    assert (saved / "notes.txt").read_text() == "mine"
+    file = saved.parent / "file"
+    file.write_text("mine")
+    with pytest.raises(FolderError, match="already holds something else"):
+        another.save(file)
+
+
+def test_an_interrupted_save_leaves_the_earlier_model(saved, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_folder, "_write_json", full)
+    with pytest.raises(FolderError, match=r"cannot write a model to .*No space left"):
+        model_of("none").save(saved)
+    assert os.listdir(saved.parent) == ["model"]
+    assert tpt.load(saved).config.binding == "hadamard"
+
+
+def test_files_can_be_read_by_others(saved):
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in saved.iterdir():
+        assert file.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def truncate(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+
+
+def pickled(folder):
+    (folder / "model.safetensors").write_bytes(pickle.dumps({"a": 1}))
+
+
+def edit_config(**fields):
+    def edit(folder):
+        values = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**values, **fields}))
+
+    return edit
+
+
+def edit_weights(change):
+    def edit(folder):
+        weights = load_file(folder / "model.safetensors")
+        save_file(change(weights), folder / "model.safetensors")
+
+    return edit
+
+
+def write(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncate, "model.safetensors is damaged or not a safetensors file"),
+        (pickled, "model.safetensors is damaged or not a safetensors file"),
+        (write("model.safetensors", ""), "model.safetensors is damaged"),
+        (write("config.json", "{"), "config.json is damaged or not JSON"),
+        (write("config.json", "[]"), "must hold the fields"),
+        (write("config.json", "[" * 100_000), "config.json is damaged or not JSON"),
+        (write("vocabulary.json", "{}"), "must hold a list of symbols"),
+        (write("vocabulary.json", "[1, 2]"), "must hold a list of symbols"),
+        (write("vocabulary.json", '["<pad>", "<sos>", "<eos>", "a", "a"]'), "symbol twice"),
+        (write("vocabulary.json", '["a"]'), "must list <eos>, <pad>, <sos>"),
+        (edit_config(d_modle=3), "no setting 'd_modle' \\(did you mean 'd_model'"),
+        (edit_config(d_model="big"), "do not fit"),
+        (edit_config(n_heads=7), "n_heads must divide"),
+        (edit_config(architecture="gru"), "no architecture 'gru'"),
+        (edit_config(n_layers=3), "lack tensor 'decoder.2"),
+        (edit_config(n_layers=1), "unknown tensor 'decoder.1"),
+        (edit_config(d_ff=128), "calls for numbers of shape"),
+        (edit_config(n_vocab=10), "needs n_vocab"),
+        (
+            edit_weights(lambda w: {**w, "extra": torch.zeros(1)}),
+            "have an unknown tensor 'extra'",
+        ),
+        (edit_weights(lambda w: {k: v.long() for k, v in w.items()}), "torch.int64"),
+        (lambda folder: (folder / "vocabulary.json").unlink(), "it has no vocabulary.json"),
+        (shutil.rmtree, "there is no model folder"),
+    ],
+)
+def test_damaged_or_foreign_folders_are_refused_in_one_line(saved, damage, message):
+    damage(saved)
+    with pytest.raises(FolderError, match=message) as error:
+        tpt.load(saved)
+    assert "\n" not in str(error.value)
+    assert str(saved) in str(error.value)
+
+
+def test_without_a_folder_there_is_no_model_yet():
+    with pytest.raises(FolderError, match="no model is bundled"):
+        tpt.load()

@@ -1,0 +1,232 @@
+"""Traces: what they read, what they replace, and that they cost nothing otherwise."""
+
+import pytest
+import torch
+
+import tp_transformer as tpt
+from tp_transformer.errors import TraceError
+from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.decoding import greedy
+
+QUESTIONS = ["What is 3 + 4?", "Hi", "Let p be 12."]
+HEADS, D_HEAD = 4, 16
+
+
+def model_of(binding="hadamard"):
+    rank = 3 if binding == "low-rank" else None
+    return tpt.build("tp-transformer-tiny", binding=binding, rank=rank).double().eval()
+
+
+def batch_for(model):
+    return tpt.Batch.from_text(QUESTIONS, ["7", "-12", "x + 1"], model.vocabulary)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_names_are_the_designs(binding):
+    parts = ["query", "key", "value", "role", "weights", "filler", "bound", "output"]
+    if binding == "none":
+        parts.remove("role")
+    expected = {"embedding", "decoder.embedding"}
+    for layer in range(2):
+        expected |= {f"encoder.{layer}.output", f"decoder.{layer}.output"}
+        expected |= {f"encoder.{layer}.self_attention.{part}" for part in parts}
+        expected |= {f"decoder.{layer}.self_attention.{part}" for part in parts}
+        expected |= {f"decoder.{layer}.cross_attention.{part}" for part in parts}
+    names = model_of(binding).trace_names
+    assert set(names) == expected
+    assert len(names) == len(expected)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_every_name_is_recorded_under_forward_with_its_shape(binding):
+    model = model_of(binding)
+    batch = batch_for(model)
+    with model.trace(*model.trace_names) as trace:
+        model(batch.source, batch.target_input)
+    source, target = batch.source.shape[1], batch.target_input.shape[1]
+    d_bound = model.encoder[0].self_attention.binding.d_bound
+    for name in model.trace_names:
+        length = target if name.startswith("decoder") else source
+        if ".cross_attention.key" in name or ".cross_attention.value" in name:
+            length = source
+        keys = source if "encoder" in name or "cross" in name else target
+        last = {"weights": keys, "bound": d_bound}.get(name.split(".")[-1], D_HEAD)
+        in_heads = "attention" in name and not name.endswith("output")
+        expected = (3, HEADS, length, last) if in_heads else (3, length, 64)
+        assert trace[name].shape == expected, name
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_recorded_tensors_obey_the_equations(binding):
+    model = model_of(binding)
+    batch = batch_for(model)
+    with model.trace("*") as trace:
+        model(batch.source, batch.target_input)
+    for attention in ("encoder.1.self_attention", "decoder.0.cross_attention"):
+        at = {part: f"{attention}.{part}" for part in ("weights", "value", "filler", "bound")}
+        filler = trace[at["weights"]] @ trace[at["value"]]
+        torch.testing.assert_close(trace[at["filler"]], filler)
+        module = model.get_submodule(attention)
+        if binding != "none":
+            bound = module.binding(filler, trace[f"{attention}.role"])
+            torch.testing.assert_close(trace[at["bound"]], bound)
+        output = module.out_proj(trace[at["bound"]].transpose(1, 2).flatten(2))
+        torch.testing.assert_close(trace[f"{attention}.output"], output)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_solving_records_what_teacher_forcing_does(binding):
+    """All that solving computes step by step is, joined, what one pass computes at once."""
+    model = model_of(binding)
+    source = batch_for(model).source
+    with model.trace(*model.trace_names) as solving:
+        model.solve(QUESTIONS, max_length=5)
+    with torch.no_grad():
+        written = greedy(model, source, 5)
+    assert written.shape == (3, 5)
+    target = torch.cat([torch.full((3, 1), model.vocabulary.sos), written[:, :4]], dim=1)
+    with model.trace(*model.trace_names) as forcing:
+        model(source, target)
+    for name in model.trace_names:
+        torch.testing.assert_close(solving[name], forcing[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+def test_solving_traces_in_the_callers_order_and_padded():
+    model = model_of()
+    name = "encoder.1.self_attention.role"
+    with model.trace(name) as trace:
+        model.solve(QUESTIONS)
+    assert trace[name].shape == (3, HEADS, len(QUESTIONS[0]) + 2, D_HEAD)
+    for row, question in enumerate(QUESTIONS):
+        with model.trace(name) as alone:
+            model.solve([question])
+        length = len(question) + 2
+        torch.testing.assert_close(trace[name][row, :, :length], alone[name][0])
+
+
+@pytest.mark.parametrize("call", ["forward", "solve"])
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_every_point_can_be_replaced(binding, call):
+    model = model_of(binding)
+    batch = batch_for(model)
+
+    def outcome():
+        if call == "forward":
+            return model(batch.source, batch.target_input)
+        with model.trace("decoder.1.output") as trace:
+            model.solve(QUESTIONS, max_length=3)
+            return trace["decoder.1.output"]
+
+    before = outcome()
+    for name in model.trace_names:
+        with model.trace(name, edit={name: lambda tensor: torch.full_like(tensor, 0.5)}) as trace:
+            after = outcome()
+        expected = torch.full_like(trace[name], 0.5)
+        if call == "solve" and name.startswith("decoder") and "self_attention.weights" in name:
+            expected = expected.tril()  # a step cannot replace weights on keys still to come
+        assert torch.equal(trace[name], expected), name
+        assert (before - after).abs().max() > 1e-9, name
+        assert torch.equal(outcome(), before), name
+
+
+def test_an_edit_that_changes_nothing_changes_nothing():
+    model = model_of()
+    batch = batch_for(model)
+    with model.trace(edit={"*": lambda tensor: tensor}):
+        untouched = model(batch.source, batch.target_input)
+    torch.testing.assert_close(untouched, model(batch.source, batch.target_input))
+
+
+def test_wildcards_and_iteration():
+    model = model_of()
+    with model.trace("encoder.*.self_attention.role", "embedding") as trace:
+        model.solve(["1 + 1"])
+    assert list(trace) == [
+        "encoder.0.self_attention.role",
+        "encoder.1.self_attention.role",
+        "embedding",
+    ]
+
+
+def test_shows_the_last_call():
+    model = model_of()
+    with model.trace("encoder.0.output", "decoder.0.output") as trace:
+        model.solve(QUESTIONS)
+        model.solve(["1"], max_length=2)
+    assert trace["encoder.0.output"].shape == (1, 3, 64)
+    assert trace["decoder.0.output"].shape == (1, 2, 64)
+
+
+def test_nested_traces_both_see_the_outer_edit():
+    model = model_of()
+    name = "encoder.0.self_attention.role"
+    with model.trace(name, edit={name: torch.ones_like}) as outer:
+        with model.trace(name, edit={name: lambda role: role * 3}) as inner:
+            model.solve(["1"])
+        assert outer[name].eq(1).all()
+        assert inner[name].eq(3).all()
+        model.solve(["12"])
+        assert outer[name].shape[2] == 4
+        assert inner[name].shape[2] == 3
+
+
+def test_gradients_flow_to_what_was_recorded():
+    model = model_of()
+    batch = batch_for(model)
+    name = "encoder.0.self_attention.role"
+    with model.trace(name) as trace:
+        loss = model.loss(batch).mean
+    (gradient,) = torch.autograd.grad(loss, trace[name])
+    assert gradient.abs().max() > 0
+
+
+def test_unknown_names_list_the_valid_ones():
+    model = model_of("none")
+    with pytest.raises(TraceError) as error, model.trace("encoder.0.self_attention.role"):
+        pass
+    assert all(name in str(error.value) for name in model.trace_names)
+    assert "\n" not in str(error.value)
+    with pytest.raises(TraceError, match=r"did you mean 'encoder\.0\.output'"):
+        model.trace("encoder.0.outptu").__enter__()
+    with pytest.raises(TraceError, match="no trace point 'no'"):
+        model.trace(edit={"no": torch.zeros_like}).__enter__()
+
+
+def test_a_trace_says_what_it_does_not_hold():
+    model = model_of()
+    with model.trace("embedding") as trace:
+        with pytest.raises(TraceError, match="not been passed yet"):
+            trace["embedding"]
+        with pytest.raises(TraceError, match="not recorded by this trace"):
+            trace["encoder.0.output"]
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x[..., :1], lambda x: None])
+def test_an_edit_must_keep_the_shape(wrong):
+    model = model_of()
+    with model.trace(edit={"embedding": wrong}), pytest.raises(TraceError, match="must return"):
+        model.solve(["1"])
+
+
+def test_leaves_nothing_behind():
+    model = model_of()
+    with pytest.raises(RuntimeError), model.trace("embedding"):
+        raise RuntimeError
+    assert all(not getattr(module, "_traces", ()) for module in model.modules())
+
+
+def test_weights_are_computed_only_when_asked_for(monkeypatch):
+    """Without a trace the fused attention runs, which never holds the weights."""
+    from tp_transformer.model import attention
+
+    calls = []
+    explicit = attention.attention_weights
+    monkeypatch.setattr(attention, "attention_weights", lambda *a: calls.append(1) or explicit(*a))
+    model = model_of()
+    model.solve(["1"], max_length=1)
+    with model.trace("encoder.0.self_attention.role"):
+        model.solve(["1"], max_length=1)
+    assert not calls
+    with model.trace("encoder.0.self_attention.weights"):
+        model.solve(["1"], max_length=1)
+    assert len(calls) == 1
