@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import NoneType
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentParser
@@ -51,6 +52,10 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     `where` names the settings in error messages, such as `model`.
     """
     refuse_unknown(values, (field.name for field in dataclasses.fields(cast(Any, kind))), where)
+    hints = get_type_hints(kind)
+    for key, value in values.items():
+        if value is None and NoneType not in get_args(hints[key]):  # the parser lets it pass
+            raise SettingsError(f"{where}.{key} must have a value")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, where)
     try:

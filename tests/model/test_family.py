@@ -101,6 +101,16 @@ def test_build_refuses_unknown_fields():
         tpt.build("tp-transfomer")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("modle: {}", "did you mean 'model'"), ("model: 3", "must hold the fields of a model")],
+)
+def test_build_refuses_files_of_something_else(tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(SettingsError, match=message):
+        tpt.build(tmp_path / "mine.yaml")
+
+
 def test_from_config():
     assert isinstance(from_config(tpt.LSTMConfig(d_hidden=8)), tpt.LSTM)
     config = tpt.TransformerConfig(d_model=8, d_ff=8, n_heads=2, n_layers=1)

@@ -43,7 +43,11 @@ def build(
 
     >>> build("tp-transformer-tiny", binding="convolution").n_parameters
     """
-    values = settings.read(name_or_file).get("model", {})
+    sections = settings.read(name_or_file)
+    settings.refuse_unknown(sections, ("model",), str(name_or_file))
+    values = sections.get("model")
+    if not isinstance(values, dict):
+        raise SettingsError(f"{name_or_file}: 'model' must hold the fields of a model")
     return from_config(model_config({**values, **fields}), vocabulary)
 
 
