@@ -172,6 +172,27 @@ def test_torchs_encoder_does_not_bypass_the_role(norm_first, replaced_after, pad
     assert (without_roles[kept] - in_evaluation[kept]).abs().max() > 0.01
 
 
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_stands_in_throughout_torchs_transformer(mode):
+    theirs = nn.Transformer(16, 2, 2, 2, 32, dropout=0.0, batch_first=True)
+    ours = copy.deepcopy(theirs)
+    replaced = 0
+    for parent in list(ours.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.MultiheadAttention):
+                attention = TPMultiheadAttention(16, 2, batch_first=True, binding="none")
+                attention.load_state_dict(child.state_dict())
+                setattr(parent, name, attention)
+                replaced += 1
+    assert replaced == 2 + 2 * 2
+    source, target = torch.randn(3, 7, 16), torch.randn(3, 4, 16)
+    masks = {"tgt_mask": theirs.generate_square_subsequent_mask(4), "tgt_is_causal": True}
+    with torch.set_grad_enabled(mode == "train"):
+        expected = theirs.train(mode == "train")(source, target, **masks)
+        found = ours.train(mode == "train")(source, target, **masks)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_trains_inside_torchs_layer():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
