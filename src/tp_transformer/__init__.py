@@ -7,7 +7,8 @@ it in this list:
     settings.py             dataclasses from YAML; presets; unknown keys refused
     published.py            the numbers printed in the papers, each with its source
     data/vocabulary.py      the 72 symbols; text to ids and back
-    data/batch.py           padding, masks and the target's shift
+    data/permutation.py     a pseudo-random order that is computed, not stored
+    data/batch.py           which rows make up a batch; padding, masks and the target's shift
     model/trace.py          named points that record or replace a tensor on request
     model/binding.py        how a filler and a role become one vector: one class per binding
     model/attention.py      TP-attention beside its equations; the drop-in for torch's
