@@ -8,7 +8,8 @@ it in this list:
     published.py            the numbers printed in the papers, each with its source
     data/vocabulary.py      the 72 symbols; text to ids and back
     data/permutation.py     a pseudo-random order that is computed, not stored
-    data/batch.py           which rows make up a batch; padding, masks and the target's shift
+    data/sampler.py         which rows make up which batch: a function of seed and step
+    data/batch.py           padding, masks and the target's shift
     model/trace.py          named points that record or replace a tensor on request
     model/binding.py        how a filler and a role become one vector: one class per binding
     model/attention.py      TP-attention beside its equations; the drop-in for torch's

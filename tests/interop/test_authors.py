@@ -21,7 +21,7 @@ import reference
 import tp_transformer as tpt
 from tp_transformer.cli import main
 from tp_transformer.errors import CheckpointError, SettingsError, UserError
-from tp_transformer.interop.authors import import_checkpoint
+from tp_transformer.interop.authors import _VocabReader, import_checkpoint
 
 # The authors' order: four special symbols, then characters by frequency.
 ITOS = ["<unk>", "<pad>", "<sos>", "<eos>", *" e1t-2oa3?.+="]
@@ -154,8 +154,7 @@ def logits(model, source, target):
         ("none", 1, 6, 5, 2, True),
     ],
 )
-@pytest.mark.parametrize("container", ["legacy", "zip"])
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize(("container", "prefix"), [("legacy", "module."), ("zip", "")])
 def test_logits_are_the_references(
     files, binding, n_layers, d_model, d_ff, n_heads, embedding_binding, container, prefix
 ):
@@ -431,6 +430,13 @@ def test_a_pickle_cannot_alter_classes(files):
     assert import_checkpoint(*files(), n_heads=2).vocabulary.symbols == tuple(ITOS)
 
 
+def test_every_name_gets_a_stand_in_of_its_own():
+    reader = _VocabReader(io.BytesIO())
+    found = [reader.find_class("collections", "Counter") for _ in range(2)]
+    found.append(_VocabReader(io.BytesIO()).find_class("collections", "Counter"))
+    assert len({*found, Counter}) == 4
+
+
 def test_a_vocabulary_holds_no_tensors(files):
     assert "tensors" in refusal(*files(vocab=b"\x80\x02X\x01\x00\x00\x00aQ."))
     message = refusal(*files(vocab=dump_vocab(container="zip", vectors=torch.ones(2))))
@@ -473,7 +479,6 @@ OTHER_FILES = {
     "magic_number_alone": pickle.dumps(0x1950A86A20F9469CFC6C, 2),
     "foreign_zip": zip_of({"a.txt": b"a", "b/c.txt": b"b"}),
     "empty_zip": zip_of({}),
-    "two_pickles": zip_of({"a/data.pkl": b"N.", "b/data.pkl": b"N."}),
     "torchscript": zip_of({"a/data.pkl": b"N.", "a/constants.pkl": b"N.", "a/version": b"3"}),
     "none_in_zip": zip_of({"a/data.pkl": b"\x80\x02N.", "a/version": b"3\n"}),
     "tar": tar_of("storages"),
@@ -531,6 +536,11 @@ def test_a_vocabulary_that_is_too_large(files):
     assert "too large" in refusal(*files(vocab=dump_vocab() + bytes(2**24)))
     compressed = zip_of({"a/data.pkl": bytes(2**26)}, compression=zipfile.ZIP_DEFLATED)
     assert "zip" in refusal(*files(vocab=compressed))
+
+
+def test_a_zip_with_two_pickles(files):
+    pickled = dump_vocab(container="pickle")
+    assert "zip" in refusal(*files(vocab=zip_of({"a/data.pkl": pickled, "b/data.pkl": pickled})))
 
 
 def test_the_two_files_exchanged(files):
@@ -617,11 +627,20 @@ def test_a_checkpoint_without_a_model(files, state):
     assert refusal(checkpoint, vocab).startswith(f"{checkpoint}: the ")
 
 
-def test_a_claim_of_enormous_size_is_refused(files):
-    """A few stored numbers, repeated: nothing of that size may be allocated."""
-    positions = torch.zeros(1, 1, 8).expand(1, 10**12, 8)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_named(files):
+    nested = {**authors_names(draw()), "nested": torch.nested.nested_tensor([torch.ones(8)])}
+    assert "'nested'" in refusal(*files(dump_checkpoint(nested, "zip")))
+
+
+def test_claims_of_enormous_size_are_refused(files):
+    """Nothing of such a size may be allocated before it is refused."""
+    positions = torch.zeros(1, 1, 8).expand(1, 10**12, 8)  # a few stored numbers, repeated
     message = refusal(*files(changed(draw(), **{"embedding.pe": positions})))
     assert "'embedding.pe'" in message
+    wide = {n: torch.ones(10**6) if "layernorm" in n else t for n, t in draw().items()}
+    wide["embedding.pe"] = reference.position(0, 10**6)[None, None]
+    assert "has shape" in refusal(*files(dump_checkpoint(authors_names(wide))))
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
@@ -650,6 +669,8 @@ def test_other_positions_are_named(files):
     right = draw()["embedding.pe"]
     for wrong in (right + 2e-4, right.roll(1, dims=1), right * float("nan"), right[:, :0].clone()):
         assert "'embedding.pe'" in refusal(*files(changed(draw(), **{"embedding.pe": wrong})))
+    misnamed = changed(draw(), **{"embedding.pe": None, "embedding.period": right})
+    assert "lacks 'embedding.pe'" in refusal(*files(misnamed))
     # Half of the components are sines and then half cosines, as other programs order them.
     halves = torch.cat([right[..., 0::2], right[..., 1::2]], dim=-1)
     assert "'embedding.pe'" in refusal(*files(changed(draw(), **{"embedding.pe": halves})))

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import CheckpointError
 from tp_transformer.model.attention import Attention
+from tp_transformer.model.base import WithoutWeights
 from tp_transformer.model.layers import sinusoids
 from tp_transformer.model.transformer import Transformer, TransformerConfig
 
@@ -75,6 +76,7 @@ def import_checkpoint(
                 f"{SYMBOLS!r} has {config.n_vocab} rows, but {vocab} lists "
                 f"{len(vocabulary)} symbols"
             )
+        _refuse_other_positions(tensors.pop(POSITIONS, None), config)
         return _model(config, vocabulary, tensors).eval()
 
 
@@ -184,15 +186,41 @@ def _size(tensors: Tensors, kind: str, axis: int = 0) -> int:
     return sizes.most_common(1)[0][0]
 
 
+def _refuse_other_positions(positions: Tensor | None, config: TransformerConfig) -> None:
+    """Positions are not learned, so they are not imported: they must be those of our model."""
+    if positions is None:
+        raise CheckpointError(f"the model lacks {POSITIONS!r}")
+    _refuse_shape(POSITIONS, positions, torch.Size((1, config.n_positions, config.d_model)))
+    # The authors computed them in float32, which is off by up to 1e-5 at position 200.
+    ours = sinusoids(config.n_positions, config.d_model)
+    if not torch.allclose(positions[0].double(), ours, rtol=0.0, atol=1e-4):
+        raise CheckpointError(f"{POSITIONS!r} does not hold the sinusoids that the paper uses")
+
+
 def _model(config: TransformerConfig, vocabulary: Vocabulary, tensors: Tensors) -> Transformer:
     """A model with the authors' tensors, each in its place."""
-    with torch.device("meta"):  # shapes alone: no weights are drawn that would be thrown away
+    with WithoutWeights():
+        with torch.device("meta"):  # which takes no memory, whatever sizes a file makes us believe
+            places = _places(Transformer(config, vocabulary))
+        for problem, names in (
+            ("lacks", places.keys() - tensors.keys()),
+            ("has an unknown tensor", tensors.keys() - places.keys()),
+        ):
+            if names:
+                raise CheckpointError(f"the model {problem} {_shown(min(names))}")
+        for name, place in places.items():
+            _refuse_shape(name, tensors[name], place.shape)
         model = Transformer(config, vocabulary)
-    _refuse_misfits(tensors, _places(model), config)
-    model.to_empty(device="cpu")
     for name, place in _places(model).items():
         place.copy_(tensors[name])
     return model
+
+
+def _refuse_shape(name: str, tensor: Tensor, fitting: torch.Size) -> None:
+    if tensor.shape != fitting:
+        raise CheckpointError(
+            f"{name!r} has shape {tuple(tensor.shape)}, where {tuple(fitting)} would fit"
+        )
 
 
 def _places(model: Transformer) -> Tensors:
@@ -220,30 +248,6 @@ def _parameters(module: nn.Module, maps: dict[str, str]) -> Iterator[tuple[str, 
         yield f"{maps[name]}.weight", weight
         if bias is not None:
             yield f"{maps[name]}.bias", bias
-
-
-def _refuse_misfits(tensors: Tensors, places: Tensors, config: TransformerConfig) -> None:
-    """Refuse tensors that are missing, unknown or of another shape, and other positions than ours.
-
-    Positions are not learned and not imported, so they must be the ones that our model computes.
-    """
-    shapes = {name: place.shape for name, place in places.items()}
-    shapes[POSITIONS] = torch.Size((1, config.n_positions, config.d_model))
-    for problem, names in (
-        ("lacks", shapes.keys() - tensors.keys()),
-        ("has an unknown tensor", tensors.keys() - shapes.keys()),
-    ):
-        if names:
-            raise CheckpointError(f"the model {problem} {_shown(min(names))}")
-    for name, shape in shapes.items():
-        if tensors[name].shape != shape:
-            raise CheckpointError(
-                f"{name!r} has shape {tuple(tensors[name].shape)}, where {tuple(shape)} would fit"
-            )
-    # They were computed in float32, which is off by up to 1e-5 at position 200.
-    ours = sinusoids(config.n_positions, config.d_model)
-    if not torch.allclose(tensors[POSITIONS][0].double(), ours, rtol=0.0, atol=1e-4):
-        raise CheckpointError(f"{POSITIONS!r} does not hold the sinusoids that the paper uses")
 
 
 # The vocabulary.

@@ -1,0 +1,148 @@
+"""Which rows make up which batch: a pure function of the seed and the step.
+
+Nothing is remembered between steps. So a run resumes at any step, its batches are dealt out to any
+number of ranks, and the sequence of samples is the same every time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.data.permutation import key_of, permute
+from tp_transformer.errors import SettingsError
+from tp_transformer.settings import nearest
+
+Rows = npt.NDArray[np.int64]
+
+BLOCK = 2**16  # places among which a mixture is exact: weights are rounded to one in so many
+
+
+class RowRange(Protocol):
+    """Consecutive rows of one module, such as a store's segment."""
+
+    @property
+    def module(self) -> str: ...  # noqa: D102
+
+    @property
+    def start(self) -> int: ...  # noqa: D102
+
+    @property
+    def count(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Rows of one or many ranges, numbered from 0 without gaps."""
+
+    starts: Rows
+    ends: Rows  # of each range in that numbering, cumulated
+
+    @classmethod
+    def of(cls, ranges: Sequence[RowRange]) -> "_Pool":
+        starts = np.array([one.start for one in ranges], np.int64)
+        return cls(starts, np.cumsum([one.count for one in ranges], dtype=np.int64))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def rows(self, numbers: Rows) -> Rows:
+        which = np.searchsorted(self.ends, numbers, side="right")
+        before = np.concatenate([[0], self.ends[:-1]])
+        return self.starts[which] + numbers - before[which]
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """Modules in fixed proportions: in every block of places, each has exactly its quota."""
+
+    pools: Sequence[_Pool]
+    quotas: Rows
+    seed: int
+
+    def rows(self, place: Rows) -> Rows:
+        """Give each place a module, and that module its next row."""
+        block, number = np.divmod(place, BLOCK)
+        number = permute(number, BLOCK, key_of(self.seed, block, 1))
+        ends = np.cumsum(self.quotas)
+        module = np.searchsorted(ends, number, side="right")
+        # The how manieth of its module this place is, over all blocks so far.
+        turn = block * self.quotas[module] + number - (ends - self.quotas)[module]
+        sizes = np.array([len(pool) for pool in self.pools])[module]
+        epoch, number = np.divmod(turn, sizes)
+        number = permute(number, sizes, key_of(self.seed, epoch, module, 2))
+        rows = np.empty_like(place)
+        for present in np.unique(module):
+            rows[module == present] = self.pools[present].rows(number[module == present])
+        return rows
+
+
+class Sampler:
+    """The batches of a training run.
+
+    Without weights every row comes once per epoch, in an order of its own for each epoch. With
+    weights the modules share the batches in these proportions, and each module's rows come once
+    before any of them comes again.
+    """
+
+    def __init__(
+        self,
+        ranges: Sequence[RowRange],
+        *,
+        batch_size: int,
+        seed: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        filled = [one for one in ranges if one.count]
+        if not filled:
+            raise SettingsError("there are no rows to sample from")
+        if batch_size < 1:
+            raise SettingsError(f"a batch must have at least one sample, not {batch_size}")
+        self.batch_size, self.seed = batch_size, seed
+        # Sorted, so that the order of the files in a store does not matter to a mixture.
+        self.modules = sorted({one.module for one in filled})
+        self._all = _Pool.of(filled)
+        self._mixture = None
+        if weights is not None:
+            by_module = [[one for one in filled if one.module == name] for name in self.modules]
+            quotas = _quotas(weights, self.modules)
+            self._mixture = _Mixture([_Pool.of(ranges) for ranges in by_module], quotas, seed)
+
+    def __len__(self) -> int:
+        """How many rows there are to sample from."""
+        return len(self._all)
+
+    def rows(self, step: int, rank: int = 0, n_ranks: int = 1) -> Rows:
+        """The rows of the batch of a step, or those that fall to one of several ranks."""
+        place = np.arange(step * self.batch_size + rank, (step + 1) * self.batch_size, n_ranks)
+        return self._in_turn(place) if self._mixture is None else self._mixture.rows(place)
+
+    def epoch(self, step: int) -> float:
+        """How many times as many samples as there are rows have been taken before a step."""
+        return step * self.batch_size / len(self)
+
+    def _in_turn(self, place: Rows) -> Rows:
+        epoch, number = np.divmod(place, len(self._all))
+        return self._all.rows(permute(number, len(self._all), key_of(self.seed, epoch)))
+
+
+def _quotas(weights: Mapping[str, float], modules: Sequence[str]) -> Rows:
+    """How many places of a block fall to each module: its share, rounded so that all add up."""
+    for name, weight in weights.items():
+        if name not in modules:
+            raise SettingsError(
+                f"there is no module {name!r} to weigh{nearest(name, modules)}; "
+                f"there are {', '.join(modules)}"
+            )
+        if not 0 <= weight < float("inf"):
+            raise SettingsError(f"the weight of {name} must be a number from 0 up, not {weight}")
+    values = np.array([weights.get(module, 0.0) for module in modules])
+    if not values.sum():
+        raise SettingsError("at least one module must have a weight above 0")
+    shares = values / values.sum() * BLOCK
+    quotas: npt.NDArray[Any] = np.floor(shares).astype(np.int64)
+    left_over = BLOCK - int(quotas.sum())
+    quotas[np.argsort(quotas - shares, kind="stable")[:left_over]] += 1
+    return quotas
