@@ -1,13 +1,26 @@
-"""Batch: padding, masks and the target's shift, so that no other file counts positions."""
+"""Batch: padding, masks and the target's shift, so that no other file counts positions.
 
-from collections.abc import Sequence
+Of the positions of a random batch over all modules only 42% of the source's and 22% of the target's
+hold a symbol. `cut` divides a batch into parts of rows of like lengths, in which seven of eight
+positions do; the losses of the parts add up to that of the whole.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
+
+# Measured over 50 random batches of 1024 of the v1.0 sample: three classes of target length and the
+# cost below make 26 parts with 1.14 times the positions of the symbols alone. Full search over both
+# lengths comes to the same and takes ten times as long.
+TARGET_CLASSES = (5, 10)
+PART_COST = 300  # source positions that one more part must save
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +38,22 @@ class Batch:
         """Encode and pad questions and their answers."""
         if len(questions) != len(answers):
             raise ValueError(f"{len(questions)} questions but {len(answers)} answers")
-        return cls(
-            source=torch.from_numpy(vocabulary.encode(questions).padded(vocabulary.pad)),
-            target=torch.from_numpy(vocabulary.encode(answers).padded(vocabulary.pad)),
-            pad=vocabulary.pad,
+        return cls.from_ragged(
+            vocabulary.encode(questions), vocabulary.encode(answers), vocabulary.pad
         )
+
+    @classmethod
+    def from_ragged(cls, source: Ragged, target: Ragged, pad: int) -> Self:
+        """Pad rows of ids."""
+        return cls(
+            source=torch.from_numpy(source.padded(pad)),
+            target=torch.from_numpy(target.padded(pad)),
+            pad=pad,
+        )
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.source)
 
     @property
     def target_input(self) -> Tensor:
@@ -51,3 +75,37 @@ class Batch:
         return type(self)(
             source=self.source.to(device), target=self.target.to(device), pad=self.pad
         )
+
+
+def cut(source: Ragged, target: Ragged, pad: int, part_cost: int = PART_COST) -> list[Batch]:
+    """A batch in parts with little padding, each row in one of them.
+
+    Rows whose targets are about as long come together, and of these the ones whose sources are; a
+    part is cut in two for as long as that saves more than `part_cost` source positions.
+    """
+    source_lengths, target_lengths = source.lengths, target.lengths
+    target_class = np.searchsorted(TARGET_CLASSES, target_lengths - 1)  # without the start symbol
+    order = np.lexsort((source_lengths, target_class))
+    lengths = source_lengths[order]
+    edges = np.searchsorted(target_class[order], np.arange(len(TARGET_CLASSES) + 2))
+    places = [
+        place
+        for start, end in itertools.pairwise(edges)
+        for place in (start, *_cuts(lengths, int(start), int(end), part_cost))
+    ]
+    parts = [rows for rows in np.split(order, places) if len(rows)]
+    return [Batch.from_ragged(source.take(rows), target.take(rows), pad) for rows in parts]
+
+
+def _cuts(lengths: Ids, start: int, end: int, part_cost: int) -> Iterator[int]:
+    """Where to cut the sorted lengths between two places, in order."""
+    if end - start < 2:
+        return
+    part = lengths[start:end]
+    saved = np.arange(1, end - start) * (part[-1] - part[:-1])
+    best = int(saved.argmax())
+    if saved[best] > part_cost:
+        middle = start + best + 1
+        yield from _cuts(lengths, start, middle, part_cost)
+        yield middle
+        yield from _cuts(lengths, middle, end, part_cost)
