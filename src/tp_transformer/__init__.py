@@ -21,6 +21,7 @@ it in this list:
     model/transformer.py    the Transformer and the TP-Transformer
     model/recurrent.py      the LSTM baseline of Saxton et al.
     model/family.py         build a preset, load a folder
+    interop/pickles.py      other people's pickles, read without running what they bring along
     interop/authors.py      the paper's authors' published checkpoints
     demo.py                 the front door
     cli.py                  one thin verb per stage, heavy imports inside the verb

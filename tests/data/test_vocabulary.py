@@ -77,7 +77,14 @@ def test_unknown_characters_are_named_with_their_place(text, character, position
 
 @pytest.mark.parametrize(
     ("symbols", "message"),
-    [(("<pad>", "<sos>", "<eos>", "a", "a"), "twice"), (("<pad>", "a"), "<eos>, <sos>")],
+    [
+        (("<pad>", "<sos>", "<eos>", "a", "a"), "twice"),
+        (("<pad>", "a"), "<eos>, <sos>"),
+        (("<pad>", "<sos>", "<eos>", ""), "''"),
+        (("<pad>", "<sos>", "<eos>", "ab"), "'ab' is neither a character nor like <pad>"),
+        (("<pad>", "<sos>", "<eos>", "\0"), "neither a character"),
+        (("<pad>", "<sos>", "<eos>", "\ud800"), "neither a character"),
+    ],
 )
 def test_refuses_what_is_not_a_vocabulary(symbols, message):
     with pytest.raises(ValueError, match=message):

@@ -21,7 +21,8 @@ import reference
 import tp_transformer as tpt
 from tp_transformer.cli import main
 from tp_transformer.errors import CheckpointError, SettingsError, UserError
-from tp_transformer.interop.authors import _VocabReader, import_checkpoint
+from tp_transformer.interop.authors import import_checkpoint
+from tp_transformer.interop.pickles import _VocabReader
 
 # The authors' order: four special symbols, then characters by frequency.
 ITOS = ["<unk>", "<pad>", "<sos>", "<eos>", *" e1t-2oa3?.+="]

@@ -56,6 +56,10 @@ class Vocabulary:
     symbols: tuple[str, ...] = (PAD, SOS, EOS, *CHARACTERS)
 
     def __post_init__(self) -> None:
+        for symbol in self.symbols:
+            is_special = len(symbol) > 2 and symbol[0] + symbol[-1] == "<>"
+            if not symbol.isprintable() or not (len(symbol) == 1 or is_special):
+                raise ValueError(f"the symbol {symbol!r} is neither a character nor like <pad>")
         if len(set(self.symbols)) != len(self.symbols):
             raise ValueError("a vocabulary must not list a symbol twice")
         missing = {PAD, SOS, EOS} - set(self.symbols)

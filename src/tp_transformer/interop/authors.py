@@ -1,27 +1,22 @@
 """The paper's authors' published checkpoints, as our models (Zenodo record 3532678).
 
 A checkpoint is a dictionary that torch.save wrote; its `model` holds the tensors by name. The
-symbols lie in a file of their own, `vocab.pt`: a pickled Vocab of torchtext. Both are pickles, and
-reading a pickle can run any program. So the checkpoint is read by torch's restricted reader, and
-the vocabulary by one of ours that makes only plain values and stand-ins that do nothing.
+symbols lie in a file of their own, `vocab.pt`: a pickled Vocab of torchtext.
 """
 
-import io
-import pickle
 import re
-import warnings
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import CheckpointError
+from tp_transformer.interop.pickles import read_checkpoint, read_vocabulary, shown
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.base import WithoutWeights
 from tp_transformer.model.layers import sinusoids
@@ -67,9 +62,9 @@ def import_checkpoint(
     The number of heads is the one thing that the files do not tell; the published ones have 8.
     """
     with _about(vocab):
-        vocabulary = _vocabulary(_read_vocab(Path(vocab)))
+        vocabulary = read_vocabulary(Path(vocab))
     with _about(checkpoint):
-        tensors = _tensors(_read_checkpoint(Path(checkpoint)))
+        tensors = _tensors(read_checkpoint(Path(checkpoint)))
         config = _config(tensors, n_heads)
         if config.n_vocab != len(vocabulary):
             raise CheckpointError(
@@ -89,43 +84,6 @@ def _about(file: str | Path) -> Iterator[None]:
         raise CheckpointError(f"{file}: {error}") from error
 
 
-def _open(file: Path) -> BinaryIO:
-    try:
-        return file.open("rb")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"the file cannot be read: {reason}") from error
-
-
-def _shown(text: str) -> str:
-    """A name out of a file as a message can hold it: on one line, short, without control codes."""
-    return repr(text if len(text) <= 100 else text[:100] + "...")
-
-
-# The checkpoint.
-
-
-def _read_checkpoint(file: Path) -> Any:
-    """What torch.save wrote, be it in the format before torch 1.6 or the zip format since."""
-    with _open(file) as opened, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of other pickle protocols, then refuses them
-        try:
-            return torch.load(opened, weights_only=True, map_location="cpu")
-        except Exception as error:  # what a damaged file raises depends on where it is damaged
-            asked_for = re.search(r"GLOBAL (\S+)", str(error))
-            if isinstance(error, pickle.UnpicklingError) and asked_for:
-                raise _refused(asked_for[1], "a checkpoint") from error
-            raise CheckpointError(
-                "the file is damaged, or not a plain checkpoint that torch.save wrote"
-            ) from error
-
-
-def _refused(name: str, expected: str) -> CheckpointError:
-    return CheckpointError(
-        f"reading the file would run {_shown(name)}, which {expected} does not need; it is refused"
-    )
-
-
 def _tensors(checkpoint: Any) -> Tensors:
     """The model's tensors under the names that they have when trained on one GPU."""
     tensors = checkpoint.get("model") if isinstance(checkpoint, dict) else None
@@ -133,7 +91,7 @@ def _tensors(checkpoint: Any) -> Tensors:
         raise CheckpointError("the file holds no 'model' with tensors by name")
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not _is_plain(tensor):
-            raise CheckpointError(f"{_shown(name)} is not a plain tensor of real numbers")
+            raise CheckpointError(f"{shown(name)} is not a plain tensor of real numbers")
     # nn.DataParallel puts this before all names or none.
     several_gpus = all(name.startswith("module.") for name in tensors)
     return {
@@ -207,7 +165,7 @@ def _model(config: TransformerConfig, vocabulary: Vocabulary, tensors: Tensors) 
             ("has an unknown tensor", tensors.keys() - places.keys()),
         ):
             if names:
-                raise CheckpointError(f"the model {problem} {_shown(min(names))}")
+                raise CheckpointError(f"the model {problem} {shown(min(names))}")
         for name, place in places.items():
             _refuse_shape(name, tensors[name], place.shape)
         model = Transformer(config, vocabulary)
@@ -248,96 +206,3 @@ def _parameters(module: nn.Module, maps: dict[str, str]) -> Iterator[tuple[str, 
         yield f"{maps[name]}.weight", weight
         if bias is not None:
             yield f"{maps[name]}.bias", bias
-
-
-# The vocabulary.
-
-VOCAB_BYTES = 2**24  # a vocabulary of characters takes some thousands
-ZIP_START = b"PK\x03\x04"
-LEGACY_START = 0x1950A86A20F9469CFC6C  # what torch.save pickled first before torch 1.6
-CONTAINERS = {
-    "__builtin__": {"dict", "frozenset", "list", "set"},  # as protocols before 3 spell it
-    "builtins": {"dict", "frozenset", "list", "set"},
-    "collections": {"Counter", "OrderedDict", "defaultdict"},
-}
-
-
-def _vocabulary(vocab: Any) -> Vocabulary:
-    state = vocab.state if isinstance(vocab, _StandIn) else None
-    symbols = state.get("itos") if isinstance(state, dict) else None
-    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-        raise CheckpointError("the file holds no Vocab of torchtext with its list 'itos'")
-    for symbol in symbols:
-        is_special = re.fullmatch(r"<[^<>]+>", symbol)
-        if not symbol.isprintable() or not (len(symbol) == 1 or is_special):
-            raise CheckpointError(
-                f"the symbol {_shown(symbol)} is neither a character nor a name like <pad>"
-            )
-    try:
-        return Vocabulary(tuple(symbols))
-    except ValueError as error:
-        raise CheckpointError(str(error)) from error
-
-
-def _read_vocab(file: Path) -> Any:
-    """What was pickled into a file: by torch.save in either of its formats, or by itself."""
-    with _open(file) as opened:
-        content = opened.read(VOCAB_BYTES + 1)
-    if len(content) > VOCAB_BYTES:
-        raise CheckpointError("the file is too large to be a vocabulary")
-    try:
-        if content.startswith(ZIP_START):
-            content = _pickle_in_zip(content)
-        stream = io.BytesIO(content)
-        first = _VocabReader(stream).load()
-        if first != LEGACY_START:
-            return first
-        _version, _system, vocab, _storages = (_VocabReader(stream).load() for _ in range(4))
-        return vocab
-    except CheckpointError:
-        raise
-    except Exception as error:  # what a damaged pickle raises depends on where it is damaged
-        raise CheckpointError("the file is damaged, or not a pickled vocabulary") from error
-
-
-def _pickle_in_zip(content: bytes) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        found = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
-        # torch.save never compresses, and what is not compressed cannot unpack to gigabytes.
-        if len(found) != 1 or found[0].compress_type != zipfile.ZIP_STORED:
-            raise CheckpointError("the file is a zip archive, but not one that torch.save wrote")
-        return archive.read(found[0])
-
-
-class _StandIn:
-    """Stands for a class or function that a pickle names: takes what is done to it, does nothing.
-
-    Only the state is kept, where a pickled Vocab has its attributes.
-    """
-
-    state: Any = None
-
-    def _ignore(self, *arguments: Any) -> None:
-        pass
-
-    __init__ = __setitem__ = append = extend = add = _ignore
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _VocabReader(pickle.Unpickler):
-    """Reads a pickle in which nothing can be called: every name in it is a stand-in, or refused."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        """A stand-in for something of torchtext's or for a container; nothing is imported."""
-        of_torchtext = module == "torchtext.vocab" or module.startswith("torchtext.vocab.")
-        # A dotted name means an attribute of something there, such as of a module it imported.
-        if (of_torchtext and "." not in name) or name in CONTAINERS.get(module, ()):
-            # A new class each time: a pickle can set attributes of the classes that it names.
-            return type("StandIn", (_StandIn,), {})
-        raise _refused(f"{module}.{name}", "a vocabulary")
-
-    def persistent_load(self, pid: Any) -> Any:
-        """Refuse what lies outside the pickle, such as tensors."""
-        raise CheckpointError("the file holds tensors, which a vocabulary does not need")
