@@ -38,7 +38,7 @@ from tp_transformer.settings import nearest
 # The published limits; what is longer is drawn again.
 MAX_QUESTION, MAX_ANSWER = 160, 30
 # Of `comparison__sort_more` about 1 draw in 300 has a short enough answer: 20,000 failures in a
-# row have a chance of about 1e-53.
+# row have a chance of 1e-29.
 MAX_REDRAWS = 20_000
 
 _PACKAGE = "mathematics_dataset"
@@ -50,6 +50,10 @@ _FILES = (
 )
 # Any change that makes an address give another question must change this name.
 _EDITION = b"tpt-questions-1"
+
+class TooLong(Exception):
+    """A draw that is given up, because it is already certain to be too long."""
+
 
 Sampler = Callable[[], Any]
 
@@ -121,7 +125,10 @@ class Generator:
     def question(self, address: Address) -> tuple[str, str]:
         """The question and the answer at an address, within the published lengths."""
         for redraw in range(MAX_REDRAWS):
-            question, answer = self.draw(address.split, address.module, address.entropy(redraw))
+            try:
+                question, answer = self.draw(address.split, address.module, address.entropy(redraw))
+            except TooLong:
+                continue
             if len(question) <= MAX_QUESTION and len(answer) <= MAX_ANSWER:
                 return question, answer
         raise RuntimeError(f"{MAX_REDRAWS} draws in a row were too long: {address}")
@@ -169,7 +176,7 @@ def _numpy_view(chance: np.random.RandomState) -> ModuleType:
     def with_itemset(make: Callable[..., npt.NDArray[Any]]) -> Callable[..., npt.NDArray[Any]]:
         return lambda *args, **kwargs: make(*args, **kwargs).view(_Array)
 
-    return _view(
+    return view(
         np,
         object=object,
         zeros=with_itemset(np.zeros),
@@ -194,7 +201,7 @@ def _sympy_view(chance: random.Random) -> ModuleType:
 
     primes = SimpleNamespace(randprime=randprime, nextprime=sympy.nextprime)
     # `sympy.var` would also write the letter into the globals of its caller.
-    return _view(
+    return view(
         sympy,
         factorint=factorint,
         ntheory=SimpleNamespace(generate=primes),
@@ -202,7 +209,7 @@ def _sympy_view(chance: random.Random) -> ModuleType:
     )
 
 
-def _view(module: ModuleType, **changed: Any) -> ModuleType:
+def view(module: ModuleType, **changed: Any) -> ModuleType:
     """A module with the same names, but for those that are changed."""
     view = ModuleType(module.__name__)
     vars(view).update(vars(module))
