@@ -31,9 +31,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE, TRAIN_SPLITS, modules_of
-from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.settings import nearest
+from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE, TRAIN_SPLITS
+from tp_transformer.errors import UserError
 
 # The published limits; what is longer is drawn again.
 MAX_QUESTION, MAX_ANSWER = 160, 30
@@ -51,7 +50,11 @@ _FILES = (
 # Any change that makes an address give another question must change this name.
 _EDITION = b"tpt-questions-1"
 
-class TooLong(Exception):
+# The package's names are bound once for the whole process, so one thread draws at a time.
+_LOCK = threading.RLock()
+
+
+class TooLongError(Exception):
     """A draw that is given up, because it is already certain to be too long."""
 
 
@@ -85,7 +88,6 @@ class Generator:
         self.random = _Random()
         self.numpy_random = np.random.RandomState()
         self.files = _import_package()
-        self.lock = threading.RLock()
         self._sympy_random = import_module("sympy.core.random")
         self._bind_names()
         self.samplers = self.make_samplers()
@@ -102,23 +104,23 @@ class Generator:
 
     def make_samplers(self) -> dict[tuple[str, str], Sampler]:
         """DeepMind's function for each (split, module), bound to its difficulty."""
-        by_split: dict[str, Callable[[Any], dict[str, Sampler]]] = {
-            split: lambda area, level=level: area.train(partial(_third, level))
-            for level, split in enumerate(TRAIN_SPLITS)
-        }
-        by_split[INTERPOLATE] = lambda area: area.test()
-        by_split[EXTRAPOLATE] = lambda area: area.test_extra()
-        return {
-            (split, f"{area}__{name}"): sampler
-            for split, make in by_split.items()
-            for area in _AREAS.split()
-            for name, sampler in make(self.files[f"modules.{area}"]).items()
-        }
+        samplers = {}
+        for area in _AREAS.split():
+            file: Any = self.files[f"modules.{area}"]
+            by_split = {
+                s: file.train(partial(_third, level)) for level, s in enumerate(TRAIN_SPLITS)
+            }
+            by_split |= {INTERPOLATE: file.test(), EXTRAPOLATE: file.test_extra()}
+            for split, by_name in by_split.items():
+                for name, sampler in by_name.items():
+                    samplers[split, f"{area}__{name}"] = sampler
+        return samplers
 
     def draw(self, split: str, module: str, entropy: bytes) -> tuple[str, str]:
         """One question and its answer, of any length, from 64 bytes of chance."""
         self.random.seed(int.from_bytes(entropy[:32], "little"))
         self.numpy_random.seed(np.frombuffer(entropy[32:], dtype="<u4"))
+        self._sympy_random.seed(int.from_bytes(entropy[:8], "little"))
         problem = self.samplers[split, module]()
         return str(problem.question), str(problem.answer)
 
@@ -127,7 +129,7 @@ class Generator:
         for redraw in range(MAX_REDRAWS):
             try:
                 question, answer = self.draw(address.split, address.module, address.entropy(redraw))
-            except TooLong:
+            except TooLongError:
                 continue
             if len(question) <= MAX_QUESTION and len(answer) <= MAX_ANSWER:
                 return question, answer
@@ -137,7 +139,7 @@ class Generator:
     def session(self) -> Iterator[None]:
         """Hold the generator for this thread, and leave sympy's own chance as it was found."""
         chances = [self._sympy_random.rng, self._sympy_random._assumptions_rng]
-        with self.lock:
+        with _LOCK:
             states = [chance.getstate() for chance in chances]
             try:
                 yield
@@ -146,16 +148,15 @@ class Generator:
                     chance.setstate(state)
 
 
-@cache
 def generator() -> Generator:
     """The generator of this process."""
+    with _LOCK:
+        return _generator()
+
+
+@cache
+def _generator() -> Generator:
     return Generator()
-
-
-def check(module: str, split: str) -> None:
-    """Refuse a module that the split does not have, naming the nearest that it has."""
-    if module not in (names := modules_of(split)):
-        raise SettingsError(f"split {split} has no module {module!r}{nearest(module, names)}")
 
 
 class _Random(random.Random):
@@ -232,7 +233,7 @@ def _pop(chance: random.Random, letters: list[str]) -> Callable[[Any], str]:
 
 
 def _expand_entities(
-    chance: random.Random, entity_type: type, context: Any, **kwargs: Any
+    chance: random.Random, entity_type: Any, context: Any, **kwargs: Any
 ) -> tuple[str, dict[str, Any]]:
     """Describe the entities of a question, shuffled from the order in which they were made."""
     named = {key: value for key, value in kwargs.items() if isinstance(value, entity_type)}

@@ -158,7 +158,9 @@ class Surd:
         # The smallest value first.
         ordered = sorted(self.terms, key=lambda radicand: self.terms[radicand] * sqrt(radicand))
         roots = ["" if radicand == 1 else f"sqrt({radicand})" for radicand in ordered]
-        terms = [(self.terms[radicand], root) for radicand, root in zip(ordered, roots, strict=True)]
+        terms = [
+            (self.terms[radicand], root) for radicand, root in zip(ordered, roots, strict=True)
+        ]
         return join_terms(_positive_first(terms) if len(terms) == 2 else terms)
 
 

@@ -9,47 +9,40 @@ every redraw is seeded afresh, what follows that one does not matter.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from tp_transformer.data import exact
-from tp_transformer.data.deepmind import MAX_ANSWER, Generator, TooLong, view
+from tp_transformer.data.deepmind import MAX_ANSWER, Generator, TooLongError, generator, view
 from tp_transformer.data.exact import Polynomial, Surd
 
-
-@dataclass(frozen=True)
-class Replacement:
-    """An attribute of a module or class of DeepMind's package, and what stands in for it."""
-
-    owner: Any
-    name: str
-    new: Any
-    old: Any
+# An attribute of a module or class of DeepMind's package: its owner, its name, its new value.
+Patches = Iterator[tuple[Any, str, Any]]
 
 
-class Fast:
-    """The replacements for one generator: off until `install`."""
+class Replacements:
+    """What stands in for attributes of DeepMind's modules and classes: off until used."""
 
     def __init__(self, generator: Generator) -> None:
-        self.generator = generator
-        self.replacements: list[Replacement] = []
-        for replace in (_numbers, _operations, _polynomials, _comparisons, _probability):
-            for owner, name, new in replace(generator):
-                self.replacements.append(Replacement(owner, name, new, getattr(owner, name)))
+        parts = (_numbers, _operations, _polynomials, _comparisons, _probability)
+        self._new = [patch for part in parts for patch in part(generator)]
+        self._old = [(owner, name, getattr(owner, name)) for owner, name, _ in self._new]
+        self._in_use = False
 
-    def install(self) -> None:
-        """Generate by the replacements from now on."""
-        for replacement in self.replacements:
-            setattr(replacement.owner, replacement.name, replacement.new)
-
-    def remove(self) -> None:
-        """Generate by DeepMind's own code again."""
-        for replacement in self.replacements:
-            setattr(replacement.owner, replacement.name, replacement.old)
+    def use(self, fast: bool) -> None:
+        """Generate by the replacements from now on, or by DeepMind's own code again."""
+        if fast == self._in_use:
+            return
+        for owner, name, value in self._new if fast else self._old:
+            setattr(owner, name, value)
+        self._in_use = fast
 
 
-Patches = Iterator[tuple[Any, str, Any]]
+@cache
+def replacements() -> Replacements:
+    """The replacements for the generator of this process."""
+    return Replacements(generator())
 
 
 def _numbers(generator: Generator) -> Patches:
@@ -112,7 +105,7 @@ def determinant(rows: list[list[Any]]) -> int:
     return int(a) * int(d) - int(b) * int(c)
 
 
-class NotExact(Exception):
+class NotExactError(Exception):
     """An expression that is neither a polynomial nor a surd: sympy has to do it."""
 
 
@@ -126,7 +119,7 @@ def _operations(generator: Generator) -> Patches:
         for convert in (to_polynomial, to_surd):
             try:
                 return convert(op)
-            except NotExact:
+            except NotExactError:
                 pass
         return originals[type(op)](op)
 
@@ -154,7 +147,7 @@ def _converters(ops: Any) -> tuple[Callable[[Any], Polynomial], Callable[[Any], 
                 return to_polynomial(op.children["input"]) * -1
             case ops.Pow():
                 return exact.power(to_polynomial(op.children["a"]), exponent(op.children["b"]))
-        raise NotExact
+        raise NotExactError
 
     def constant(value: Any) -> Polynomial:
         if isinstance(value, ops.sympy.Symbol):
@@ -179,12 +172,12 @@ def _converters(ops: Any) -> tuple[Callable[[Any], Polynomial], Callable[[Any], 
             case ops.Pow():
                 base = to_surd(op.children["a"])
                 return math.prod([base] * exponent(op.children["b"]), start=Surd({1: 1}))
-        raise NotExact
+        raise NotExactError
 
     def exponent(op: Any) -> int:
         power = rational(op.value)
         if not isinstance(power, int) or power < 0:
-            raise NotExact
+            raise NotExactError
         return power
 
     return to_polynomial, to_surd
@@ -193,7 +186,7 @@ def _converters(ops: Any) -> tuple[Callable[[Any], Polynomial], Callable[[Any], 
 def inverse(surd: Surd) -> Surd:
     """One over a surd of one term; the generator divides by no other."""
     if len(surd.terms) != 1:
-        raise NotExact
+        raise NotExactError
     return surd.inverse()
 
 
@@ -204,7 +197,7 @@ def rational(value: Any) -> exact.Number:
     try:
         return int(value)
     except TypeError:
-        raise NotExact from None
+        raise NotExactError from None
 
 
 def _polynomials(generator: Generator) -> Patches:
@@ -235,7 +228,7 @@ def _polynomials(generator: Generator) -> Patches:
         """For `sympy.simplify` of surds: the one form a + b*sqrt(c) that they all have."""
         try:
             return to_surd(op)
-        except NotExact:
+        except NotExactError:
             return sympy.simplify(op)
 
     def expand(op: Any) -> Any:
@@ -272,7 +265,7 @@ def _comparisons(generator: Generator) -> Patches:
         if count is not None and only_integers is not None:
             length = sum(len(str(value)) + len(", ") for value in values) - len(", ")
             if length > MAX_ANSWER:
-                raise TooLong
+                raise TooLongError
         return values
 
     distinct = view(sympy, FiniteSet=lambda *values: {sympy.sympify(value) for value in values})
@@ -284,7 +277,7 @@ def _probability(generator: Generator) -> Patches:
     probability: Any = generator.files["util.probability"]
     product_inverse = probability.FiniteProductRandomVariable.inverse
 
-    class Level(probability.SequenceEvent):  # type: ignore[misc, name-defined]
+    class Level(probability.SequenceEvent):  # type: ignore[misc]
         """All sequences with given numbers of given letters, counted instead of listed."""
 
         def __init__(self, counts: dict[str, int], available: dict[str, int]) -> None:
