@@ -107,10 +107,9 @@ class Generator:
         samplers = {}
         for area in _AREAS.split():
             file: Any = self.files[f"modules.{area}"]
-            by_split = {
-                s: file.train(partial(_third, level)) for level, s in enumerate(TRAIN_SPLITS)
-            }
-            by_split |= {INTERPOLATE: file.test(), EXTRAPOLATE: file.test_extra()}
+            by_split = {INTERPOLATE: file.test(), EXTRAPOLATE: file.test_extra()}
+            for level, split in enumerate(TRAIN_SPLITS):
+                by_split[split] = file.train(partial(_third, level))
             for split, by_name in by_split.items():
                 for name, sampler in by_name.items():
                     samplers[split, f"{area}__{name}"] = sampler

@@ -150,17 +150,17 @@ class Surd:
         return Surd({radicand: Fraction(1, 1) / (number * radicand)})
 
     def __eq__(self, other: object) -> bool:
-        return self.terms == (other.terms if isinstance(other, Surd) else Surd({1: other}).terms)
+        if isinstance(other, Surd):
+            return self.terms == other.terms
+        return isinstance(other, int | Fraction) and self.terms == Surd({1: other}).terms
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(frozenset(self.terms.items()))
 
     def __str__(self) -> str:
         # The smallest value first.
         ordered = sorted(self.terms, key=lambda radicand: self.terms[radicand] * sqrt(radicand))
-        roots = ["" if radicand == 1 else f"sqrt({radicand})" for radicand in ordered]
-        terms = [
-            (self.terms[radicand], root) for radicand, root in zip(ordered, roots, strict=True)
-        ]
+        terms = [(self.terms[radicand], _root(radicand)) for radicand in ordered]
         return join_terms(_positive_first(terms) if len(terms) == 2 else terms)
 
 
@@ -202,6 +202,10 @@ def _term(number: Number, product: str) -> str:
     times = "" if number.numerator == 1 else f"{number.numerator}*"
     over = "" if number.denominator == 1 else f"/{number.denominator}"
     return f"{times}{product}{over}"
+
+
+def _root(radicand: int) -> str:
+    return "" if radicand == 1 else f"sqrt({radicand})"
 
 
 def _product(monomial: Monomial) -> str:

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExec
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
@@ -47,7 +48,7 @@ def workers(spec: int | str | None = None) -> OpenPool:
     if isinstance(spec, str) and spec.startswith("dask://"):
         return lambda: _dask(spec.removeprefix("dask://"))
     try:
-        n_processes = len(os.sched_getaffinity(0)) if spec is None else int(spec)
+        n_processes = _n_cores() if spec is None else int(spec)
     except ValueError:
         n_processes = 0
     if n_processes < 1:
@@ -127,6 +128,13 @@ def _kept(future: Future[Result] | None) -> Future[Result] | None:
     return None if future.exception() else future
 
 
+def _n_cores() -> int:
+    """The cores that this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @contextmanager
 def _processes(n_processes: int) -> Iterator[Pool]:
     # Processes that start afresh: forking a process that holds torch's threads can hang.
@@ -149,12 +157,10 @@ def _start_worker() -> None:
 @contextmanager
 def _dask(address: str) -> Iterator[Pool]:
     try:
-        import distributed
-        from distributed.comm import CommClosedError
-        from distributed.scheduler import KilledWorker
+        distributed: Any = import_module("distributed")
     except ImportError as error:
         raise UserError("a Dask cluster needs: pip install 'tp-transformer[dask]'") from error
-    losses: tuple[Any, ...] = (KilledWorker, CommClosedError, CancelledError)
+    losses = (distributed.KilledWorker, distributed.comm.CommClosedError, CancelledError)
     try:
         client = distributed.Client(f"tcp://{address}", timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
