@@ -181,7 +181,10 @@ Term = tuple[Number, str]
 
 def join_terms(terms: Iterable[Term]) -> str:
     """The terms as a sum: `2*x - 3` from (2, "x") and (-3, "")."""
-    text = "".join(f" {'-' if n < 0 else '+'} {_term(abs(n), product)}" for n, product in terms)
+    text = "".join(
+        f" - {_term(-number, product)}" if number < 0 else f" + {_term(number, product)}"
+        for number, product in terms
+    )
     if not text:
         return "0"
     return text[3:] if text[1] == "+" else f"-{text[3:]}"

@@ -116,7 +116,7 @@ def cut(
     seed: int = 0,
     start: int = 0,
     size: int = CHUNK,
-) -> list[Chunk]:
+) -> Iterator[Chunk]:
     """The work for `count` questions of every matching module of the splits, in address order."""
     if count < 0 or start < 0:
         raise SettingsError("count and start must not be negative")
@@ -129,11 +129,11 @@ def cut(
             f"{', '.join(SPLITS)}"
         )
     stop = start + count
-    return [
+    return (
         Chunk(module, split, seed, begin, min(begin + size, stop))
         for split, module in files
         for begin in range(start, stop, size)
-    ]
+    )
 
 
 def generate_chunk(chunk: Chunk, fast: bool = True) -> Questions:
@@ -149,14 +149,14 @@ def generate_chunks(
     return in_order(partial(generate_chunk, fast=fast), chunks, open_pool)
 
 
-def _here(chunks: list[Chunk], fast: bool) -> Iterator[Example]:
+def _here(chunks: Iterator[Chunk], fast: bool) -> Iterator[Example]:
     for chunk in chunks:
         for address in _addresses(chunk):
             (pair,) = _draw([address], fast)
             yield Example(chunk.module, chunk.split, *pair)
 
 
-def _elsewhere(chunks: list[Chunk], open_pool: OpenPool, fast: bool) -> Iterator[Example]:
+def _elsewhere(chunks: Iterator[Chunk], open_pool: OpenPool, fast: bool) -> Iterator[Example]:
     for questions in generate_chunks(chunks, open_pool, fast=fast):
         yield from questions
 

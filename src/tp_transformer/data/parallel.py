@@ -26,6 +26,8 @@ Result = TypeVar("Result")
 LOOK_AHEAD = 4
 # Restarts without a single new result before the work is given up.
 MAX_RESTARTS = 3
+# How long to wait for a Dask scheduler to answer.
+DASK_PATIENCE = "10s"
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _dask(address: str) -> Iterator[Pool]:
         raise UserError("a Dask cluster needs: pip install 'tp-transformer[dask]'") from error
     losses = (distributed.KilledWorker, distributed.comm.CommClosedError, CancelledError)
     try:
-        client = distributed.Client(f"tcp://{address}", timeout="10s", set_as_default=False)
+        client = distributed.Client(f"tcp://{address}", timeout=DASK_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         raise UserError(f"there is no Dask scheduler at {address}: {error}") from error
     with client:
