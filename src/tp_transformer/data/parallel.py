@@ -150,10 +150,10 @@ def _processes(n_processes: int) -> Iterator[Pool]:
 
 
 def _start_worker() -> None:
-    """Each worker uses one core, and leaves Ctrl-C to the process that started it."""
+    """Each worker uses one core, and ends at Ctrl-C at once and without a traceback."""
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
