@@ -36,8 +36,8 @@ from tp_transformer.errors import UserError
 
 # The published limits; what is longer is drawn again.
 MAX_QUESTION, MAX_ANSWER = 160, 30
-# Of `comparison__sort_more` about 1 draw in 300 has a short enough answer: 20,000 failures in a
-# row have a chance of 1e-29.
+# Of `comparison__sort_more` about 1 draw in 205 has a short enough answer: 20,000 failures in a
+# row have a chance of 1e-42.
 MAX_REDRAWS = 20_000
 
 _PACKAGE = "mathematics_dataset"

@@ -9,7 +9,7 @@ the cost. The tests compare every result with sympy's.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from math import sqrt
 from typing import Any, Self
 
@@ -164,7 +164,7 @@ class Surd:
         return join_terms(_positive_first(terms) if len(terms) == 2 else terms)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def square_free(number: int) -> tuple[int, int]:
     """The number as a square times a square-free number: the root of the first, and the second."""
     whole, divisor = 1, 2

@@ -99,8 +99,8 @@ def generate(
 ) -> Iterator[Example]:
     """Examples of the modules that match the patterns: `count` of each, one module after another.
 
-    They are made as they are asked for, in this process or, with `n_workers` (see
-    `parallel.workers`), ahead of time in others. `start` is the index of the first of each module.
+    They are made as they are asked for in this process or, with `n_workers` other than 0 (see
+    `parallel.workers`), a little ahead in others. `start` is the first index of each module.
     """
     chunks = cut(modules, split, count=count, seed=seed, start=start)
     if n_workers == 0:
