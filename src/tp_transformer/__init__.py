@@ -7,6 +7,12 @@ it in this list:
     settings.py             dataclasses from YAML; presets; unknown keys refused
     published.py            the numbers printed in the papers, each with its source
     data/vocabulary.py      the 72 symbols; text to ids and back
+    data/modules.py         the 56 modules, their splits, their extrapolation files
+    data/deepmind.py        DeepMind's generator with current libraries, repeatable by address
+    data/exact.py           polynomials and surds, printed as sympy prints them
+    data/fast.py            faster replacements of its costliest parts, with the same text
+    data/parallel.py        many tasks on many workers, in order, lost workers replaced
+    data/generate.py        questions by address, one or many, here or on workers
     data/permutation.py     a pseudo-random order that is computed, not stored
     data/sampler.py         which rows make up which batch: a function of seed and step
     data/batch.py           padding, masks and the target's shift

@@ -1,0 +1,167 @@
+"""How much faster the questions are made: our replacements against DeepMind's own code.
+
+    python benchmarks/generate.py                # about ten minutes
+    python benchmarks/generate.py --rounds 1 --questions 3
+
+Both paths draw the same questions, in blocks that alternate, each block with sympy's cache
+emptied first, so that neither path profits from what the other left behind. Then whole chunks go
+through 1 and through 2 workers, again in turn. Results go to benchmarks/results/.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sympy.core.cache import clear_cache
+
+from tp_transformer.data.deepmind import Address, generator
+from tp_transformer.data.fast import replacements
+from tp_transformer.data.generate import Chunk, generate_chunk
+from tp_transformer.data.modules import MODULE_NAMES, TRAIN_SPLITS
+from tp_transformer.data.parallel import Pool, in_order, workers
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    """Measure, print, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--questions", type=int, default=20, help="of each module in a block")
+    parser.add_argument("--chunk", type=int, default=30, help="questions in a chunk, for workers")
+    options = parser.parse_args()
+    result: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "machine": machine(),
+        "rounds": options.rounds,
+        "questions_per_block": options.questions,
+        "milliseconds": measure_paths(options.rounds, options.questions),
+        "workers": measure_workers(options.rounds, options.chunk),
+    }
+    text = report(result)
+    print(text)
+    RESULTS.mkdir(exist_ok=True)
+    stem = RESULTS / f"{result['date']}-generate"
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(text)
+
+
+def measure_paths(rounds: int, n_questions: int) -> dict[str, dict[str, float]]:
+    """Milliseconds a question by module and path: the median over the rounds."""
+    times: dict[str, dict[str, list[float]]] = {
+        module: {"slow": [], "fast": []} for module in MODULE_NAMES
+    }
+    for number in range(rounds):
+        for module in MODULE_NAMES:
+            # Whichever path comes first is the other one next time.
+            for path in ("slow", "fast") if number % 2 == 0 else ("fast", "slow"):
+                seconds = time_block(module, number, n_questions, fast=path == "fast")
+                times[module][path].append(1000 * seconds / n_questions)
+        print(f"round {number + 1} of {rounds}", flush=True)
+    return {
+        module: {path: statistics.median(values) for path, values in paths.items()}
+        for module, paths in times.items()
+    }
+
+
+def time_block(module: str, number: int, n_questions: int, *, fast: bool) -> float:
+    """Seconds of this process, whatever else runs, for questions of all three difficulties."""
+    addresses = [
+        Address(module=module, split=TRAIN_SPLITS[i % 3], seed=number, index=i)
+        for i in range(n_questions)
+    ]
+    with generator().session():
+        replacements().use(fast)
+        clear_cache()
+        start = time.process_time()
+        for address in addresses:
+            generator().question(address)
+        return time.process_time() - start
+
+
+def measure_workers(rounds: int, size: int) -> dict[str, Any]:
+    """Questions a second through 1 and 2 workers that are already running: the best round each.
+
+    The best, because this is wall time and other processes on the machine only ever slow it down.
+    """
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for number in range(rounds):
+        for n_workers in (1, 2) if number % 2 == 0 else (2, 1):
+            rates[n_workers].append(throughput(n_workers, number, size))
+    one, two = max(rates[1]), max(rates[2])
+    return {"one": one, "two": two, "ratio": two / one, "rounds": rates}
+
+
+def throughput(n_workers: int, seed: int, size: int) -> float:
+    """Questions a second over the even mix, without the start of the processes."""
+    with workers(n_workers)() as pool:
+
+        def open_pool() -> AbstractContextManager[Pool]:
+            return nullcontext(pool)
+
+        for _ in in_order(generate_chunk, mix(seed + 1000, 1), open_pool):
+            pass
+        start = time.perf_counter()
+        n_questions = sum(len(q) for q in in_order(generate_chunk, mix(seed, size), open_pool))
+        return n_questions / (time.perf_counter() - start)
+
+
+def mix(seed: int, size: int) -> Iterator[Chunk]:
+    """One chunk of every module and difficulty."""
+    for module in MODULE_NAMES:
+        for split in TRAIN_SPLITS:
+            yield Chunk(module, split, seed, 0, size)
+
+
+def machine() -> dict[str, str]:
+    """What the numbers depend on."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
+    libraries = {name: version(name) for name in ("mathematics_dataset", "sympy", "numpy")}
+    load = f"{os.getloadavg()[0]:.1f}"
+    python = platform.python_version()
+    return (
+        {"processor": model, "cores": str(os.cpu_count()), "load before": load}
+        | {"python": python}
+        | libraries
+    )
+
+
+def report(result: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    times = result["milliseconds"]
+    slow, fast = (sum(paths[path] for paths in times.values()) for path in ("slow", "fast"))
+    rate = result["workers"]
+    lines = [
+        f"# Making questions, {result['date']}",
+        "",
+        "; ".join(f"{name} {value}" for name, value in result["machine"].items()),
+        "",
+        f"Over the even mix of {len(times)} modules: **{slow / fast:.2f} times** as fast as "
+        f"DeepMind's code ({slow:.0f} against {fast:.0f} ms for one question of each).",
+        "",
+        f"Two workers against one: **{rate['ratio']:.2f} times** "
+        f"({rate['two']:.0f} against {rate['one']:.0f} questions a second).",
+        "",
+        "| module | DeepMind's, ms | ours, ms | ratio |",
+        "|---|---:|---:|---:|",
+    ]
+    for module, paths in times.items():
+        ratio = paths["slow"] / paths["fast"]
+        lines.append(f"| {module} | {paths['slow']:.2f} | {paths['fast']:.2f} | {ratio:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
