@@ -1,0 +1,148 @@
+"""The 56 modules of the Mathematics Dataset: their areas, their splits, their extrapolation files.
+
+A file of the dataset is one (split, module). The name alone is not a key: `measurement__conversion`
+is a file of both test splits, with different questions. Which extrapolation file continues which
+module is listed here, not guessed by prefix.
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tp_transformer.errors import SettingsError
+from tp_transformer.settings import nearest
+
+DIFFICULTIES = ("easy", "medium", "hard")
+TRAIN_SPLITS = tuple(f"train-{difficulty}" for difficulty in DIFFICULTIES)
+INTERPOLATE, EXTRAPOLATE = "interpolate", "extrapolate"
+SPLITS = (*TRAIN_SPLITS, INTERPOLATE, EXTRAPOLATE)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One kind of question, and the extrapolation files that make it longer or bigger."""
+
+    name: str
+    extrapolations: tuple[str, ...] = ()
+
+    @property
+    def area(self) -> str:
+        """The branch of mathematics: the part of the name before the two underscores."""
+        return self.name.partition("__")[0]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits with a file of this very name."""
+        extrapolates = self.name in self.extrapolations
+        return SPLITS if extrapolates else (*TRAIN_SPLITS, INTERPOLATE)
+
+
+MODULES = (
+    Module("algebra__linear_1d"),
+    Module("algebra__linear_1d_composed"),
+    Module("algebra__linear_2d"),
+    Module("algebra__linear_2d_composed"),
+    Module("algebra__polynomial_roots", ("algebra__polynomial_roots_big",)),
+    Module("algebra__polynomial_roots_composed"),
+    Module("algebra__sequence_next_term"),
+    Module("algebra__sequence_nth_term"),
+    Module("arithmetic__add_or_sub", ("arithmetic__add_or_sub_big",)),
+    Module("arithmetic__add_or_sub_in_base"),
+    Module("arithmetic__add_sub_multiple", ("arithmetic__add_sub_multiple_longer",)),
+    Module("arithmetic__div", ("arithmetic__div_big",)),
+    Module("arithmetic__mixed", ("arithmetic__mixed_longer",)),
+    Module("arithmetic__mul", ("arithmetic__mul_big",)),
+    Module("arithmetic__mul_div_multiple", ("arithmetic__mul_div_multiple_longer",)),
+    Module("arithmetic__nearest_integer_root"),
+    Module("arithmetic__simplify_surd"),
+    Module("calculus__differentiate"),
+    Module("calculus__differentiate_composed"),
+    Module("comparison__closest", ("comparison__closest_more",)),
+    Module("comparison__closest_composed"),
+    Module("comparison__kth_biggest", ("comparison__kth_biggest_more",)),
+    Module("comparison__kth_biggest_composed"),
+    Module("comparison__pair"),
+    Module("comparison__pair_composed"),
+    Module("comparison__sort", ("comparison__sort_more",)),
+    Module("comparison__sort_composed"),
+    Module("measurement__conversion", ("measurement__conversion",)),
+    Module("measurement__time"),
+    Module("numbers__base_conversion"),
+    Module("numbers__div_remainder"),
+    Module("numbers__div_remainder_composed"),
+    Module("numbers__gcd"),
+    Module("numbers__gcd_composed"),
+    Module("numbers__is_factor"),
+    Module("numbers__is_factor_composed"),
+    Module("numbers__is_prime"),
+    Module("numbers__is_prime_composed"),
+    Module("numbers__lcm"),
+    Module("numbers__lcm_composed"),
+    Module("numbers__list_prime_factors"),
+    Module("numbers__list_prime_factors_composed"),
+    Module("numbers__place_value", ("numbers__place_value_big",)),
+    Module("numbers__place_value_composed"),
+    Module("numbers__round_number", ("numbers__round_number_big",)),
+    Module("numbers__round_number_composed"),
+    Module("polynomials__add"),
+    Module("polynomials__coefficient_named"),
+    Module("polynomials__collect"),
+    Module("polynomials__compose"),
+    Module("polynomials__evaluate"),
+    Module("polynomials__evaluate_composed"),
+    Module("polynomials__expand"),
+    Module("polynomials__simplify_power"),
+    Module("probability__swr_p_level_set", ("probability__swr_p_level_set_more_samples",)),
+    Module("probability__swr_p_sequence", ("probability__swr_p_sequence_more_samples",)),
+)
+
+AREAS = tuple(dict.fromkeys(module.area for module in MODULES))
+MODULE_NAMES = tuple(module.name for module in MODULES)
+# Which module each extrapolation file continues.
+EXTRAPOLATED = {name: module.name for module in MODULES for name in module.extrapolations}
+KEYS = tuple(
+    (split, name)
+    for split in SPLITS
+    for name in (EXTRAPOLATED if split == EXTRAPOLATE else MODULE_NAMES)
+)
+
+
+def modules_of(split: str) -> tuple[str, ...]:
+    """The names of the files of a split, in the order of the table."""
+    if split not in SPLITS:
+        raise SettingsError(
+            f"there is no split {split!r}{nearest(split, SPLITS)}; the splits are "
+            f"{', '.join(SPLITS)}"
+        )
+    return tuple(name for of_split, name in KEYS if of_split == split)
+
+
+def match_modules(patterns: str | Iterable[str], split: str | None = None) -> tuple[str, ...]:
+    """The files of a split whose module matches a pattern, such as `arithmetic__*`.
+
+    Without a split, the 56 modules. In the extrapolation split a file matches by its own name or
+    by that of the module it continues, so that one choice of modules serves every split. A
+    pattern that matches nothing in any split is refused; the result can still be empty, since
+    not every module is extrapolated.
+    """
+    chosen = [patterns] if isinstance(patterns, str) else list(patterns)
+    known = tuple(dict.fromkeys(name for _, name in KEYS))
+    for pattern in chosen:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            near = difflib.get_close_matches(pattern, known, n=3)
+            meant = f" (the nearest are {', '.join(near)})" if near else ""
+            raise SettingsError(
+                f"no module matches {pattern!r}{meant}; `*` stands for any characters, as in "
+                f"'arithmetic__*', and the areas are {', '.join(AREAS)}"
+            )
+    files = MODULE_NAMES if split is None else modules_of(split)
+    partners = EXTRAPOLATED if split == EXTRAPOLATE else {}
+    return tuple(
+        name
+        for name in files
+        if any(
+            fnmatchcase(name, pattern) or fnmatchcase(partners.get(name, name), pattern)
+            for pattern in chosen
+        )
+    )
