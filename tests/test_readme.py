@@ -61,4 +61,3 @@ def test_its_links_lead_somewhere():
 
 def test_the_version_is_stated_once_more_only_in_the_citation():
     assert f"version: {tp_transformer.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
-
