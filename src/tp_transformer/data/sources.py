@@ -4,30 +4,26 @@ Each gives its files as blocks of a few megabytes, read ahead in a thread of its
 blocks are parsed. An archive is streamed and never extracted.
 """
 
-import gzip
+import contextlib
 import os
-import tarfile
 import threading
-import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from queue import Full, Queue
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from tp_transformer.data.archive import DAMAGE, read_archive, unzip, why_refused
 from tp_transformer.errors import CorpusError
 
 BLOCK_BYTES = 2**22
 BLOCK_ROWS = 2**16
-# What tarfile asks of gzip at a time. Of 10 KB, 64 KB, 256 KB and 1 MB, this was the quickest.
-_TAR_BYTES = 2**18
 TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
 _KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
-_DAMAGE = (OSError, EOFError, zlib.error, tarfile.TarError, pa.ArrowException)
+_DAMAGE = (*DAMAGE, pa.ArrowException)
 
 T = TypeVar("T")
 
@@ -46,7 +42,7 @@ class Block:
     """Part of a file, and how many bytes of the source have been read so far."""
 
     file: File
-    data: bytes | pa.RecordBatch | None  # None: the file has ended
+    data: bytes | memoryview | pa.RecordBatch | None  # None: the file has ended
     n_read: int
     damage: str | None = None  # why nothing more can be read of the file, or of the archive
 
@@ -94,60 +90,19 @@ class Source:
 
     def _from_archive(self) -> Iterator[Block]:
         file = File(self.path.name, OTHER)
-        raw: IO[bytes] | None = None
+        n_read, current = 0, None
         try:
-            with ExitStack() as stack:
-                raw = stack.enter_context(self.path.open("rb"))
-                stream = stack.enter_context(_unzipped(raw))
-                archive = stack.enter_context(
-                    tarfile.open(
-                        fileobj=stream, mode="r|", bufsize=_TAR_BYTES, tarinfo=_StrictHeader
-                    )
-                )
-                for member in archive:
-                    file = File(
-                        member.name, _kind(PurePosixPath(member.name)), _why_refused(member)
-                    )
-                    if member.isdir() and not file.refused:
-                        continue
-                    content = archive.extractfile(member) if member.isfile() else None
-                    while content and (data := content.read(BLOCK_BYTES)):
-                        yield Block(file, data, raw.tell())
-                    yield Block(file, None, raw.tell())
-                file = File(self.path.name, OTHER)
-                while stream.read(BLOCK_BYTES):
-                    pass  # to the end, where gzip keeps its checksum
+            with self.path.open("rb") as raw:
+                for member, data in read_archive(unzip(raw)):
+                    if member is not current:
+                        current = member
+                        kind = _kind(PurePosixPath(member.name))
+                        file = File(member.name, kind, why_refused(member))
+                    n_read = raw.tell()
+                    if not member.isdir() or file.refused:
+                        yield Block(file, data, n_read)
         except _DAMAGE as error:
-            n_read = raw.tell() if raw is not None and not raw.closed else 0
             yield Block(file, None, n_read, f"the archive is damaged or cut off here ({error})")
-
-
-class _StrictHeader(tarfile.TarInfo):
-    """A header that must be right; tarfile itself takes a broken one for the archive's end."""
-
-    @classmethod
-    def frombuf(cls, buf: Any, encoding: str, errors: str) -> "_StrictHeader":
-        try:
-            return super().frombuf(buf, encoding, errors)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-            raise  # the zeros that end every archive
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(str(error)) from error
-
-
-def _unzipped(raw: IO[bytes]) -> IO[bytes]:
-    zipped = raw.read(2) == b"\x1f\x8b"
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if zipped else raw  # type: ignore[return-value]
-
-
-def _why_refused(member: tarfile.TarInfo) -> str | None:
-    path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts:
-        return "a path that leaves the archive"
-    if not (member.isfile() or member.isdir()):
-        return "a link or device, not a file"
-    return None
 
 
 def _kind(path: PurePosixPath | Path) -> str:
@@ -190,10 +145,9 @@ def _ahead(items: Iterator[T], depth: int) -> Iterator[T]:
 
     def put(entry: tuple[str, Any]) -> None:
         while not stopped.is_set():
-            try:
-                return queue.put(entry, timeout=0.1)
-            except Full:
-                continue
+            with contextlib.suppress(Full):
+                queue.put(entry, timeout=0.1)
+                return
 
     def run() -> None:
         try:

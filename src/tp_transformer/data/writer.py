@@ -127,8 +127,6 @@ class _SplitWriter:
         self._path = file
         self._split = split
         self._rows_per_batch = rows_per_batch
-        self._modules = pa.array(STORE_SPLITS[split], pa.string())
-        self._difficulties = pa.array(DIFFICULTIES, pa.string())
         # Names as numbers: as texts they would add a third to the size of the file.
         name = pa.dictionary(pa.int8(), pa.string())
         texts = [("question", pa.string()), ("answer", pa.string())]
@@ -160,19 +158,19 @@ class _SplitWriter:
         module, difficulty = self._key
         n_rows = self._n_pending
         columns = [
-            self._name_column(self._modules, module, n_rows),
-            self._name_column(self._difficulties, difficulty, n_rows),
-            *(pa.concat_arrays(chunks) for chunks in zip(*self._pending, strict=True)),
+            self._name_column(STORE_SPLITS[self._split], module, n_rows),
+            self._name_column(DIFFICULTIES, difficulty, n_rows),
+            *(_joined(chunks) for chunks in zip(*self._pending, strict=True)),
         ]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         self._written.append((self._key, n_rows))
         self._pending, self._n_pending = [], 0
 
     @staticmethod
-    def _name_column(names: pa.StringArray, name: str | None, count: int) -> pa.DictionaryArray:
-        index = None if name is None else names.to_pylist().index(name)
+    def _name_column(names: tuple[str, ...], name: str | None, count: int) -> pa.DictionaryArray:
+        index = None if name is None else names.index(name)
         numbers = pa.repeat(pa.scalar(index, pa.int8()), count)
-        return pa.DictionaryArray.from_arrays(numbers, names)
+        return pa.DictionaryArray.from_arrays(numbers, pa.array(names), safe=False)
 
     def finish(self) -> dict[str, Any]:
         """Complete the file, and describe it for the manifest."""
@@ -216,10 +214,11 @@ class _Summary:
         columns = ((questions, self.question_lengths), (answers, self.answer_lengths))
         for column, (texts, histogram) in enumerate(columns):
             offsets, data = texts_as_bytes(texts)
-            lengths = np.diff(offsets)
-            if lengths.min() < 1 or lengths.max() >= len(histogram):
+            lengths = offsets[1:] - offsets[:-1]
+            counts = np.bincount(lengths, minlength=len(histogram))
+            if counts[0] or len(counts) > len(histogram):
                 raise ValueError(f"every text must have 1 to {len(histogram) - 1} characters")
-            histogram += np.bincount(lengths, minlength=len(histogram))
+            histogram += counts
             self.hashes[2 * column].update(lengths.astype(np.uint8).tobytes())
             self.hashes[2 * column + 1].update(data)
 
@@ -239,6 +238,10 @@ def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memory
     offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     text = memoryview(data if data is not None else b"")[offsets[0] : offsets[-1]]
     return offsets - offsets[0], text
+
+
+def _joined(chunks: Sequence[pa.StringArray]) -> pa.StringArray:
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _as_array(texts: Texts) -> pa.StringArray:
