@@ -174,7 +174,8 @@ class _Reading:
             return None
         for difficulty, rows in by_difficulty(check(piece, name, self.report), name, self.report):
             known = place.difficulty if place.difficulty or place.split != TRAIN else difficulty
-            self.writer.append(place.split, place.module, known, rows.questions, rows.answers)
+            key = place.split, place.module, known
+            self.writer.append(*key, rows.questions, rows.answers, checked=True)
             self._n_rows += len(rows.questions)
         return None
 

@@ -18,12 +18,12 @@ import pyarrow.json as arrow_json
 
 from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
 from tp_transformer.data.vocabulary import CHARACTERS
-from tp_transformer.data.writer import texts_as_bytes
+from tp_transformer.data.writer import has_foreign, texts_as_bytes
 from tp_transformer.errors import CorpusError
 
 COLUMNS = ("question", "answer", "difficulty")
 _ALLOWED = CHARACTERS.encode()
-_ALLOWED_LINES = _ALLOWED + b"\n"
+_LINES = _ALLOWED + b"\n"
 _IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(_ALLOWED, np.uint8))
 # No line of the dataset comes near this; a file without newlines must not fill the memory.
 _MAX_LINE = 2**20
@@ -115,7 +115,7 @@ class PairParser:
             return None
         lines = np.arange(self.line, self.line + len(ends), 2)
         self.line += len(ends)
-        clean = not data.translate(None, _ALLOWED_LINES)
+        clean = not data.translate(None, _LINES)  # for both columns at once
         return Piece(*_cut_pairs(data, ends), lines, answer_below=True, clean=clean)
 
     def close(self) -> Piece | None:
@@ -268,8 +268,7 @@ def check(piece: Piece, name: str, report: Report) -> Piece:
         offsets, data = texts_as_bytes(texts)
         lengths = offsets[1:] - offsets[:-1]
         fits = lengths.min(initial=1) >= 1 and lengths.max(initial=1) <= longest
-        # `translate` deletes what is allowed: 0.5 ns a byte, where a lookup in numpy takes 3.
-        if fits and (piece.clean or not bytes(data).translate(None, _ALLOWED)):
+        if fits and (piece.clean or not has_foreign(data)):
             continue
         is_foreign = _rows_with_foreign(np.frombuffer(data, np.uint8), offsets)
         for row in np.flatnonzero((lengths < 1) | (lengths > longest) | is_foreign).tolist():

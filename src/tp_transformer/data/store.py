@@ -204,12 +204,18 @@ class Split:
         return self._file.spans(0, batch, row)[1], self._file.spans(1, batch, row)[1]
 
     def batches(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """The rows of a segment as Arrow record batches, without copying."""
+        """The rows of a segment as Arrow record batches.
+
+        They are read, not mapped, so that going through a whole store keeps one batch in memory.
+        """
         starts = self._file.starts
-        first = int(np.searchsorted(starts, segment.start, side="right")) - 1
-        while first < len(starts) - 1 and starts[first] < segment.start + segment.count:
-            yield self._file.reader.get_batch(first)
-            first += 1
+        first, end = np.searchsorted(starts, [segment.start, segment.start + segment.count])
+        for batch in range(first, end):
+            yield self._reader.get_batch(batch)
+
+    @cached_property
+    def _reader(self) -> ipc.RecordBatchFileReader:
+        return ipc.open_file(pa.OSFile(str(self.path)))
 
     @cached_property
     def _file(self) -> "_MappedFile":
@@ -257,8 +263,8 @@ class _MappedFile:
     def __init__(self, path: Path) -> None:
         try:
             buffer = pa.memory_map(str(path)).read_buffer()
-            self.reader = ipc.open_file(pa.BufferReader(buffer))
-            batches = [self.reader.get_batch(i) for i in range(self.reader.num_record_batches)]
+            reader = ipc.open_file(pa.BufferReader(buffer))
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
             columns = [[batch.column(name) for batch in batches] for name in ("question", "answer")]
         except (OSError, pa.ArrowException, KeyError) as error:
             raise StoreError(f"{path} is damaged or not an Arrow file: {error}") from error

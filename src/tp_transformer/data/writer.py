@@ -25,10 +25,13 @@ from tp_transformer import __version__
 from tp_transformer.atomic import whole
 from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
 from tp_transformer.data.store import FORMAT, MANIFEST, STORE_SPLITS, TRAIN, VERSION, is_store, rank
+from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.errors import StoreError
 
 # About 20 MB of questions and answers; the full dataset has about 500 such batches.
 ROWS_PER_BATCH = 2**18
+
+_CHARACTERS = CHARACTERS.encode()
 
 Texts: TypeAlias = pa.StringArray | Sequence[str]
 Key: TypeAlias = tuple[str, str | None]  # module, difficulty
@@ -87,12 +90,19 @@ class StoreWriter:
         self._files.close()
 
     def append(
-        self, split: str, module: str, difficulty: str | None, questions: Texts, answers: Texts
+        self,
+        split: str,
+        module: str,
+        difficulty: str | None,
+        questions: Texts,
+        answers: Texts,
+        *,
+        checked: bool = False,
     ) -> None:
         """Add rows to a module and difficulty of `train`, `interpolate` or `extrapolate`.
 
         Large pieces, one module after another, make few and large record batches; a change of
-        module ends one.
+        module ends one. `checked` promises that every character is one of the 69.
         """
         if module not in STORE_SPLITS[split]:
             raise ValueError(f"{split} has no module {module!r}")
@@ -104,6 +114,8 @@ class StoreWriter:
         columns = [_as_array(texts) for texts in (questions, answers)]
         if len(columns[0]) != len(columns[1]):
             raise ValueError(f"{len(columns[0])} questions but {len(columns[1])} answers")
+        if not checked and any(has_foreign(texts_as_bytes(texts)[1]) for texts in columns):
+            raise ValueError("a character is not one of the dataset's 69")
         if len(columns[0]):
             self._splits[split].append((module, difficulty), *columns)
 
@@ -238,6 +250,12 @@ def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memory
     offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     text = memoryview(data if data is not None else b"")[offsets[0] : offsets[-1]]
     return offsets - offsets[0], text
+
+
+def has_foreign(text: bytes | memoryview) -> bool:
+    """Whether a text holds anything but the 69 characters."""
+    # `translate` deletes what is allowed: 0.5 ns a byte, where a lookup in numpy takes 3.
+    return bool(bytes(text).translate(None, _CHARACTERS))
 
 
 def _joined(chunks: Sequence[pa.StringArray]) -> pa.StringArray:
