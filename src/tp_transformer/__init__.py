@@ -5,8 +5,19 @@ it in this list:
 
     errors.py               errors that a user can cause: one clear line each
     settings.py             dataclasses from YAML; presets; unknown keys refused
+    atomic.py               files and folders that appear whole or not at all
+    progress.py             a bar in a terminal, now and then a line elsewhere
     published.py            the numbers printed in the papers, each with its source
+    data/modules.py         the 56 modules, their splits, their extrapolation files
     data/vocabulary.py      the 72 symbols; text to ids and back
+    data/store.py           Arrow files on disk, memory-mapped, any row at once
+    data/writer.py          writes a store: in bounded memory, whole or not at all
+    data/archive.py         a .tar.gz as a stream, nothing extracted
+    data/sources.py         an archive, a folder or the Hugging Face copy, block by block
+    data/pieces.py          from a file's bytes to checked questions and answers
+    data/corpus.py          reads the published dataset into a store
+    data/export.py          the store as v1.0 text, Parquet or JSON lines
+    data/show.py            what a store holds, drawn or as JSON
     data/batch.py           padding, masks and the target's shift
     model/trace.py          named points that record or replace a tensor on request
     model/binding.py        how a filler and a role become one vector: one class per binding
