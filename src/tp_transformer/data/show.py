@@ -108,12 +108,14 @@ def render(summary: Values, console: Console) -> None:
         f"{name} [bold]{split['rows']:,}[/]" for name, split in summary["splits"].items()
     )
     n_bytes = sum(split["bytes"] for split in summary["splits"].values())
-    console.print(f"[bold]{summary['path']}[/]  {n_bytes / 2**20:,.0f} MiB from {origin}")
+    heading = f"  {n_bytes / 2**20:,.0f} MiB from {origin}"
+    console.print(Text.assemble((summary["path"], "bold"), heading))
     console.print(sizes, end="\n\n")
     console.print(_counts(summary["splits"], console.width))
     console.print(_lengths(summary["splits"], console.width))
     console.print(_questions(summary["samples"]))
-    console.print(*skipped_lines(summary["skipped"]), sep="\n", end="")
+    for line in skipped_lines(summary["skipped"]):
+        console.print(Text(line, style="yellow"))
 
 
 def skipped_lines(skipped: Sequence[Values], most: int = 20) -> list[str]:
