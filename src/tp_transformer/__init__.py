@@ -5,14 +5,24 @@ it in this list:
 
     errors.py               errors that a user can cause: one clear line each
     settings.py             dataclasses from YAML; presets; unknown keys refused
+    atomic.py               files and folders that appear whole or not at all
+    progress.py             a bar in a terminal, now and then a line elsewhere
     published.py            the numbers printed in the papers, each with its source
-    data/vocabulary.py      the 72 symbols; text to ids and back
     data/modules.py         the 56 modules, their splits, their extrapolation files
+    data/vocabulary.py      the 72 symbols; text to ids and back
     data/deepmind.py        DeepMind's generator with current libraries, repeatable by address
     data/exact.py           polynomials and surds, printed as sympy prints them
     data/fast.py            faster replacements of its costliest parts, with the same text
     data/parallel.py        many tasks on many workers, in order, lost workers replaced
     data/generate.py        questions by address, one or many, here or on workers
+    data/store.py           Arrow files on disk, memory-mapped, any row at once
+    data/writer.py          writes a store: in bounded memory, whole or not at all
+    data/archive.py         a .tar.gz as a stream, nothing extracted
+    data/sources.py         an archive, a folder or the Hugging Face copy, block by block
+    data/pieces.py          from a file's bytes to checked questions and answers
+    data/corpus.py          reads the published dataset into a store
+    data/export.py          the store as v1.0 text, Parquet or JSON lines
+    data/show.py            what a store holds, drawn or as JSON
     data/permutation.py     a pseudo-random order that is computed, not stored
     data/sampler.py         which rows make up which batch: a function of seed and step
     data/batch.py           padding, masks and the target's shift

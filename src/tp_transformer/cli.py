@@ -3,21 +3,28 @@
 import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from tp_transformer import __version__
 from tp_transformer.errors import UserError
 
+if TYPE_CHECKING:
+    from tp_transformer.data.store import Store
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
     try:
-        parsed = _parser().parse_args(arguments)
-        VERBS[parsed.verb].run(parsed[parsed.verb])
+        options = _parser().parse_args(arguments)
+        verb = Verb("", verbs=VERBS)
+        while verb.verbs:
+            verb, options = verb.verbs[options.verb], options[options.verb]
+        if verb.run:
+            verb.run(options)
     except (ArgumentError, UserError) as error:
         print(f"tpt: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -33,13 +40,20 @@ def _parser() -> ArgumentParser:
         version=__version__,
         exit_on_error=False,
     )
-    verbs = parser.add_subcommands(dest="verb", required=True)
-    for name, verb in VERBS.items():
+    _add_verbs(parser, VERBS)
+    return parser
+
+
+def _add_verbs(parser: ArgumentParser, verbs: "dict[str, Verb]") -> None:
+    """Give a parser its verbs, and those verbs their arguments or verbs of their own."""
+    subcommands = parser.add_subcommands(dest="verb", required=True)
+    for name, verb in verbs.items():
         own = ArgumentParser(description=verb.help, exit_on_error=False)
         for flag, options in verb.arguments.items():
             own.add_argument(flag, **options)
-        verbs.add_subcommand(name, own, help=verb.help)
-    return parser
+        subcommands.add_subcommand(name, own, help=verb.help)
+        if verb.verbs:
+            _add_verbs(own, verb.verbs)
 
 
 def _models(options: Namespace) -> None:
@@ -69,18 +83,113 @@ def _demo(options: Namespace) -> None:
     demo()
 
 
+def _prepare(options: Namespace) -> None:
+    from tp_transformer.data.corpus import prepare
+    from tp_transformer.data.show import skipped_lines
+    from tp_transformer.progress import progress
+
+    with progress("reading", in_bytes=True) as update:
+        skip = options.on_error == "skip"
+        store = prepare(options.source, options.out, skip_errors=skip, progress=update)
+    print(f"{options.out}: {_rows_of(store)}")
+    print(*skipped_lines(store.skipped), sep="\n", end="\n" if store.skipped else "")
+
+
+def _show(options: Namespace) -> None:
+    import json
+
+    from rich.console import Console
+
+    from tp_transformer.data.show import render, summarise
+    from tp_transformer.data.store import open_store
+
+    summary = summarise(open_store(options.store), options.modules, options.samples, options.seed)
+    if options.json:
+        print(json.dumps(summary, indent=2))
+    else:
+        render(summary, Console(highlight=False))
+
+
+def _export(options: Namespace) -> None:
+    from tp_transformer.data.export import export
+    from tp_transformer.data.store import open_store
+    from tp_transformer.progress import progress
+
+    store = open_store(options.store)
+    with progress("writing") as update:
+        n_rows = export(
+            store, options.out, format=options.format, modules=options.modules, progress=update
+        )
+    print(f"{options.out}: {n_rows:,} rows as {options.format}")
+
+
+def _rows_of(store: "Store") -> str:
+    return ", ".join(f"{name} {len(split):,}" for name, split in store.items())
+
+
 @dataclass(frozen=True)
 class Verb:
-    """A verb: what it does, what it takes, and the function that does it."""
+    """A verb: what it does, and the function that does it with its arguments, or further verbs."""
 
     help: str
-    run: Callable[[Namespace], None]
-    arguments: dict[str, dict[str, Any]]
+    run: Callable[[Namespace], None] | None = None
+    arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    verbs: "dict[str, Verb]" = field(default_factory=dict)
 
+
+_STORE = {"type": Path, "help": "the store, a folder"}
+_MODULES = {
+    "nargs": "+",
+    "default": ["*"],
+    "help": "only these modules; `*` stands for any characters, as in 'arithmetic__*'",
+}
+
+DATA_VERBS = {
+    "prepare": Verb(
+        "read the published dataset into a store: the v1.0 archive or folder, or the Hugging "
+        "Face copy",
+        _prepare,
+        {
+            "source": {"type": Path, "help": "the .tar.gz, or a folder"},
+            "--out": {"type": Path, "required": True, "help": "the store to write, a folder"},
+            "--on-error": {
+                "choices": ["stop", "skip"],
+                "default": "stop",
+                "help": "what to do about faults: stop at the first, or leave out and report",
+            },
+        },
+    ),
+    "show": Verb(
+        "show what a store holds: counts, lengths, questions",
+        _show,
+        {
+            "store": _STORE,
+            "--modules": _MODULES,
+            "--samples": {"type": int, "default": 2, "help": "questions of each area"},
+            "--seed": {"type": int, "default": 0, "help": "chooses the questions"},
+            "--json": {"action": "store_true", "help": "for programs instead of people"},
+        },
+    ),
+    "export": Verb(
+        "write a store for other tools",
+        _export,
+        {
+            "store": _STORE,
+            "--format": {"choices": ["v1.0", "parquet", "jsonl"], "required": True},
+            "--out": {
+                "type": Path,
+                "required": True,
+                "help": "a folder, or for v1.0 also a .tar.gz",
+            },
+            "--modules": _MODULES,
+        },
+    ),
+}
 
 VERBS = {
-    "demo": Verb("show what the project does; needs no data and no network", _demo, {}),
-    "models": Verb("list every preset with its parameter count and the paper's", _models, {}),
+    "demo": Verb("show what the project does; needs no data and no network", _demo),
+    "models": Verb("list every preset with its parameter count and the paper's", _models),
+    "data": Verb("the Mathematics Dataset: read it, look at it, pass it on", verbs=DATA_VERBS),
     "import-authors": Verb(
         "turn a checkpoint of the paper's authors into a model folder",
         _import_authors,

@@ -17,6 +17,14 @@ class TextError(UserError):
     """A text that a model cannot read: empty, too long, or with characters it does not know."""
 
 
+class CorpusError(UserError):
+    """A copy of the Mathematics Dataset that is damaged or not what it should be; says where."""
+
+
+class StoreError(UserError):
+    """A store of questions that is missing, damaged or not ours, or one that cannot be written."""
+
+
 class FolderError(UserError):
     """A model folder that is missing, damaged or not ours, or one that cannot be written."""
 

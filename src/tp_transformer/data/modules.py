@@ -17,6 +17,8 @@ DIFFICULTIES = ("easy", "medium", "hard")
 TRAIN_SPLITS = tuple(f"train-{difficulty}" for difficulty in DIFFICULTIES)
 INTERPOLATE, EXTRAPOLATE = "interpolate", "extrapolate"
 SPLITS = (*TRAIN_SPLITS, INTERPOLATE, EXTRAPOLATE)
+# In characters: no question or answer of the dataset is longer.
+MAX_QUESTION, MAX_ANSWER = 160, 30
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ class Vocabulary:
             -1,
         )
         if (ids < 0).any():
-            self._refuse_character(texts, lengths, int(np.argmax(ids < 0)))
+            row, column = _row_and_column(np.cumsum(lengths), int(np.argmax(ids < 0)))
+            self._refuse_character(row, texts[row], column)
         offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
         framed = np.empty(offsets[-1], dtype=np.int64)
         is_text = np.ones(len(framed), dtype=bool)
@@ -103,6 +104,27 @@ class Vocabulary:
         framed[offsets[1:] - 1] = self.eos
         framed[is_text] = ids
         return Ragged(framed, offsets)
+
+    def encode_spans(self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids) -> Ragged:
+        """The ids of texts that lie as ASCII in `data`, each between start and end symbols.
+
+        Text i is `data[starts[i]:starts[i] + lengths[i]]`, with at least one byte before and one
+        behind it in `data`. Nothing but the bytes of the texts is read, so `data` may be a mapped
+        file.
+        """
+        offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
+        # The frame is read along with the text, one byte before and one behind it, and then
+        # overwritten: one gather instead of a gather and a scatter.
+        places = np.repeat(starts - 1 - offsets[:-1], lengths + 2)
+        places += np.arange(offsets[-1])
+        ids = self._id_of_byte[data[places]]
+        ids[offsets[:-1]] = self.sos
+        ids[offsets[1:] - 1] = self.eos
+        if ids.min(initial=0) < 0:
+            row, column = _row_and_column(offsets[1:], int(np.argmax(ids < 0)))
+            text = data[starts[row] : starts[row] + lengths[row]].tobytes().decode("latin-1")
+            self._refuse_character(row, text, column - 1)
+        return Ragged(ids, offsets)
 
     def decode(self, ids: npt.NDArray[Any]) -> list[str]:
         """The text of each row up to its end symbol, or the whole row if there is none.
@@ -136,17 +158,22 @@ class Vocabulary:
         return table
 
     @cached_property
+    def _id_of_byte(self) -> Ids:
+        """The id of each ASCII character, -1 for every byte that is no symbol."""
+        table = np.full(256, -1, dtype=np.int64)
+        known = self._id_of_code[:128]
+        table[: len(known)] = known
+        return table
+
+    @cached_property
     def _code_of_id(self) -> Ids:
         """The code point of each id; 0 for special symbols, and last for ids that have none."""
         codes = [ord(symbol) if len(symbol) == 1 else 0 for symbol in self.symbols]
         return np.array([*codes, 0], dtype=np.int64)
 
-    def _refuse_character(self, texts: Sequence[str], lengths: Ids, position: int) -> None:
-        ends = np.cumsum(lengths)
-        row = int(np.searchsorted(ends, position, side="right"))
-        column = position - int(ends[row] - lengths[row])
+    def _refuse_character(self, row: int, text: str, column: int) -> None:
         raise TextError(
-            f"text {row + 1}: character {texts[row][column]!r} at position {column + 1} is not "
+            f"text {row + 1}: character {text[column]!r} at position {column + 1} is not "
             f"one that the model knows; it knows {''.join(s for s in self.symbols if len(s) == 1)}"
         )
 
@@ -154,3 +181,9 @@ class Vocabulary:
 def _code_points(text: str) -> npt.NDArray[np.int64]:
     # A lone surrogate, which a terminal can produce, is a code point like any other here.
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
+
+
+def _row_and_column(ends: Ids, position: int) -> tuple[int, int]:
+    """Which row of a ragged array, and where in it, a position is; `ends` are the rows' ends."""
+    row = int(np.searchsorted(ends, position, side="right"))
+    return row, position - int(ends[row - 1] if row else 0)

@@ -1,0 +1,93 @@
+"""Files and folders that appear whole or not at all.
+
+What is written grows in a hidden folder beside its destination and takes its name at the very
+end. A process that is killed leaves that hidden folder behind; the next one removes it.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_REPLACED = "replaced"
+
+
+@contextmanager
+def whole(path: str | Path) -> Iterator[Path]:
+    """A place to write a file or a folder to, which becomes `path` if the block ends well.
+
+    What `path` held before is kept until then. If the block fails, nothing has changed.
+    """
+    path = Path(path).resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _clear_leftovers(path)
+    work = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
+    lock = _lock(work)
+    try:
+        made = work / path.name
+        yield made
+        _sync(made)
+        _put_in_place(made, path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.unfinished-"
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Remove what killed processes left behind, putting back what they were about to replace."""
+    for work in path.parent.iterdir():
+        if not work.name.startswith(_prefix(path)):
+            continue
+        lock = _lock(work)
+        if lock is None:
+            continue  # a running process is writing there
+        if (work / _REPLACED).exists() and not path.exists():
+            (work / _REPLACED).rename(path)
+        shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
+
+
+def _put_in_place(made: Path, path: Path) -> None:
+    # Two renames: a folder that is not empty cannot be renamed over. Between them the earlier one
+    # lies where `_clear_leftovers` finds it.
+    if path.exists():
+        path.rename(made.parent / _REPLACED)
+    made.rename(path)
+    _sync_one(path.parent)
+
+
+def _lock(work: Path) -> int | None:
+    """Hold a folder for as long as this process lives; None if another process holds it.
+
+    The system gives the lock back when a process dies, however it dies; a process number in a
+    file name would not survive a restart or a container.
+    """
+    descriptor = os.open(work, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _sync(path: Path) -> None:
+    for file in path.rglob("*") if path.is_dir() else ():
+        _sync_one(file)
+    _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,386 @@
+"""Pieces of a corpus: from the bytes of a file to checked columns of questions and answers.
+
+Files come in blocks of a few megabytes and leave as Arrow arrays. Nothing here loops over lines:
+newlines are found, texts cut out and characters checked for a whole block at once. Only when a
+block holds a fault is it searched for.
+"""
+
+import ast
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+
+from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
+from tp_transformer.data.vocabulary import CHARACTERS
+from tp_transformer.data.writer import has_foreign, texts_as_bytes
+from tp_transformer.errors import CorpusError
+
+COLUMNS = ("question", "answer", "difficulty")
+_ALLOWED = CHARACTERS.encode()
+_LINES = _ALLOWED + b"\n"
+_IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(_ALLOWED, np.uint8))
+# No line of the dataset comes near this; a file without newlines must not fill the memory.
+_MAX_LINE = 2**20
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass
+class Report:
+    """What is done about faults: the first is an error, or each is counted and left out."""
+
+    skip: bool
+    entries: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def fault(self, where: str, line: int | None, reason: str, rows: int, detail: str = "") -> None:
+        """Stop at a fault, or note that it cost `rows` rows of the file."""
+        if not self.skip:
+            at = where if line is None else f"{where}, line {line:,}"
+            raise CorpusError(f"{at}: {detail or reason}")
+        self.note(where, line, reason, rows)
+
+    def note(self, where: str, line: int | None, reason: str, rows: int) -> None:
+        """Note what was left out, and how many rows of it."""
+        entry = {"file": where, "reason": reason, "rows": 0, "first_line": line}
+        self.entries.setdefault((where, reason), entry)["rows"] += rows
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a file; `lines` are the numbers of the lines that the questions stand on."""
+
+    questions: pa.StringArray
+    answers: pa.StringArray
+    lines: Places
+    answer_below: bool = False  # the answer stands on the line after its question
+    clean: bool = False  # every character is known to be one of the 69
+    difficulties: pa.StringArray | None = None
+
+    def keep(self, rows: npt.NDArray[np.bool_]) -> "Piece":
+        """The chosen rows alone."""
+        mask = pa.array(rows)
+        difficulties = self.difficulties
+        return Piece(
+            self.questions.filter(mask),
+            self.answers.filter(mask),
+            self.lines[rows],
+            self.answer_below,
+            self.clean,
+            None if difficulties is None else difficulties.filter(mask),
+        )
+
+
+class Parser(Protocol):
+    """Turns the blocks of one file into pieces."""
+
+    line: int  # the number of the first line that has not been turned into rows
+
+    def feed(self, block: Any) -> Piece | None:
+        """Take the file's next block; give the rows that are complete."""
+
+    def close(self) -> Piece | None:
+        """The file has ended; give the rest."""
+
+
+class PairParser:
+    """v1.0: a question and its answer on alternating lines.
+
+    Lines may end as Windows ends them, and the last may lack its end.
+    """
+
+    def __init__(self, name: str, report: Report) -> None:
+        self.name, self.report, self.line = name, report, 1
+        self._rest = b""
+        self._gave_up = False
+
+    def feed(self, block: bytes | memoryview) -> Piece | None:
+        """Take the file's next block; give the pairs of lines that are complete."""
+        if self._gave_up:
+            return None
+        data = self._rest + block
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        ends = ends[: len(ends) // 2 * 2]
+        cut = int(ends[-1]) + 1 if len(ends) else 0
+        self._rest = data[cut:]
+        if len(self._rest) > 2 * _MAX_LINE:
+            self._give_up()
+        if not len(ends):
+            return None
+        lines = np.arange(self.line, self.line + len(ends), 2)
+        self.line += len(ends)
+        clean = not data.translate(None, _LINES)  # for both columns at once
+        return Piece(*_cut_pairs(data, ends), lines, answer_below=True, clean=clean)
+
+    def close(self) -> Piece | None:
+        """The last pair, if it lacked the end of its line."""
+        if not self._rest:
+            return None
+        piece = None if self._rest.endswith(b"\n") else self.feed(b"\n")
+        if self._rest:
+            reason = "a question without an answer: the number of lines is odd"
+            self.report.fault(self.name, self.line, reason, 1)
+        return piece
+
+    def _give_up(self) -> None:
+        line = self.line + self._rest.count(b"\n")
+        reason = f"a line of more than {_MAX_LINE:,} bytes; the rest of the file is not text"
+        self.report.fault(self.name, line, reason, 0)
+        self._rest, self._gave_up = b"", True
+
+
+class JsonLinesParser:
+    """A JSON object with `question` and `answer` on every line."""
+
+    _SCHEMA = pa.schema([(name, pa.string()) for name in COLUMNS])
+
+    def __init__(self, name: str, report: Report) -> None:
+        self.name, self.report, self.line = name, report, 1
+        self._rest = b""
+
+    def feed(self, block: bytes) -> Piece | None:
+        """Take the file's next block; give the rows of the lines that are complete."""
+        data = self._rest + block
+        cut = data.rfind(b"\n") + 1
+        self._rest = data[cut:]
+        if len(self._rest) > _MAX_LINE:
+            self.report.fault(self.name, self.line, f"a line of more than {_MAX_LINE:,} bytes", 1)
+            self._rest = b""
+        return self._parse(data[:cut]) if cut else None
+
+    def close(self) -> Piece | None:
+        """The last row, if it lacked the end of its line."""
+        return self.feed(b"\n") if self._rest else None
+
+    def _parse(self, data: bytes) -> Piece | None:
+        n_lines = data.count(b"\n")
+        options = arrow_json.ParseOptions(
+            explicit_schema=self._SCHEMA, unexpected_field_behavior="ignore"
+        )
+        blocks = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+        lines = np.arange(self.line, self.line + n_lines)
+        try:
+            table = arrow_json.read_json(pa.BufferReader(data), blocks, options)
+        except pa.ArrowInvalid:
+            table = None
+        if table is None or table.num_rows != n_lines:
+            table, lines = self._parse_one_by_one(data)
+        self.line += n_lines
+        return _piece_of(table, lines)
+
+    def _parse_one_by_one(self, data: bytes) -> tuple[pa.Table, Places]:
+        """The lines that are as they should be, and their numbers; faults are reported."""
+        rows, lines = [], []
+        for number, line in enumerate(data.split(b"\n")[:-1], self.line):
+            try:
+                value = json.loads(line)
+                row = {name: value.get(name) for name in COLUMNS}
+                rows.append(pa.array([row], pa.struct(self._SCHEMA)).to_pylist()[0])
+                lines.append(number)
+            except (ValueError, AttributeError, RecursionError, pa.ArrowException):
+                reason = "not a JSON object with the texts `question` and `answer`"
+                self.report.fault(self.name, number, reason, 1)
+        return pa.Table.from_pylist(rows, self._SCHEMA), np.array(lines, dtype=np.int64)
+
+
+class TableParser:
+    """Record batches of a Parquet file with the columns `question` and `answer`."""
+
+    def __init__(self) -> None:
+        self.line = 1
+
+    def feed(self, block: pa.RecordBatch) -> Piece | None:
+        """The rows of a record batch."""
+        lines = np.arange(self.line, self.line + block.num_rows)
+        self.line += block.num_rows
+        return _piece_of(pa.Table.from_batches([block]), lines)
+
+    def close(self) -> Piece | None:
+        """Nothing is ever left over."""
+        return None
+
+
+class Counter:
+    """Counts the rows of a file that is left out as a whole."""
+
+    def __init__(self, lines_per_row: int) -> None:
+        self.line = 1
+        self._lines_per_row = lines_per_row
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows have been left out."""
+        return (self.line - 1) // self._lines_per_row
+
+    def feed(self, block: Any) -> Piece | None:
+        """Count a block."""
+        is_table = isinstance(block, pa.RecordBatch)
+        self.line += block.num_rows if is_table else bytes(block).count(b"\n")
+        return None
+
+    def close(self) -> Piece | None:
+        """Nothing is kept."""
+        return None
+
+
+def cut_out(data: bytes | memoryview, starts: Places, ends: Places) -> pa.StringArray:
+    """The texts `data[starts[i]:ends[i]]`, which follow one another and do not overlap."""
+    offsets = np.empty(2 * len(starts), dtype=np.int32)
+    offsets[0::2] = starts
+    offsets[1::2] = ends
+    return _every(2, 0, data, offsets)
+
+
+def _cut_pairs(data: bytes, ends: Places) -> tuple[pa.StringArray, pa.StringArray]:
+    """The questions and answers on alternating lines, given the places of the newlines."""
+    offsets = np.empty(2 * len(ends), dtype=np.int32)  # each line's start and end
+    offsets[0] = 0
+    offsets[2::2] = ends[:-1] + 1
+    offsets[1::2] = ends
+    if b"\r" in data:
+        starts = offsets[0::2]
+        offsets[1::2] -= (np.frombuffer(data, np.uint8)[ends - 1] == ord("\r")) & (ends > starts)
+    return _every(4, 0, data, offsets), _every(4, 2, data, offsets)
+
+
+def _every(step: int, first: int, data: bytes | memoryview, offsets: Any) -> pa.StringArray:
+    """Every `step`-th of the texts between consecutive offsets.
+
+    Arrow's texts lie end to end, so what is between two texts becomes a text of its own, and is
+    then not taken: about 30 ns for each text and one copy of its bytes.
+    """
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    with_gaps = pa.Array.from_buffers(pa.string(), max(len(offsets) - 1, 0), buffers)
+    return with_gaps.take(pa.array(np.arange(first, len(offsets), step, dtype=np.int32)))
+
+
+def check(piece: Piece, name: str, report: Report) -> Piece:
+    """The rows whose texts the dataset could hold; what is wrong with the others is reported."""
+    faults: list[tuple[int, int, int, str]] = []  # row, column, its line, what is wrong
+    columns = (piece.questions, MAX_QUESTION), (piece.answers, MAX_ANSWER)
+    for column, (texts, longest) in enumerate(columns):
+        offsets, data = texts_as_bytes(texts)
+        lengths = offsets[1:] - offsets[:-1]
+        fits = lengths.min(initial=1) >= 1 and lengths.max(initial=1) <= longest
+        if fits and (piece.clean or not has_foreign(data)):
+            continue
+        is_foreign = _rows_with_foreign(np.frombuffer(data, np.uint8), offsets)
+        for row in np.flatnonzero((lengths < 1) | (lengths > longest) | is_foreign).tolist():
+            line = int(piece.lines[row]) + (column and piece.answer_below)
+            faults.append((row, column, line, _what_is_wrong(texts[row], column, longest)))
+    if not faults:
+        return piece
+    good = np.ones(len(piece.questions), dtype=bool)
+    for row, _, line, problem in sorted(faults):
+        reason, _, detail = problem.partition(": ")
+        report.fault(name, line, reason, int(good[row]), f"{reason}: {detail}")
+        good[row] = False
+    return piece.keep(good)
+
+
+def _rows_with_foreign(data: Bytes, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Which rows hold a character that is not one of the 69."""
+    found = np.zeros(len(offsets) - 1, dtype=bool)
+    places = np.flatnonzero(~_IS_ALLOWED[data])
+    found[np.searchsorted(offsets, places, side="right") - 1] = True
+    return found
+
+
+def _what_is_wrong(text: pa.StringScalar, column: int, longest: int) -> str:
+    """The kind of fault, a colon, and its particulars."""
+    noun = ("question", "answer")[column]
+    shown = text.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+    if not shown:
+        return f"empty {noun}: the line holds nothing"
+    foreign = [character for character in shown if character not in CHARACTERS]
+    if foreign:
+        return f"{noun} with a character outside the 69: {foreign[0]!r} in {_shorten(shown)}"
+    return f"{noun} of more than {longest} characters: {len(shown)} in {_shorten(shown)}"
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:39] + "…")
+
+
+def unwrap(texts: pa.StringArray) -> pa.StringArray:
+    r"""Texts without the wrapping of the Hugging Face copy, which printed bytes: `b'…\n'`.
+
+    Texts that are not wrapped stay, but for a newline at their end.
+    """
+    offsets, view = texts_as_bytes(texts)
+    if not len(view):
+        return texts
+    data = np.frombuffer(view, np.uint8)
+    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
+
+    def at(places: Places) -> Bytes:
+        return data[np.clip(places, 0, len(data) - 1)]
+
+    quote = at(starts + 1)
+    wrapped = (ends - starts >= 3) & (at(starts) == ord("b")) & (at(ends - 1) == quote)
+    wrapped &= (quote == ord("'")) | (quote == ord('"'))
+    starts, ends = starts + 2 * wrapped, ends - wrapped
+    escaped = wrapped & (ends - starts >= 2)
+    escaped &= (at(ends - 2) == ord("\\")) & (at(ends - 1) == ord("n"))
+    bare = ~wrapped & (ends > starts) & (at(ends - 1) == ord("\n"))
+    bare_texts = cut_out(view, starts, ends - 2 * escaped - bare)
+    return _unescape(bare_texts, texts) if b"\\" in bytes(view) else bare_texts
+
+
+def _unescape(texts: pa.StringArray, wrapped: pa.StringArray) -> pa.StringArray:
+    """Read what still has a backslash as Python would; the 69 characters never need one."""
+    rows = np.flatnonzero(pc.match_substring(texts, "\\"))
+    if not len(rows):
+        return texts
+    values = texts.to_pylist()
+    for row in rows:
+        try:
+            value = ast.literal_eval(wrapped[row].as_py())
+        except (ValueError, SyntaxError):
+            continue  # left as it is, for the check to refuse
+        if isinstance(value, bytes):
+            values[row] = value.decode("latin-1").removesuffix("\n")
+    return pa.array(values, pa.string())
+
+
+def _piece_of(table: pa.Table, lines: Places) -> Piece | None:
+    if not table.num_rows:
+        return None
+    columns = {name: _texts_of(table, name) for name in table.column_names if name in COLUMNS}
+    difficulties = columns.get("difficulty")
+    if difficulties is not None:
+        difficulties = pc.if_else(pc.equal(difficulties, ""), None, difficulties)
+    questions, answers = (unwrap(pc.fill_null(columns[name], "")) for name in COLUMNS[:2])
+    return Piece(questions, answers, lines, difficulties=difficulties)
+
+
+def _texts_of(table: pa.Table, name: str) -> pa.StringArray:
+    chunks = table.column(name).cast(pa.string()).chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+
+
+def by_difficulty(piece: Piece, name: str, report: Report) -> list[tuple[str | None, Piece]]:
+    """The rows of each difficulty that a piece holds, if it says."""
+    values = [None] if piece.difficulties is None else pc.unique(piece.difficulties).to_pylist()
+    found: list[tuple[str | None, Piece]] = []
+    for value in values:
+        chosen = piece
+        if len(values) > 1:
+            rows = (
+                pc.is_null(piece.difficulties)
+                if value is None
+                else (pc.fill_null(pc.equal(piece.difficulties, value), False))
+            )
+            chosen = piece.keep(np.asarray(rows))
+        if value is None or value in DIFFICULTIES:
+            found.append((value, chosen))
+        else:
+            line, count = int(chosen.lines[0]), len(chosen.questions)
+            report.fault(name, line, f"unknown difficulty {value!r}", count)
+    return found

@@ -1,0 +1,171 @@
+"""Where a corpus lies: an archive, its folder, or a copy from the Hugging Face hub.
+
+Each gives its files as blocks of a few megabytes, read ahead in a thread of its own while earlier
+blocks are parsed. An archive is streamed and never extracted.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from queue import Full, Queue
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from tp_transformer.data.archive import DAMAGE, read_archive, unzip, why_refused
+from tp_transformer.errors import CorpusError
+
+BLOCK_BYTES = 2**22
+BLOCK_ROWS = 2**16
+TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
+_KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
+_DAMAGE = (*DAMAGE, pa.ArrowException)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a corpus, by the name it has there."""
+
+    name: str
+    kind: str
+    refused: str | None = None  # why it must not be read
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of a file, and how many bytes of the source have been read so far."""
+
+    file: File
+    data: bytes | memoryview | pa.RecordBatch | None  # None: the file has ended
+    n_read: int
+    damage: str | None = None  # why nothing more can be read of the file, or of the archive
+
+
+class Source:
+    """A corpus at a path, of a kind that is found out by looking."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.is_dir():
+            self._files = _list_folder(self.path)
+            kinds = {_kind(file) for file in self._files} - {OTHER}
+            if not kinds:
+                raise CorpusError(
+                    f"{self.path} holds no questions: neither .txt files of v1.0 nor .parquet or "
+                    f".jsonl files of the Hugging Face copy"
+                )
+            self.kind = "folder of " + " and ".join(sorted(kinds))
+            self.n_bytes = sum(file.stat().st_size for file in self._files)
+        elif self.path.is_file():
+            self.kind = "v1.0 archive"
+            self.n_bytes = self.path.stat().st_size
+        else:
+            raise CorpusError(f"there is no archive or folder {self.path}")
+
+    def blocks(self) -> Iterator[Block]:
+        """Every file, block by block, each ended by a block without data."""
+        raw = self._from_folder() if self.path.is_dir() else self._from_archive()
+        return _ahead(raw, depth=4)
+
+    def _from_folder(self) -> Iterator[Block]:
+        n_before = 0
+        for path in self._files:
+            name = path.relative_to(self.path).as_posix()
+            file = File(name, _kind(path))
+            try:
+                if file.kind != OTHER:
+                    reader = _read_parquet if file.kind == PARQUET else _read_bytes
+                    for n_read, data in reader(path):
+                        yield Block(file, data, n_before + n_read)
+                n_before += path.stat().st_size
+                yield Block(file, None, n_before)
+            except _DAMAGE as error:
+                yield Block(file, None, n_before, f"cannot be read: {error}")
+
+    def _from_archive(self) -> Iterator[Block]:
+        file = File(self.path.name, OTHER)
+        n_read, current = 0, None
+        try:
+            with self.path.open("rb") as raw:
+                for member, data in read_archive(unzip(raw)):
+                    if member is not current:
+                        current = member
+                        kind = _kind(PurePosixPath(member.name))
+                        file = File(member.name, kind, why_refused(member))
+                    n_read = raw.tell()
+                    if not member.isdir() or file.refused:
+                        yield Block(file, data, n_read)
+        except _DAMAGE as error:
+            yield Block(file, None, n_read, f"the archive is damaged or cut off here ({error})")
+
+
+def _kind(path: PurePosixPath | Path) -> str:
+    return OTHER if path.name.startswith(".") else _KINDS.get(path.suffix, OTHER)
+
+
+def _list_folder(folder: Path) -> list[Path]:
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(parent) / name for name in sorted(names)]
+    return found
+
+
+def _read_bytes(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        while data := file.read(BLOCK_BYTES):
+            yield file.tell(), data
+
+
+def _read_parquet(path: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
+    with parquet.ParquetFile(path) as file:
+        names = [name for name in ("question", "answer", "difficulty") if name in file.schema.names]
+        if names[:2] != ["question", "answer"]:
+            raise pa.ArrowInvalid("it needs the columns `question` and `answer`")
+        n_rows, size = max(file.metadata.num_rows, 1), path.stat().st_size
+        n_read = 0
+        for batch in file.iter_batches(BLOCK_ROWS, columns=names, use_threads=False):
+            n_read += batch.num_rows
+            yield size * n_read // n_rows, batch
+
+
+def _ahead(items: Iterator[T], depth: int) -> Iterator[T]:
+    """The same items, of which up to `depth` are made ahead by a thread.
+
+    Unzipping leaves Python's lock free, so that it and the parsing run side by side.
+    """
+    queue: Queue[tuple[str, Any]] = Queue(depth)
+    stopped = threading.Event()
+
+    def put(entry: tuple[str, Any]) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(Full):
+                queue.put(entry, timeout=0.1)
+                return
+
+    def run() -> None:
+        try:
+            for item in items:
+                put(("item", item))
+                if stopped.is_set():
+                    return
+            put(("end", None))
+        except BaseException as error:
+            put(("error", error))
+
+    thread = threading.Thread(target=run, name="read-ahead", daemon=True)
+    thread.start()
+    try:
+        while (entry := queue.get())[0] == "item":
+            yield entry[1]
+        if entry[0] == "error":
+            raise entry[1]
+    finally:
+        stopped.set()
+        thread.join()
