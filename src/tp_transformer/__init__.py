@@ -15,15 +15,18 @@ it in this list:
     data/fast.py            faster replacements of its costliest parts, with the same text
     data/parallel.py        many tasks on many workers, in order, lost workers replaced
     data/generate.py        questions by address, one or many, here or on workers
+    data/permutation.py     a pseudo-random order that is computed, not stored
     data/store.py           Arrow files on disk, memory-mapped, any row at once
     data/writer.py          writes a store: in bounded memory, whole or not at all
+    data/partial.py         a store in the making: what is ordered, what is there so far
+    data/leaks.py           test questions that occur in training, drawn again
+    data/produce.py         a whole store from the generator, continued when killed
     data/archive.py         a .tar.gz as a stream, nothing extracted
     data/sources.py         an archive, a folder or the Hugging Face copy, block by block
     data/pieces.py          from a file's bytes to checked questions and answers
     data/corpus.py          reads the published dataset into a store
     data/export.py          the store as v1.0 text, Parquet or JSON lines
     data/show.py            what a store holds, drawn or as JSON
-    data/permutation.py     a pseudo-random order that is computed, not stored
     data/sampler.py         which rows make up which batch: a function of seed and step
     data/batch.py           padding, masks and the target's shift
     model/trace.py          named points that record or replace a tensor on request

@@ -83,6 +83,35 @@ def _demo(options: Namespace) -> None:
     demo()
 
 
+def _generate(options: Namespace) -> None:
+    from tp_transformer.data.parallel import workers
+    from tp_transformer.data.partial import Order
+    from tp_transformer.data.produce import produce
+    from tp_transformer.data.show import generated_lines
+    from tp_transformer.progress import progress
+
+    order = Order(
+        modules=tuple(options.modules),
+        splits=tuple(
+            name
+            for split in options.splits
+            for name in (
+                [f"train-{difficulty}" for difficulty in options.difficulties]
+                if split == "train"
+                else [split]
+            )
+        ),
+        count=options.count,
+        test_count=options.test_count,
+        seed=options.seed,
+    )
+    open_pool = workers(options.executor or options.workers)
+    with progress("generating") as update:
+        store = produce(order, options.out, open_pool, progress=update)
+    print(f"{options.out}: {_rows_of(store)}")
+    print(*generated_lines(store.source), sep="\n")
+
+
 def _prepare(options: Namespace) -> None:
     from tp_transformer.data.corpus import prepare
     from tp_transformer.data.show import skipped_lines
@@ -145,6 +174,41 @@ _MODULES = {
 }
 
 DATA_VERBS = {
+    "generate": Verb(
+        "make questions with DeepMind's own generator, the same for the same seed",
+        _generate,
+        {
+            "--out": {"type": Path, "required": True, "help": "the store to write, a folder"},
+            "--modules": _MODULES,
+            "--splits": {
+                "nargs": "+",
+                "choices": ["train", "interpolate", "extrapolate"],
+                "default": ["train", "interpolate", "extrapolate"],
+                "help": "which of the dataset's splits",
+            },
+            "--difficulties": {
+                "nargs": "+",
+                "choices": ["easy", "medium", "hard"],
+                "default": ["easy", "medium", "hard"],
+                "help": "which difficulties of training questions",
+            },
+            "--count": {
+                "type": int,
+                "default": 1000,
+                "help": "questions of each module, split and difficulty",
+            },
+            "--test-count": {
+                "type": int | None,
+                "help": "questions of each module in the test splits, if not as many",
+            },
+            "--seed": {"type": int, "default": 0, "help": "another seed, other questions"},
+            "--workers": {"type": int | None, "help": "processes; one per core by default"},
+            "--executor": {
+                "type": str | None,
+                "help": "dask://HOST:PORT, a Dask cluster to work on instead",
+            },
+        },
+    ),
     "prepare": Verb(
         "read the published dataset into a store: the v1.0 archive or folder, or the Hugging "
         "Face copy",

@@ -42,7 +42,7 @@ print(json.dumps(sorted([*a, e.question, e.answer] for a, e in found)))
 
 
 def in_a_process(addresses, hash_seed, path="fast"):
-    result = subprocess.run(  # noqa: S603 - our own text
+    result = subprocess.run(
         [sys.executable, "-c", PROCESS, str(hash_seed), path],
         input=json.dumps(addresses),
         capture_output=True,
@@ -132,7 +132,7 @@ def test_other_threads_do_not_disturb():
 
     def disturb():
         while not stop.is_set():
-            random.random()  # noqa: S311
+            random.random()
             np.random.rand()  # noqa: NPY002
 
     def draw(name):

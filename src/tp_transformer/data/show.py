@@ -130,6 +130,23 @@ def skipped_lines(skipped: Sequence[Values], most: int = 20) -> list[str]:
     return lines
 
 
+def generated_lines(source: Values) -> list[str]:
+    """What happened when a store was generated: redraws, leaks that are left, repeats."""
+    lines = []
+    for name, what in (
+        ("redrawn", "test questions occurred in training and were drawn again"),
+        ("still_in_training", "test questions occur in training, however often they are drawn"),
+        ("training_repeats", "training questions repeat one before, as in the published data"),
+    ):
+        counts: dict[str, int] = source.get(name, {})
+        if counts:
+            most = sorted(counts, key=lambda file: -counts[file])[:3]
+            examples = ", ".join(f"{file} {counts[file]:,}" for file in most)
+            more = ", …" if len(counts) > len(most) else ""
+            lines.append(f"{sum(counts.values()):,} {what} ({examples}{more})")
+    return lines
+
+
 def _counts(splits: Values, width: int) -> Table:
     """A row for each area and module; a module's extrapolation file counts in the same row."""
     train = [*DIFFICULTIES, "unspecified"] if width >= _WIDE else ["rows"]

@@ -1,0 +1,164 @@
+"""A store in the making: what is ordered, and the questions that are there so far.
+
+Finished questions go to small files in a hidden folder beside the store, piece by piece, so that a
+run that was killed goes on where it stopped.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from tp_transformer.data.modules import (
+    EXTRAPOLATE,
+    INTERPOLATE,
+    SPLITS,
+    TRAIN_SPLITS,
+    match_modules,
+)
+from tp_transformer.data.store import TRAIN, rank
+from tp_transformer.errors import SettingsError, StoreError
+
+Texts = tuple[pa.StringArray, pa.StringArray]  # questions and answers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What to generate: so many questions of every matching module, split and difficulty."""
+
+    modules: tuple[str, ...] = ("*",)
+    splits: tuple[str, ...] = SPLITS
+    count: int = 1000
+    test_count: int | None = None  # the same, unless given
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or (self.test_count is not None and self.test_count < 1):
+            raise SettingsError("counts must be at least 1")
+        if not self.files():
+            raise SettingsError(
+                f"no module of {', '.join(self.splits) or 'no split'} matches "
+                f"{', '.join(self.modules)}: most modules have no extrapolation"
+            )
+
+    def files(self) -> "list[File]":
+        """The files of the dataset to generate, in the order of the store."""
+        test_count = self.count if self.test_count is None else self.test_count
+        files = [
+            File(split, module, self.count if split in TRAIN_SPLITS else test_count)
+            for split in self.splits
+            for module in match_modules(self.modules, split)
+        ]
+        splits = (TRAIN, INTERPOLATE, EXTRAPOLATE)
+        return sorted(files, key=lambda file: (splits.index(file.key[0]), rank(*file.key)))
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the dataset and how many questions it is to have."""
+
+    split: str
+    module: str
+    count: int
+
+    @property
+    def key(self) -> tuple[str, str, str | None]:
+        """Where its rows go in a store: split, module and difficulty."""
+        if self.split in TRAIN_SPLITS:
+            return TRAIN, self.module, self.split.removeprefix("train-")
+        return self.split, self.module, None
+
+
+@contextmanager
+def unfinished(path: Path, order: Order) -> Iterator[Path]:
+    """The folder in which the pieces of a store gather; held by one process at a time."""
+    folder = path.resolve().parent / f".{path.resolve().name}.generating"
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreError(f"another process is generating {path}") from error
+        _refuse_another_order(folder / "order.json", order)
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_another_order(file: Path, order: Order) -> None:
+    wanted = json.loads(json.dumps(asdict(order)))
+    if not file.exists():
+        _write_whole(file, json.dumps(wanted).encode())
+    begun = json.loads(file.read_text("utf-8"))
+    differing = [name for name in wanted if begun.get(name) != wanted[name]]
+    if differing:
+        raise StoreError(
+            f"{file.parent} holds an unfinished run with another {' and '.join(differing)} "
+            f"({', '.join(f'{name} {begun.get(name)}' for name in differing)}): finish that run, "
+            f"or delete the folder"
+        )
+
+
+class Pieces:
+    """The questions generated so far, in files of consecutive rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: dict[tuple[str, str], list[tuple[int, Path]]] = {}
+        for path in folder.glob("*.arrow"):
+            split, module, start, _ = path.name.split(".")
+            self._rows.setdefault((split, module), []).append((int(start), path))
+        for rows in self._rows.values():
+            rows.sort()
+
+    def add(
+        self, split: str, module: str, start: int, questions: list[str], answers: list[str]
+    ) -> None:
+        """Keep questions of a file that begin at a row."""
+        path = self._folder / f"{split}.{module}.{start}.arrow"
+        table = pa.table({"question": questions, "answer": answers})
+        sink = pa.BufferOutputStream()
+        with ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        _write_whole(path, sink.getvalue())
+        self._rows.setdefault((split, module), []).append((start, path))
+
+    def count(self, file: File) -> int:
+        """How many questions of a file are there, from the first one on."""
+        done = 0
+        for start, path in self._rows.get((file.split, file.module), []):
+            if start == done:
+                done += len(_read_piece(path)[0])
+        return done
+
+    def read(self, file: File) -> Iterator[Texts]:
+        """The questions and answers of a file, piece by piece."""
+        for _, path in self._rows.get((file.split, file.module), []):
+            yield _read_piece(path)
+
+    def questions(self, file: File) -> pa.ChunkedArray:
+        """All questions of a file, which for 666,666 are about 50 MB."""
+        return pa.chunked_array([texts[0] for texts in self.read(file)], pa.string())
+
+
+def _read_piece(path: Path) -> Texts:
+    table = ipc.open_file(path.read_bytes()).read_all()
+    question, answer = (table[name].combine_chunks() for name in ("question", "answer"))
+    return question, answer
+
+
+def _write_whole(path: Path, content: Any) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
