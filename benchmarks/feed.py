@@ -1,10 +1,10 @@
-"""How quickly random rows leave a store as tokens, and how quickly a store opens.
+"""How quickly a store gives training batches, and how quickly it opens.
 
     python benchmarks/feed.py [rows ...]        (default: 1,000,000 and 10,000,000)
 
-Makes stores of synthetic rows with the published data's average lengths, and draws random batches
-of 1024 rows, questions and answers as framed ids, on one core. The rate and the time to open must
-not depend on the number of rows.
+Makes stores of synthetic rows with the published data's average lengths and assembles batches of
+1024 on one core: the sampler chooses the rows, the store gives their tokens, and they are cut into
+padded parts. The rate and the time to open must not depend on the number of rows.
 """
 
 import os
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tp_transformer.data.feed import Feed
 from tp_transformer.data.modules import DIFFICULTIES, MODULE_NAMES
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import CHARACTERS, Vocabulary
@@ -56,14 +57,15 @@ def measure(folder: Path, seconds: float = 5.0) -> tuple[float, float, float]:
         opened.append(time.perf_counter() - start)
         split.tokens(np.arange(BATCH), vocabulary)
         first.append(time.perf_counter() - start)
-    chance = np.random.default_rng(1)
+    feed = Feed(split, batch_size=BATCH)
     rates = []
+    step = 0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        drawn = [chance.integers(0, len(split), BATCH) for _ in range(50)]
         start = time.process_time()
-        for rows in drawn:
-            split.tokens(rows, vocabulary)
+        for _ in range(50):
+            feed.parts(step)
+            step += 1
         rates.append(50 * BATCH / (time.process_time() - start))
     return 1e3 * min(opened), 1e3 * min(first), statistics.median(rates)
 

@@ -29,6 +29,7 @@ it in this list:
     data/show.py            what a store holds, drawn or as JSON
     data/sampler.py         which rows make up which batch: a function of seed and step
     data/batch.py           padding, masks and the target's shift
+    data/feed.py            the batches of a store, step by step
     model/trace.py          named points that record or replace a tensor on request
     model/binding.py        how a filler and a role become one vector: one class per binding
     model/attention.py      TP-attention beside its equations; the drop-in for torch's

@@ -8,7 +8,7 @@ from typing import Any
 from tp_transformer.data.generate import generate as generate
 
 # Loaded when first used: importing the package must stay quick.
-_HOMES = {"open": ("store", "open_store")}
+_HOMES = {"Feed": ("feed", "Feed"), "open": ("store", "open_store")}
 
 
 def __getattr__(name: str) -> Any:
