@@ -48,6 +48,18 @@ def test_taking_rows_is_taking_texts(texts, data):
     assert taken.offsets.tolist() == expected.offsets.tolist()
 
 
+@given(texts=texts, data=st.data())
+def test_rows_between_two_are_those_texts(texts, data):
+    start = data.draw(st.integers(0, len(texts)))
+    end = data.draw(st.integers(start, len(texts)))
+    part, expected = (
+        VOCABULARY.encode(texts).between(start, end),
+        VOCABULARY.encode(texts[start:end]),
+    )
+    assert part.ids.tolist() == expected.ids.tolist()
+    assert part.offsets.tolist() == expected.offsets.tolist()
+
+
 def test_padding_fills_on_the_right():
     ragged = Ragged(np.array([5, 6, 7]), np.array([0, 1, 1, 3]))
     assert ragged.padded(0).tolist() == [[5, 0], [0, 0], [6, 7]]

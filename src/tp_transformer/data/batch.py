@@ -5,9 +5,9 @@ hold a symbol. `cut` divides a batch into parts of rows of like lengths, in whic
 positions do; the losses of the parts add up to that of the whole.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -83,18 +83,21 @@ def cut(source: Ragged, target: Ragged, pad: int, part_cost: int = PART_COST) ->
     Rows whose targets are about as long come together, and of these the ones whose sources are; a
     part is cut in two for as long as that saves more than `part_cost` source positions.
     """
-    source_lengths, target_lengths = source.lengths, target.lengths
-    target_class = np.searchsorted(TARGET_CLASSES, target_lengths - 1)  # without the start symbol
-    order = np.lexsort((source_lengths, target_class))
-    lengths = source_lengths[order]
-    edges = np.searchsorted(target_class[order], np.arange(len(TARGET_CLASSES) + 2))
+    target_class = np.searchsorted(TARGET_CLASSES, target.lengths - 1)  # without the start symbol
+    order = np.lexsort((source.lengths, target_class))
+    source, target = source.take(order), target.take(order)
+    lengths = source.lengths
+    edges = np.searchsorted(target_class[order], np.arange(len(TARGET_CLASSES) + 2)).tolist()
     places = [
         place
-        for start, end in itertools.pairwise(edges)
-        for place in (start, *_cuts(lengths, int(start), int(end), part_cost))
+        for start, end in pairwise(edges)
+        for place in (start, *_cuts(lengths, start, end, part_cost))
     ]
-    parts = [rows for rows in np.split(order, places) if len(rows)]
-    return [Batch.from_ragged(source.take(rows), target.take(rows), pad) for rows in parts]
+    return [
+        Batch.from_ragged(source.between(start, end), target.between(start, end), pad)
+        for start, end in pairwise([*places, len(lengths)])
+        if start < end
+    ]
 
 
 def _cuts(lengths: Ids, start: int, end: int, part_cost: int) -> Iterator[int]:

@@ -31,7 +31,7 @@ class Ragged:
     @property
     def lengths(self) -> Ids:
         """How many ids each row has."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     def take(self, rows: npt.NDArray[np.integer[Any]]) -> "Ragged":
         """The chosen rows, in the order chosen."""
@@ -39,6 +39,11 @@ class Ragged:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Ragged(self.ids[np.arange(offsets[-1]) + shift], offsets)
+
+    def between(self, start: int, end: int) -> "Ragged":
+        """Consecutive rows; nothing is copied."""
+        offsets = self.offsets[start : end + 1]
+        return Ragged(self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def padded(self, pad: int) -> Ids:
         """The rows as one rectangle, filled up with `pad` on the right."""
