@@ -24,7 +24,7 @@ def test_its_python_runs(code, tmp_path, monkeypatch):
 
 
 def test_it_has_python_and_commands():
-    assert len(blocks("python")) == 4
+    assert len(blocks("python")) == 5
     assert len(commands(README)) >= 4
 
 
