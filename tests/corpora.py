@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
+from hypothesis import strategies as st
 
+from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
+from tp_transformer.data.store import STORE_SPLITS
+from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "mathematics_dataset-v1.0-sample.tar.gz"
@@ -21,6 +25,26 @@ FILES = {
     "extrapolate/measurement__conversion": 2,
     "extrapolate/arithmetic__mul_big": 1,
 }
+
+# Strategies for hypothesis: some rows, and a (split, module, difficulty).
+rows = st.lists(
+    st.tuples(
+        st.text(CHARACTERS, min_size=1, max_size=MAX_QUESTION),
+        st.text(CHARACTERS, min_size=1, max_size=MAX_ANSWER),
+    ),
+    max_size=10,
+)
+keys = st.one_of(
+    st.tuples(
+        st.just("train"),
+        st.sampled_from(STORE_SPLITS["train"]),
+        st.sampled_from([*DIFFICULTIES, None]),
+    ),
+    *(
+        st.tuples(st.just(name), st.sampled_from(STORE_SPLITS[name]), st.none())
+        for name in ("interpolate", "extrapolate")
+    ),
+)
 
 
 def pairs(name, count):

@@ -20,12 +20,11 @@ from corpora import (
     write_archive,
     write_folder,
 )
+from corpora import rows as some_rows
 from tp_transformer.data import archive, sources
 from tp_transformer.data.corpus import identify, prepare
-from tp_transformer.data.modules import MAX_ANSWER, MAX_QUESTION
 from tp_transformer.data.pieces import unwrap
 from tp_transformer.data.sources import PARQUET
-from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.errors import CorpusError, StoreError
 
 MIXED = "train-easy/arithmetic__mixed.txt"
@@ -62,14 +61,7 @@ def test_the_order_of_an_archive_does_not_matter(tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    rows=st.lists(
-        st.tuples(
-            st.text(CHARACTERS, min_size=1, max_size=MAX_QUESTION),
-            st.text(CHARACTERS, min_size=1, max_size=MAX_ANSWER),
-        ),
-        min_size=1,
-        max_size=12,
-    ),
+    rows=some_rows.filter(len),
     block=st.integers(2, 400),
     newline=st.sampled_from([b"\n", b"\r\n"]),
     ended=st.booleans(),

@@ -13,33 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tp_transformer as tpt
-from corpora import FILES, make_store, rows_of, segments_of
-from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
-from tp_transformer.data.store import STORE_SPLITS, rank
+from corpora import FILES, keys, make_store, rows, rows_of, segments_of
+from tp_transformer.data.store import rank
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store
 from tp_transformer.errors import StoreError, TextError
 
 VOCABULARY = tpt.Vocabulary()
-
-rows = st.lists(
-    st.tuples(
-        st.text(CHARACTERS, min_size=1, max_size=MAX_QUESTION),
-        st.text(CHARACTERS, min_size=1, max_size=MAX_ANSWER),
-    ),
-    max_size=10,
-)
-keys = st.one_of(
-    st.tuples(
-        st.just("train"),
-        st.sampled_from(STORE_SPLITS["train"]),
-        st.sampled_from([*DIFFICULTIES, None]),
-    ),
-    *(
-        st.tuples(st.just(name), st.sampled_from(STORE_SPLITS[name]), st.none())
-        for name in ("interpolate", "extrapolate")
-    ),
-)
 
 
 @pytest.fixture
