@@ -1,7 +1,6 @@
 """Where a corpus lies: an archive, its folder, or a copy from the Hugging Face hub.
 
-Each gives its files as blocks of a few megabytes, read ahead in a thread of its own while earlier
-blocks are parsed. An archive is streamed and never extracted.
+Each gives its files as blocks of a few megabytes. An archive is streamed and never extracted.
 """
 
 import contextlib
@@ -70,8 +69,7 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """Every file, block by block, each ended by a block without data."""
-        raw = self._from_folder() if self.path.is_dir() else self._from_archive()
-        return _ahead(raw, depth=4)
+        return self._from_folder() if self.path.is_dir() else self._from_archive()
 
     def _from_folder(self) -> Iterator[Block]:
         n_before = 0
@@ -89,20 +87,24 @@ class Source:
                 yield Block(file, None, n_before, f"cannot be read: {error}")
 
     def _from_archive(self) -> Iterator[Block]:
-        file = File(self.path.name, OTHER)
+        # Until its first member is known, what is wrong is wrong with the archive itself.
+        file, where = File(self.path.name, OTHER), "here"
         n_read, current = 0, None
         try:
             with self.path.open("rb") as raw:
                 for member, data in read_archive(unzip(raw)):
                     if member is not current:
-                        current = member
                         kind = _kind(PurePosixPath(member.name))
                         file = File(member.name, kind, why_refused(member))
+                        current, where = member, "here"
                     n_read = raw.tell()
                     if not member.isdir() or file.refused:
                         yield Block(file, data, n_read)
+                    if data is None:
+                        file, where = File(self.path.name, OTHER), f"after {member.name}"
         except _DAMAGE as error:
-            yield Block(file, None, n_read, f"the archive is damaged or cut off here ({error})")
+            damage = f"the archive is damaged or cut off {where} ({error})"
+            yield Block(file, None, n_read, damage)
 
 
 def _kind(path: PurePosixPath | Path) -> str:
@@ -135,10 +137,10 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield size * n_read // n_rows, batch
 
 
-def _ahead(items: Iterator[T], depth: int) -> Iterator[T]:
+def ahead(items: Iterator[T], depth: int = 4) -> Iterator[T]:
     """The same items, of which up to `depth` are made ahead by a thread.
 
-    Unzipping leaves Python's lock free, so that it and the parsing run side by side.
+    Unzipping, numpy, Arrow and hashing leave Python's lock free, so that threads run side by side.
     """
     queue: Queue[tuple[str, Any]] = Queue(depth)
     stopped = threading.Event()

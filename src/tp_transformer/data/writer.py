@@ -31,6 +31,16 @@ from tp_transformer.errors import StoreError
 # About 20 MB of questions and answers; the full dataset has about 500 such batches.
 ROWS_PER_BATCH = 2**18
 
+# Names as numbers: as texts they would add a third to the size of the file.
+_NAME = pa.dictionary(pa.int8(), pa.string())
+SCHEMA = pa.schema(
+    [
+        ("module", _NAME),
+        ("difficulty", _NAME),
+        ("question", pa.string()),
+        ("answer", pa.string()),
+    ]
+)
 _CHARACTERS = CHARACTERS.encode()
 
 Texts: TypeAlias = pa.StringArray | Sequence[str]
@@ -139,12 +149,8 @@ class _SplitWriter:
         self._path = file
         self._split = split
         self._rows_per_batch = rows_per_batch
-        # Names as numbers: as texts they would add a third to the size of the file.
-        name = pa.dictionary(pa.int8(), pa.string())
-        texts = [("question", pa.string()), ("answer", pa.string())]
-        self._schema = pa.schema([("module", name), ("difficulty", name), *texts])
         self._sink = files.enter_context(pa.OSFile(str(file), "wb"))
-        self._writer = ipc.new_file(self._sink, self._schema)
+        self._writer = ipc.new_file(self._sink, SCHEMA)
         self._summaries: dict[Key, _Summary] = {}
         self._written: list[tuple[Key, int]] = []  # the batches, in the order of the file
         self._key: Key | None = None
@@ -174,14 +180,16 @@ class _SplitWriter:
             self._name_column(DIFFICULTIES, difficulty, n_rows),
             *(_joined(chunks) for chunks in zip(*self._pending, strict=True)),
         ]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
         self._written.append((self._key, n_rows))
         self._pending, self._n_pending = [], 0
 
     @staticmethod
     def _name_column(names: tuple[str, ...], name: str | None, count: int) -> pa.DictionaryArray:
-        index = None if name is None else names.index(name)
-        numbers = pa.repeat(pa.scalar(index, pa.int8()), count)
+        if name is None:
+            numbers = pa.nulls(count, pa.int8())
+        else:
+            numbers = pa.array(np.full(count, names.index(name), np.int8))
         return pa.DictionaryArray.from_arrays(numbers, pa.array(names), safe=False)
 
     def finish(self) -> dict[str, Any]:

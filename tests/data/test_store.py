@@ -1,0 +1,257 @@
+"""The store: what is written is read, by us and by others, and damage is refused in one line."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tp_transformer as tpt
+from corpora import FILES, keys, make_store, rows, rows_of, segments_of
+from tp_transformer.data.store import rank
+from tp_transformer.data.vocabulary import CHARACTERS
+from tp_transformer.data.writer import write_store
+from tp_transformer.errors import StoreError, TextError
+
+VOCABULARY = tpt.Vocabulary()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tpt.data.open(make_store(tmp_path / "store", segments_of()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(st.tuples(keys, rows), max_size=12), rows_per_batch=st.integers(1, 5))
+def test_what_is_written_is_read(tmp_path_factory, pieces, rows_per_batch):
+    path = tmp_path_factory.mktemp("store") / "store"
+    expected = {}
+    with write_store(path, {}, rows_per_batch) as writer:
+        for key, some in pieces:
+            writer.append(*key, [q for q, _ in some], [a for _, a in some])
+            if some:
+                expected.setdefault(key, []).extend(some)
+    opened = tpt.data.open(path)
+    assert rows_of(opened) == expected
+    for name, split in opened.items():
+        of_split = sorted((key for key in expected if key[0] == name), key=lambda k: rank(*k))
+        in_order = [row for key in of_split for row in expected[key]]
+        assert len(split) == len(in_order)
+        table = pa.ipc.open_file(split.path).read_all()
+        assert table.column_names == ["module", "difficulty", "question", "answer"]
+        columns = (table[name].to_pylist() for name in ("question", "answer"))
+        assert list(zip(*columns, strict=True)) == in_order
+        assert table["module"].to_pylist() == [k[1] for k in of_split for _ in expected[k]]
+        assert table["difficulty"].to_pylist() == [k[2] for k in of_split for _ in expected[k]]
+        for segment in split.segments:
+            assert sum(batch.num_rows for batch in split.batches(segment)) == segment.count
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_tokens_are_those_of_the_texts(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("store") / "store"
+    written = data.draw(rows.filter(len))
+    split = tpt.data.open(make_store(path, {("train", "numbers__gcd", "easy"): written}))["train"]
+    chosen = data.draw(st.lists(st.integers(0, len(written) - 1), max_size=20))
+    questions, answers = split.rows(chosen)
+    assert (questions, answers) == (
+        [written[i][0] for i in chosen],
+        [written[i][1] for i in chosen],
+    )
+    for ragged, texts in zip(split.tokens(chosen, VOCABULARY), (questions, answers), strict=True):
+        expected = VOCABULARY.encode(texts)
+        np.testing.assert_array_equal(ragged.ids, expected.ids)
+        np.testing.assert_array_equal(ragged.offsets, expected.offsets)
+        assert ragged.ids.dtype == expected.ids.dtype == np.int64
+    for lengths, texts in zip(split.lengths(chosen), (questions, answers), strict=True):
+        assert lengths.tolist() == [len(text) for text in texts]
+
+
+def test_tokens_follow_the_vocabulary_and_refuse_what_it_lacks(store):
+    split = store["interpolate"]
+    reordered = tpt.Vocabulary(("<eos>", *reversed(CHARACTERS), "<pad>", "<sos>"))
+    source, _ = split.tokens([1, 0], reordered)
+    np.testing.assert_array_equal(source.ids, reordered.encode(split.rows([1, 0])[0]).ids)
+    poor = tpt.Vocabulary(tuple(s for s in VOCABULARY.symbols if s != "?"))
+    message = r"text 1: character '\?' at position 1[0-9] is not"
+    with pytest.raises(TextError, match=message):
+        split.tokens([1, 0], poor)
+    with pytest.raises(TextError, match=message):
+        poor.encode(split.rows([1, 0])[0])
+
+
+def test_segments_modules_and_examples(store):
+    train = store["train"]
+    assert [(s.module, s.difficulty, s.start, s.count) for s in train.segments] == [
+        ("algebra__linear_1d", "easy", 0, 5),
+        ("arithmetic__mixed", "easy", 5, 7),
+        ("arithmetic__mixed", "hard", 12, 3),
+    ]
+    assert train.modules == {"algebra__linear_1d": range(5), "arithmetic__mixed": range(5, 15)}
+    example = train[12]
+    assert (example.module, example.difficulty) == ("arithmetic__mixed", "hard")
+    assert example.question.startswith("What is 0 + ")
+    assert train.max_lengths == (max(len(q) for q in train.rows(range(15))[0]), 3)
+    assert [s.difficulty for s in train.select("arith*")] == ["easy", "hard"]
+    assert [s.difficulty for s in train.select(difficulties=["hard"])] == ["hard"]
+    assert [s.module for s in store["extrapolate"].select("arithmetic__mul")] == [
+        "arithmetic__mul_big"
+    ]
+    assert list(store) == ["train", "interpolate", "extrapolate"]
+    assert "train" in store
+    assert "nonsense" not in store
+    assert repr(store).endswith("train: 15, interpolate: 4, extrapolate: 3)")
+
+
+def test_rows_that_are_not_there_are_refused(store):
+    with pytest.raises(IndexError, match="rows 0 to 14"):
+        store["train"].rows([15])
+    with pytest.raises(IndexError):
+        store["train"].tokens(np.array([-1]), VOCABULARY)
+    with pytest.raises(TypeError, match="whole numbers"):
+        store["train"].rows([0.5])
+    with pytest.raises(StoreError, match="no split 'test'; it has train, interpolate, extrapolate"):
+        store["test"]
+    assert store["train"].rows([]) == ([], [])
+    assert len(store["train"].tokens(np.array([], dtype=np.int64), VOCABULARY)[0].ids) == 0
+
+
+def test_stores_and_splits_travel_to_other_processes(store):
+    copy = pickle.loads(pickle.dumps(store))
+    assert rows_of(copy) == rows_of(store)
+    assert pickle.loads(pickle.dumps(store["train"]))[3] == store["train"][3]
+
+
+def test_the_digest_is_that_of_the_content(tmp_path):
+    segments = segments_of()
+    one = tpt.data.open(make_store(tmp_path / "one", segments, rows_per_batch=2))
+    other = tpt.data.open(make_store(tmp_path / "other", dict(reversed(segments.items())), 100))
+    assert {n: s.digest for n, s in one.items()} == {n: s.digest for n, s in other.items()}
+    key = "train", "arithmetic__mixed", "easy"
+    moved = {**segments, key: [("What", "1"), *segments[key][1:]]}
+    assert tpt.data.open(make_store(tmp_path / "third", moved))["train"].digest != (
+        one["train"].digest
+    )
+
+
+def test_opening_reads_nothing_but_the_description(store, monkeypatch):
+    monkeypatch.setattr(pa, "memory_map", lambda *_: pytest.fail("mapped"))
+    assert len(tpt.data.open(store.path)["train"]) == 15
+
+
+def test_the_data_package_needs_no_torch():
+    code = (
+        "import sys, tp_transformer.data as data; assert 'pyarrow' not in sys.modules; data.open;"
+        "assert 'torch' not in sys.modules; assert 'open' in dir(data)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="nonsense"):
+        tpt.data.nonsense  # noqa: B018
+
+
+def test_pandas_and_polars_open_it(store):
+    expected = store["train"].rows(range(15))[0]
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_feather(store.path / "train.arrow")
+    assert frame["question"].tolist() == expected
+    assert frame["difficulty"].tolist() == ["easy"] * 12 + ["hard"] * 3
+    polars = pytest.importorskip("polars")
+    table = polars.read_ipc(store.path / "train.arrow")
+    assert table["question"].to_list() == expected
+    assert table["module"].to_list()[4:6] == ["algebra__linear_1d", "arithmetic__mixed"]
+    tests = polars.scan_ipc(store.path / "interpolate.arrow").collect()
+    assert tests["difficulty"].to_list() == [None] * 4
+
+
+def test_hugging_face_datasets_opens_it(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    files = {name: str(split.path) for name, split in store.items()}
+    loaded = datasets.load_dataset("arrow", data_files=files, cache_dir=str(tmp_path / "cache"))
+    for name, split in store.items():
+        assert loaded[name]["question"][:] == split.rows(range(len(split)))[0]
+        assert loaded[name][0]["module"] == split[0].module
+        assert loaded[name][0]["difficulty"] == split[0].difficulty
+
+
+def damage(path, kind):
+    """Damage a store in some way; what the refusal must say."""
+    manifest = path / "store.json"
+    described = json.loads(manifest.read_text())
+    if kind == "no folder":
+        os.rename(path, path.with_name("gone"))
+        return "there is no store"
+    if kind == "no manifest":
+        manifest.unlink()
+        return "is not a store: it has no store.json"
+    if kind == "not json":
+        manifest.write_text("{")
+        return "damaged or not JSON"
+    if kind == "not ours":
+        manifest.write_text("{}")
+        return "does not describe one"
+    if kind == "newer":
+        manifest.write_text(json.dumps({**described, "version": 2}))
+        return "of version 2, and this is for version 1"
+    if kind == "incomplete":
+        del described["splits"]["train"]["segments"]
+        manifest.write_text(json.dumps(described))
+        return "store.json is damaged: KeyError"
+    if kind == "file gone":
+        (path / "train.arrow").unlink()
+        return "train.arrow is missing, where store.json promises"
+    with (path / "train.arrow").open("r+b") as file:
+        if kind == "cut off":
+            file.truncate(100)
+            return "has 100 bytes, where store.json promises"
+        file.seek(-40, 2)
+        file.write(bytes(40))
+        return "damaged or not an Arrow file"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "no folder",
+        "no manifest",
+        "not json",
+        "not ours",
+        "newer",
+        "incomplete",
+        "file gone",
+        "cut off",
+        "overwritten",
+    ],
+)
+def test_damage_is_refused(store, kind):
+    message = damage(store.path, kind)
+    with pytest.raises(StoreError, match=message) as refusal:
+        tpt.data.open(store.path)["train"].rows([0])
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_file_of_other_rows_is_refused(store, tmp_path):
+    described = json.loads((store.path / "store.json").read_text())
+    described["splits"]["train"]["rows"] = 16
+    (store.path / "store.json").write_text(json.dumps(described))
+    with pytest.raises(StoreError, match=r"has 15 rows, where store.json promises 16"):
+        tpt.data.open(store.path)["train"].rows([0])
+
+
+def test_the_description(store):
+    described = json.loads((store.path / "store.json").read_text())
+    assert described["format"] == "tp-transformer-store"
+    assert described["source"] == {"kind": "test"}
+    segment = described["splits"]["train"]["segments"][0]
+    questions, _ = store["train"].rows(range(5))
+    assert segment["question_lengths"] == np.bincount([len(q) for q in questions]).tolist()
+    assert (
+        sum(segment["answer_lengths"]) == segment["count"] == FILES["train-easy/algebra__linear_1d"]
+    )
