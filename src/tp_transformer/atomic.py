@@ -4,13 +4,16 @@ What is written grows in a hidden folder beside its destination and takes its na
 end. A process that is killed leaves that hidden folder behind; the next one removes it.
 """
 
-import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
 
 _REPLACED = "replaced"
 
@@ -25,7 +28,7 @@ def whole(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(path)
     work = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
-    lock = _lock(work)
+    held = lock(work)
     try:
         made = work / path.name
         yield made
@@ -33,8 +36,8 @@ def whole(path: str | Path) -> Iterator[Path]:
         _put_in_place(made, path)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        if held is not None:
+            os.close(held)
 
 
 def _prefix(path: Path) -> str:
@@ -46,13 +49,13 @@ def _clear_leftovers(path: Path) -> None:
     for work in path.parent.iterdir():
         if not work.name.startswith(_prefix(path)):
             continue
-        lock = _lock(work)
-        if lock is None:
+        held = lock(work)
+        if held is None:
             continue  # a running process is writing there
         if (work / _REPLACED).exists() and not path.exists():
             (work / _REPLACED).rename(path)
         shutil.rmtree(work, ignore_errors=True)
-        os.close(lock)
+        os.close(held)
 
 
 def _put_in_place(made: Path, path: Path) -> None:
@@ -64,12 +67,15 @@ def _put_in_place(made: Path, path: Path) -> None:
     _sync_one(path.parent)
 
 
-def _lock(work: Path) -> int | None:
+def lock(work: Path) -> int | None:
     """Hold a folder for as long as this process lives; None if another process holds it.
 
     The system gives the lock back when a process dies, however it dies; a process number in a
-    file name would not survive a restart or a container.
+    file name would not survive a restart or a container. Windows has no such lock: there every
+    folder is taken to be free.
     """
+    if sys.platform == "win32":
+        return os.open(os.devnull, os.O_RDONLY)
     descriptor = os.open(work, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,6 +92,8 @@ def _sync(path: Path) -> None:
 
 
 def _sync_one(path: Path) -> None:
+    if sys.platform == "win32" and path.is_dir():
+        return  # folders cannot be opened there
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,18 +4,17 @@ Finished questions go to small files in a hidden folder beside the store, piece 
 run that was killed goes on where it stopped.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import ipc
 
+from tp_transformer.atomic import lock, whole
 from tp_transformer.data.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
@@ -81,22 +80,21 @@ def unfinished(path: Path, order: Order) -> Iterator[Path]:
     """The folder in which the pieces of a store gather; held by one process at a time."""
     folder = path.resolve().parent / f".{path.resolve().name}.generating"
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
+    held = lock(folder)
+    if held is None:
+        raise StoreError(f"another process is generating {path}")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StoreError(f"another process is generating {path}") from error
         _refuse_another_order(folder / "order.json", order)
         yield folder
     finally:
-        os.close(descriptor)
+        os.close(held)
 
 
 def _refuse_another_order(file: Path, order: Order) -> None:
     wanted = json.loads(json.dumps(asdict(order)))
     if not file.exists():
-        _write_whole(file, json.dumps(wanted).encode())
+        with whole(file) as made:
+            made.write_text(json.dumps(wanted), "utf-8")
     begun = json.loads(file.read_text("utf-8"))
     differing = [name for name in wanted if begun.get(name) != wanted[name]]
     if differing:
@@ -125,10 +123,8 @@ class Pieces:
         """Keep questions of a file that begin at a row."""
         path = self._folder / f"{split}.{module}.{start}.arrow"
         table = pa.table({"question": questions, "answer": answers})
-        sink = pa.BufferOutputStream()
-        with ipc.new_file(sink, table.schema) as writer:
+        with whole(path) as made, ipc.new_file(made, table.schema) as writer:
             writer.write_table(table)
-        _write_whole(path, sink.getvalue())
         self._rows.setdefault((split, module), []).append((start, path))
 
     def count(self, file: File) -> int:
@@ -153,12 +149,3 @@ def _read_piece(path: Path) -> Texts:
     table = ipc.open_file(path.read_bytes()).read_all()
     question, answer = (table[name].combine_chunks() for name in ("question", "answer"))
     return question, answer
-
-
-def _write_whole(path: Path, content: Any) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)

@@ -5,9 +5,6 @@
 """
 
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tp_transformer.atomic import whole
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError
 
@@ -36,24 +34,17 @@ def write(folder: str | Path, contents: Contents) -> None:
     """Write a model folder: whole, or not at all. An earlier model there is replaced."""
     path = Path(folder)
     _refuse_other_folder(path)
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
-        save_file(weights, temporary / WEIGHTS, metadata=FORMAT)
-        _write_json(temporary / CONFIG, contents.config)
-        _write_json(temporary / VOCABULARY, list(contents.vocabulary.symbols))
-        for file in temporary.iterdir():
-            file.chmod(0o666 & ~_umask())  # safetensors and mkdtemp shut others out
-            _sync(file)
-        temporary.chmod(0o777 & ~_umask())
-        _put_in_place(temporary, path)
+        with whole(path) as unfinished:
+            unfinished.mkdir()
+            weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
+            save_file(weights, unfinished / WEIGHTS, metadata=FORMAT)
+            _write_json(unfinished / CONFIG, contents.config)
+            _write_json(unfinished / VOCABULARY, list(contents.vocabulary.symbols))
+            # Safetensors lets nobody else read its file; the other two show what is usual here.
+            (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)
     except (OSError, SafetensorError) as error:
         raise FolderError(f"cannot write a model to {path}: {error}") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def read(folder: str | Path) -> Contents:
@@ -110,29 +101,3 @@ def _refuse_other_folder(path: Path) -> None:
         raise FolderError(
             f"{path} already holds something else ({sorted(others)[0]}); choose a new folder"
         )
-
-
-def _put_in_place(temporary: Path, path: Path) -> None:
-    """Rename the finished folder to its name, setting an earlier one aside first."""
-    if path.exists():
-        aside = temporary.with_name(temporary.name + "-replaced")
-        path.rename(aside)
-        temporary.rename(path)
-        shutil.rmtree(aside)
-    else:
-        temporary.rename(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
