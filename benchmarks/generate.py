@@ -30,6 +30,8 @@ from tp_transformer.data.modules import MODULE_NAMES, TRAIN_SPLITS
 from tp_transformer.data.parallel import Pool, in_order, workers
 
 RESULTS = Path(__file__).parent / "results"
+# The share of one core that other processes may use in a round that counts.
+QUIET = 0.05
 
 
 def main() -> None:
@@ -90,26 +92,25 @@ def time_block(module: str, number: int, n_questions: int, *, fast: bool) -> flo
 
 
 def measure_workers(rounds: int, size: int) -> dict[str, Any]:
-    """Questions a second through 1 and 2 workers that are already running: the quietest round.
+    """Questions a second through 1 and 2 workers: the median over the quiet rounds.
 
-    This is wall time: a core that another process uses is one that no worker can have.
+    This is wall time: a core that another process uses is one that no worker can have. So a
+    round counts only if other processes used less than a twentieth of one core meanwhile.
     """
     found: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     for number in range(rounds):
         for n_workers in (1, 2) if number % 2 == 0 else (2, 1):
-            all_before, ours_before = processor_seconds()
+            start, (all_before, ours_before) = time.perf_counter(), processor_seconds()
             rate = throughput(n_workers, number, size)
             all_after, ours_after = processor_seconds()
             others = (all_after - all_before) - (ours_after - ours_before)
-            found[n_workers].append({"others": others, "rate": rate})
-    one, two = (min(found[n], key=lambda run: run["others"]) for n in (1, 2))
-    return {
-        "one": one["rate"],
-        "two": two["rate"],
-        "ratio": two["rate"] / one["rate"],
-        "others": max(one["others"], two["others"]),
-        "rounds": found,
-    }
+            share = others / (time.perf_counter() - start)
+            found[n_workers].append({"others": round(share, 3), "rate": round(rate, 1)})
+    quiet = {n: [run["rate"] for run in found[n] if run["others"] < QUIET] for n in found}
+    result: dict[str, Any] = {"rounds": found, "quiet": [len(quiet[1]), len(quiet[2])]}
+    if all(quiet.values()):
+        result |= {"one": statistics.median(quiet[1]), "two": statistics.median(quiet[2])}
+    return result
 
 
 def processor_seconds() -> tuple[float, float]:
@@ -158,17 +159,24 @@ def machine() -> dict[str, str]:
     )
 
 
+def describe_workers(found: dict[str, Any]) -> str:
+    """The ratio of two workers to one, if the machine was quiet enough to tell."""
+    quiet, n_rounds = found["quiet"], len(found["rounds"][1 if 1 in found["rounds"] else "1"])
+    counted = f"{quiet[0]} and {quiet[1]} of {n_rounds} rounds were quiet"
+    if "one" not in found:
+        return f"Two workers against one: the machine was too busy to tell ({counted})."
+    one, two = found["one"], found["two"]
+    return (
+        f"Two workers against one: **{two / one:.2f} times** "
+        f"({two:.0f} against {one:.0f} questions a second; {counted})."
+    )
+
+
 def report(result: dict[str, Any]) -> str:
     """The results as Markdown."""
     lines = [f"# Making questions, {result['date']}", ""]
     lines += ["; ".join(f"{name} {value}" for name, value in result["machine"].items()), ""]
-    if rate := result.get("workers"):
-        lines += [
-            f"Two workers against one: **{rate['ratio']:.2f} times** ({rate['two']:.0f} against "
-            f"{rate['one']:.0f} questions a second, in the round of each in which other processes "
-            f"used least of the machine: at most {rate['others']:.1f} processor seconds).",
-            "",
-        ]
+    lines += [describe_workers(result["workers"]), ""] if "workers" in result else []
     times = result.get("milliseconds", {})
     if not times:
         return "\n".join(lines)
