@@ -31,11 +31,15 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE, TRAIN_SPLITS
+from tp_transformer.data.modules import (
+    EXTRAPOLATE,
+    INTERPOLATE,
+    MAX_ANSWER,
+    MAX_QUESTION,
+    TRAIN_SPLITS,
+)
 from tp_transformer.errors import UserError
 
-# The published limits; what is longer is drawn again.
-MAX_QUESTION, MAX_ANSWER = 160, 30
 # Of `comparison__sort_more` about 1 draw in 205 has a short enough answer: 20,000 failures in a
 # row have a chance of 1e-42.
 MAX_REDRAWS = 20_000
