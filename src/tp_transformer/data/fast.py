@@ -14,8 +14,9 @@ from functools import cache
 from typing import Any
 
 from tp_transformer.data import exact
-from tp_transformer.data.deepmind import MAX_ANSWER, Generator, TooLongError, generator, view
+from tp_transformer.data.deepmind import Generator, TooLongError, generator, view
 from tp_transformer.data.exact import Polynomial, Surd
+from tp_transformer.data.modules import MAX_ANSWER
 
 # An attribute of a module or class of DeepMind's package: its owner, its name, its new value.
 Patches = Iterator[tuple[Any, str, Any]]
