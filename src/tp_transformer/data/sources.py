@@ -138,7 +138,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield size * n_read // n_rows, batch
 
 
-def ahead(items: Iterator[T], group: int = 16) -> Iterator[T]:
+def ahead(items: Iterator[T], group: int = 4) -> Iterator[T]:
     """The same items, made ahead by a thread, in groups since each handing over costs time.
 
     Unzipping leaves Python's lock free, so that it and parsing run side by side.

@@ -127,6 +127,9 @@ class StoreWriter:
             raise ValueError(f"{len(columns[0])} questions but {len(columns[1])} answers")
         if not checked and any(has_foreign(texts_as_bytes(texts)[1]) for texts in columns):
             raise ValueError("a character is not one of the dataset's 69")
+        for name, other in self._splits.items():
+            if name != split:
+                other.flush()  # so that one batch at most waits in memory
         if len(columns[0]):
             self._splits[split].append((module, difficulty), *columns)
 
@@ -160,7 +163,7 @@ class _SplitWriter:
 
     def append(self, key: Key, questions: pa.StringArray, answers: pa.StringArray) -> None:
         if key != self._key:
-            self._flush()
+            self.flush()
             self._key = key
         self._summaries.setdefault(key, _Summary()).add(questions, answers)
         while len(questions):
@@ -169,9 +172,10 @@ class _SplitWriter:
             self._n_pending += fits
             questions, answers = questions[fits:], answers[fits:]
             if self._n_pending == self._rows_per_batch:
-                self._flush()
+                self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the rows that wait as a record batch."""
         if self._key is None or not self._n_pending:
             return
         module, difficulty = self._key
@@ -195,7 +199,7 @@ class _SplitWriter:
 
     def finish(self) -> dict[str, Any]:
         """Complete the file, and describe it for the manifest."""
-        self._flush()
+        self.flush()
         self._writer.close()
         self._sink.close()
         ranks = [rank(self._split, *key) for key, _ in self._written]
