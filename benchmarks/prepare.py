@@ -8,11 +8,13 @@ ratio of the medians, and the most memory that was used.
 
 import gzip
 import resource
+import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tp_transformer.data.corpus import prepare
@@ -35,12 +37,13 @@ def read_with_gzip(archive: Path) -> None:
 def main(archive: Path, repeats: int = 7) -> None:
     """Print both times, again and again, and their ratio."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "store"
-        prepare(archive, out)
+        prepare(archive, Path(folder) / "first")
         gzips, prepares = [], []
-        for _ in range(repeats):
+        for repeat in range(repeats):
+            out = Path(folder) / str(repeat)
             gzips.append(seconds(lambda: read_with_gzip(archive)))
-            prepares.append(seconds(lambda: prepare(archive, out)))
+            prepares.append(seconds(partial(prepare, archive, out)))
+            shutil.rmtree(out)
             print(
                 f"gzip alone {gzips[-1][0]:.2f} s ({gzips[-1][1]:.2f} s of CPU)   "
                 f"prepare {prepares[-1][0]:.2f} s ({prepares[-1][1]:.2f} s of CPU)"

@@ -159,6 +159,8 @@ def test_a_module_with_an_unknown_name_in_a_path():
         identify("numbers__gdc/train-00000-of-00001.parquet", PARQUET)
     with pytest.raises(CorpusError, match="unknown split 'validation'"):
         identify("numbers__gcd/validation-00000-of-00001.parquet", PARQUET)
+    with pytest.raises(CorpusError, match="names no split"):
+        identify("numbers__gcd/0000.parquet", PARQUET)
 
 
 def link(name, kind=tarfile.SYMTYPE):

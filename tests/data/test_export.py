@@ -45,7 +45,7 @@ def test_prepare_after_export_is_the_identity(tmp_path, store, kind):
 
 
 @pytest.mark.parametrize("kind", OUTS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     segments=st.dictionaries(keys, rows.filter(len), min_size=1, max_size=5),
     rows_per_batch=st.integers(1, 5),
@@ -61,14 +61,22 @@ def test_of_any_store(tmp_path_factory, kind, segments, rows_per_batch):
     assert_same(store, again(store, folder, kind))
 
 
-@pytest.mark.skipif(not SAMPLE.exists(), reason="the sample of the published data is not here")
-@pytest.mark.parametrize("kind", OUTS)
-def test_of_the_sample(tmp_path, kind):
-    store = prepare(SAMPLE, tmp_path / "store")
-    prepared = again(store, tmp_path, kind)
-    for name in store:
-        assert store[name].segments == prepared[name].segments
-        assert store[name].digest == prepared[name].digest
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    if not SAMPLE.exists():
+        pytest.skip("the sample of the published data is not here")
+    return prepare(SAMPLE, tmp_path_factory.mktemp("sample") / "store")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["v1.0 archive", *(pytest.param(k, marks=pytest.mark.slow) for k in ("parquet", "jsonl"))],
+)
+def test_of_the_sample(tmp_path, sample, kind):
+    prepared = again(sample, tmp_path, kind)
+    for name in sample:
+        assert sample[name].segments == prepared[name].segments
+        assert sample[name].digest == prepared[name].digest
 
 
 def test_the_layouts(tmp_path, store):

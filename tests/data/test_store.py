@@ -104,7 +104,11 @@ def test_segments_modules_and_examples(store):
     assert [s.module for s in store["extrapolate"].select("arithmetic__mul")] == [
         "arithmetic__mul_big"
     ]
+    assert train.segment_of([14, 0, 5, 11]).tolist() == [2, 0, 1, 1]
+    assert list(train) == [train[row] for row in range(15)]
+    assert list(train.examples("arithmetic__*")) == [train[row] for row in range(5, 15)]
     assert list(store) == ["train", "interpolate", "extrapolate"]
+    assert store.get("nonsense") is None
     assert "train" in store
     assert "nonsense" not in store
     assert repr(store).endswith("train: 15, interpolate: 4, extrapolate: 3)")

@@ -89,8 +89,7 @@ def prepare(
     reading = _Reading(Report(skip_errors))
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}
     with write_store(out, origin, rows_per_batch) as writer:
-        # Unzipping, parsing and writing take about equal time and run side by side.
-        for rows in ahead(reading.rows(ahead(corpus.blocks()))):
+        for rows in reading.rows(ahead(corpus.blocks())):
             writer.append(*rows.key, rows.questions, rows.answers, checked=True)
             if progress:
                 progress(rows.n_read, corpus.n_bytes)
@@ -233,6 +232,8 @@ def identify(name: str, kind: str) -> Belonging:
 
 
 def _belonging(folder: str, module: str, splits: dict[str, tuple[str, str | None]]) -> Belonging:
+    if not folder:
+        raise CorpusError(f"its path names no split; the splits are {', '.join(splits)}")
     if folder not in splits:
         raise CorpusError(
             f"unknown split {folder!r}{nearest(folder, splits)}; the splits are {', '.join(splits)}"

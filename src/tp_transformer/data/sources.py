@@ -4,13 +4,14 @@ Each gives its files as blocks of a few megabytes. An archive is streamed and ne
 """
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from queue import Full, Queue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -137,15 +138,15 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield size * n_read // n_rows, batch
 
 
-def ahead(items: Iterator[T], depth: int = 4) -> Iterator[T]:
-    """The same items, of which up to `depth` are made ahead by a thread.
+def ahead(items: Iterator[T], group: int = 4) -> Iterator[T]:
+    """The same items, made ahead by a thread, in groups since each handing over costs time.
 
-    Unzipping, numpy, Arrow and hashing leave Python's lock free, so that threads run side by side.
+    Unzipping leaves Python's lock free, so that it and parsing run side by side.
     """
-    queue: Queue[tuple[str, Any]] = Queue(depth)
+    queue: Queue[list[T] | BaseException] = Queue(1)
     stopped = threading.Event()
 
-    def put(entry: tuple[str, Any]) -> None:
+    def put(entry: list[T] | BaseException) -> None:
         while not stopped.is_set():
             with contextlib.suppress(Full):
                 queue.put(entry, timeout=0.1)
@@ -153,21 +154,21 @@ def ahead(items: Iterator[T], depth: int = 4) -> Iterator[T]:
 
     def run() -> None:
         try:
-            for item in items:
-                put(("item", item))
+            while made := list(itertools.islice(items, group)):
+                put(made)
                 if stopped.is_set():
                     return
-            put(("end", None))
+            put([])
         except BaseException as error:
-            put(("error", error))
+            put(error)
 
     thread = threading.Thread(target=run, name="read-ahead", daemon=True)
     thread.start()
     try:
-        while (entry := queue.get())[0] == "item":
-            yield entry[1]
-        if entry[0] == "error":
-            raise entry[1]
+        while entry := queue.get():
+            if isinstance(entry, BaseException):
+                raise entry
+            yield from entry
     finally:
         stopped.set()
         thread.join()

@@ -50,7 +50,7 @@ class Segment:
     difficulty: str | None
     start: int
     count: int
-    digest: str  # of the texts, whatever order they were written in
+    checksum: str  # of the texts; independent of how the files are laid out
     question_lengths: tuple[int, ...]  # how many questions have 0, 1, 2, … characters
     answer_lengths: tuple[int, ...]
 
@@ -75,6 +75,12 @@ def open_store(folder: str | Path) -> "Store":
     return Store(folder)
 
 
+class NoSplitError(StoreError, KeyError):
+    """A split that a store does not have."""
+
+    __str__ = Exception.__str__  # KeyError would put quotes around the message
+
+
 class Store(Mapping[str, "Split"]):
     """A store on disk: its splits by name, and where they came from."""
 
@@ -94,7 +100,7 @@ class Store(Mapping[str, "Split"]):
 
     def __getitem__(self, split: str) -> "Split":
         if split not in self._splits:
-            raise StoreError(
+            raise NoSplitError(
                 f"{self.path} has no split {split!r}; it has {', '.join(self) or 'none'}"
             )
         return self._splits[split]
@@ -139,8 +145,11 @@ class Split:
 
     def __getitem__(self, row: int) -> Example:
         (question,), (answer,) = self.rows([row])
-        segment = self.segment_of([row])[0]
+        segment = self.segments[self.segment_of([row])[0]]
         return Example(segment.module, segment.difficulty, question, answer)
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.examples()
 
     def __repr__(self) -> str:
         return f"Split({self.name!r}, {len(self):,} rows of {len(self.modules)} modules)"
@@ -156,6 +165,10 @@ class Split:
             start = found[segment.module].start if segment.module in found else segment.start
             found[segment.module] = range(start, segment.start + segment.count)
         return found
+
+    @cached_property
+    def _starts(self) -> Ids:
+        return np.array([segment.start for segment in self.segments], dtype=np.int64)
 
     @property
     def max_lengths(self) -> tuple[int, int]:
@@ -178,11 +191,17 @@ class Split:
             if segment.module in names and (wanted is None or segment.difficulty in wanted)
         )
 
-    def segment_of(self, rows: Rows) -> list[Segment]:
-        """The segment that each row is in."""
-        starts = [segment.start for segment in self.segments]
-        places = np.searchsorted(starts, self._checked(rows), side="right") - 1
-        return [self.segments[place] for place in places]
+    def segment_of(self, rows: Rows) -> Ids:
+        """Which of the segments each row is in, by its place in `segments`."""
+        return np.searchsorted(self._starts, self._checked(rows), side="right") - 1
+
+    def examples(self, modules: str | Iterable[str] = "*") -> Iterator[Example]:
+        """The rows of the modules that match the patterns, one by one."""
+        for segment in self.select(modules):
+            for batch in self.batches(segment):
+                questions, answers = (batch[name].to_pylist() for name in ("question", "answer"))
+                for question, answer in zip(questions, answers, strict=True):
+                    yield Example(segment.module, segment.difficulty, question, answer)
 
     def rows(self, rows: Rows) -> tuple[list[str], list[str]]:
         """The questions and the answers of some rows, in the order asked for."""
