@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +87,33 @@ def test_what_a_killed_process_had_set_aside_is_put_back(tmp_path):
         raise ValueError("again")
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["old"]
+
+
+def test_a_failing_rename_puts_the_earlier_one_back(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").touch()
+    plain = Path.rename
+
+    def failing(self, target):
+        if self.name == "folder" and self.parent != tmp_path:
+            raise OSError("no")
+        return plain(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="no"), whole(tmp_path / "folder") as made:
+        made.mkdir()
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["old"]
+
+
+def test_many_threads_may_replace_one_folder(tmp_path):
+    def replace(number):
+        for _ in range(5):
+            with whole(tmp_path / "folder") as made:
+                made.mkdir()
+                (made / str(number)).touch()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(replace, range(4)))
+    assert names(tmp_path) == ["folder"]
+    assert len(names(tmp_path / "folder")) == 1

@@ -1,3 +1,5 @@
+import re
+
 from rich.console import Console
 
 from tp_transformer.demo import demo, fit_a_layer, swap_distance
@@ -13,6 +15,9 @@ def test_the_demo_runs_and_says_what_it_computed():
     for binding in BINDINGS:
         assert binding in text
     assert "encoder.0.self_attention.role is (1, 4, 16, 16)" in text
+    moved = re.search(r"it moves encoder.1.output by (\d+)%", text)
+    assert moved
+    assert int(moved[1]) > 0
     assert max(map(len, text.splitlines())) <= 80
 
 

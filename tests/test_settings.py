@@ -1,6 +1,7 @@
 """Settings from YAML: presets, files, unknown keys."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
@@ -13,6 +14,7 @@ class Stage:
     size: int = 3
     rate: float = 0.5
     name: str | None = None
+    kind: Literal["round", "square"] = "round"
 
 
 def test_presets_are_the_designs():
@@ -33,7 +35,7 @@ def test_presets_are_the_designs():
 def test_values_and_dataclasses_are_inverse():
     stage = settings.to_dataclass(Stage, {"size": 4, "name": "x"}, "stage")
     assert stage == Stage(size=4, name="x")
-    assert settings.to_values(stage) == {"size": 4, "rate": 0.5, "name": "x"}
+    assert settings.to_values(stage) == {"size": 4, "rate": 0.5, "name": "x", "kind": "round"}
     assert settings.to_dataclass(Stage, settings.to_values(stage), "stage") == stage
     assert settings.to_dataclass(Stage, {}, "stage") == Stage()
 
@@ -42,8 +44,10 @@ def test_values_and_dataclasses_are_inverse():
     ("values", "message"),
     [
         ({"siez": 4}, "stage has no setting 'siez' (did you mean 'size'?)"),
-        ({"zzz": 4}, "stage has no setting 'zzz'; the settings are size, rate, name"),
-        ({"size": "four"}, "stage.size"),
+        ({"zzz": 4}, "stage has no setting 'zzz'; the settings are size, rate, name, kind"),
+        ({"size": "four"}, "stage.size must be a whole number, not 'four'"),
+        ({"kind": "rnud"}, "stage.kind must be one of round, square (did you mean 'round'?)"),
+        ({"name": 3.5}, "stage.name"),
         ({"size": None}, "stage.size"),
         ({"rate": [1]}, "stage.rate"),
     ],

@@ -26,9 +26,10 @@ def whole(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    _clear_leftovers(path)
-    work = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
-    held = lock(work)
+    with _alone(path.parent):
+        _clear_leftovers(path)
+        work = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
+        held = lock(work)
     try:
         made = work / path.name
         yield made
@@ -59,12 +60,33 @@ def _clear_leftovers(path: Path) -> None:
 
 
 def _put_in_place(made: Path, path: Path) -> None:
-    # Two renames: a folder that is not empty cannot be renamed over. Between them the earlier one
-    # lies where `_clear_leftovers` finds it.
-    if path.exists():
-        path.rename(made.parent / _REPLACED)
-    made.rename(path)
+    # Two renames: a folder that is not empty cannot be renamed over. If the second fails, the
+    # earlier one goes back; if the process dies between them, `_clear_leftovers` puts it back.
+    earlier = made.parent / _REPLACED
+    with _alone(path.parent):
+        if path.exists():
+            path.rename(earlier)
+        try:
+            made.rename(path)
+        except OSError:
+            if earlier.exists():
+                earlier.rename(path)
+            raise
     _sync_one(path.parent)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep others that put something in place in the same folder waiting meanwhile."""
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def lock(work: Path) -> int | None:
@@ -76,7 +98,10 @@ def lock(work: Path) -> int | None:
     """
     if sys.platform == "win32":
         return os.open(os.devnull, os.O_RDONLY)
-    descriptor = os.open(work, os.O_RDONLY)
+    try:
+        descriptor = os.open(work, os.O_RDONLY)
+    except FileNotFoundError:
+        return None  # whoever held it has just removed it
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,5 +1,6 @@
 """The command line: one thin verb per stage, heavy imports inside the verb."""
 
+import os
 import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
@@ -25,8 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             verb, options = verb.verbs[options.verb], options[options.verb]
         if verb.run:
             verb.run(options)
+        sys.stdout.flush()
     except (ArgumentError, UserError) as error:
         print(f"tpt: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except BrokenPipeError:
+        # Whoever read our output has had enough. Python would complain when it flushes the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        print(f"tpt: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("tpt: interrupted", file=sys.stderr)

@@ -6,13 +6,14 @@ people write (a preset's name, a YAML file, keyword arguments) into such a datac
 
 import dataclasses
 import difflib
+import re
 from argparse import ArgumentError
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentParser
@@ -60,9 +61,25 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     parser.add_class_arguments(kind, where)
     try:
         parsed = parser.parse_object({where: dict(values)})
-        return cast(T, parser.instantiate(parsed)[where])
-    except (ArgumentError, TypeError, ValueError) as error:
-        raise SettingsError(f"the settings do not fit: {' '.join(str(error).split())}") from error
+    except ArgumentError as error:
+        wrong = re.search(rf'"{re.escape(where)}\.(\w+)', str(error))
+        if wrong is None:
+            raise SettingsError(f"{where} does not fit: {' '.join(str(error).split())}") from error
+        value = values[wrong[1]]
+        expected = _described(hints[wrong[1]], value)
+        raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {value!r}") from error
+    return cast(T, parser.instantiate(parsed)[where])
+
+
+def _described(hint: Any, value: Any) -> str:
+    """What a type admits, in words."""
+    if get_origin(hint) is Literal:
+        choices = [str(choice) for choice in get_args(hint)]
+        return f"one of {', '.join(choices)}{nearest(str(value), choices)}"
+    if get_args(hint):
+        return " or ".join(_described(part, value) for part in get_args(hint))
+    words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "absent"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def to_values(config: Any) -> Values:

@@ -68,6 +68,12 @@ def test_a_subset_of_modules_leaves_the_others_out():
     assert sorted(rows) == [*range(10), *range(35, 42)]
 
 
+@pytest.mark.parametrize("rank", [-1, 3])
+def test_a_rank_must_be_one_of_them(rank):
+    with pytest.raises(ValueError, match="is not one of 3"):
+        Sampler(RANGES, batch_size=4, seed=0).rows(0, rank, 3)
+
+
 def test_the_epoch_counts_samples():
     sampler = Sampler(RANGES, batch_size=21, seed=0)
     assert len(sampler) == 42
@@ -123,6 +129,7 @@ FIXED = [[20, 16, 30, 38, 1, 24], [33, 1, 39, 33, 21, 37]]
         ({"weights": {"a": -1.0}}, "from 0 up"),
         ({"weights": {"a": float("nan")}}, "from 0 up"),
         ({"weights": {"a": 0.0}}, "at least one module"),
+        ({"weights": {"a": 1.0, "b": 1e-9}}, "weight of b is too small"),
     ],
 )
 def test_refuses_what_cannot_be_sampled(options, message):

@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import tarfile
@@ -730,3 +731,24 @@ def assert_refused_in_one_line(checkpoint, vocab, folder, capfd, **options):
 
 def test_every_refusal_is_a_users_error():
     assert issubclass(CheckpointError, UserError)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}" + b")" + b"\x85" * 10**6 + b"K\x01s.",  # tuples nested a million deep
+        b"\x80\x02]r" + struct.pack("<I", 2**28) + b".",  # a memo of four gigabytes
+    ],
+)
+def test_a_vocabulary_that_would_exhaust_the_machine_is_refused(files, content):
+    checkpoint, vocab = files()
+    vocab.write_bytes(content)
+    assert "more than a vocabulary needs" in refusal(checkpoint, vocab)
+
+
+def test_a_compressed_checkpoint_is_refused(files):
+    good = dump_checkpoint(authors_names(draw()), "zip")
+    with zipfile.ZipFile(io.BytesIO(good)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    compressed = zip_of(members, compression=zipfile.ZIP_DEFLATED)
+    assert "compressed zip archive" in refusal(*files(compressed))

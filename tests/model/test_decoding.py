@@ -91,14 +91,26 @@ def test_solve_keeps_the_order_and_does_not_depend_on_the_company(monkeypatch):
 
 
 def test_solve_of_nothing_is_nothing():
-    assert tpt.build("tp-transformer-tiny").solve([]) == []
+    model = tpt.build("tp-transformer-tiny")
+    assert model.solve([]) == []
+    with model.trace("embedding"):
+        assert model.solve([]) == []
+
+
+def test_solve_takes_any_iterable():
+    model = tpt.build("tp-transformer-tiny")
+    assert model.solve(str(n) for n in range(3)) == model.solve(("0", "1", "2"))
 
 
 def test_solve_leaves_the_mode_as_it_was():
     model = tpt.build("tp-transformer-tiny", dropout=0.5).train()
     assert model.solve(["1 + 1"]) == model.solve(["1 + 1"])
     assert model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
+    model.encoder[0].eval()  # as one freezes a part
+    with model.trace("encoder.0.output") as trace:
+        model.solve(["1 + 1"])
+    assert not trace["encoder.0.output"].requires_grad
+    assert [module.training for module in (model, *model.encoder)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +118,9 @@ def test_solve_leaves_the_mode_as_it_was():
     [
         (["ok", ""], "question 2 is empty"),
         (["x" * 199], "question 1 has 199 characters; the model reads at most 198"),
-        (["fine", "caf\u00e9"], "text 2: character '\u00e9' at position 4"),
+        (["fine", "caf\u00e9"], "question 2: character '\u00e9' at position 4"),
         ("What is 1 + 1?", "takes a list"),
+        (["1", 2], "question 2 is not a text but int"),
     ],
 )
 def test_solve_refuses_what_it_cannot_read(questions, message):

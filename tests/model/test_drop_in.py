@@ -93,8 +93,68 @@ def test_unbatched_input_equals_torchs(batch_first):
 
 
 def test_device_and_dtype_are_taken():
-    attention = TPMultiheadAttention(8, 2, device="cpu", dtype=torch.bfloat16)
+    attention = TPMultiheadAttention(8, 2, device="meta", dtype=torch.bfloat16)
     assert {p.dtype for p in attention.parameters()} == {torch.bfloat16}
+    assert {p.device.type for p in attention.parameters()} == {"meta"}
+
+
+def test_initialisation_is_torchs_but_for_each_map_by_itself():
+    attention = TPMultiheadAttention(64, 4)
+    bound = (6 / 128) ** 0.5
+    for weight, bias in attention.maps().values():
+        assert 0.97 * bound < weight.abs().max() <= bound
+        assert bias.eq(0).all()
+
+
+def test_without_bias_nothing_has_one():
+    names = dict(TPMultiheadAttention(8, 2, bias=False).named_parameters())
+    assert sorted(names) == ["in_proj_weight", "out_proj.weight", "role_proj.weight"]
+
+
+def test_masks_of_numbers_take_the_type_of_the_query():
+    attention = TPMultiheadAttention(8, 2, dtype=torch.bfloat16, batch_first=True)
+    state = torch.randn(1, 3, 8).bfloat16()
+    assert attention(state, state, state, attn_mask=torch.randn(3, 3))[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ({"attn_mask": torch.ones(4, 6, dtype=torch.long)}, "boolean or of floating point"),
+        ({"attn_mask": torch.ones(4, 6, dtype=torch.uint8)}, "boolean or of floating point"),
+        ({"attn_mask": torch.ones(1, 6, dtype=torch.bool)}, r"\(1, 6\) and must have \(4, 6\)"),
+        ({"attn_mask": torch.ones(6, dtype=torch.bool)}, r"\(6,\) and must"),
+        ({"attn_mask": torch.ones(2, 4, 6, dtype=torch.bool)}, r"or \(4, 4, 6\)"),
+        ({"key_padding_mask": torch.ones(2, 1, dtype=torch.bool)}, r"must have \(2, 6\)"),
+    ],
+)
+def test_masks_that_would_broadcast_or_add_up_are_refused(masks, message):
+    attention = TPMultiheadAttention(8, 2, batch_first=True)
+    memory = torch.randn(2, 6, 8)
+    with pytest.raises(ValueError, match=message):
+        attention(torch.randn(2, 4, 8), memory, memory, **masks)
+
+
+def test_keys_of_another_batch_are_refused():
+    attention = TPMultiheadAttention(8, 2, batch_first=True)
+    with pytest.raises(ValueError, match="must have the batch of the queries"):
+        attention(torch.randn(2, 4, 8), torch.randn(1, 6, 8), torch.randn(1, 6, 8))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 6), (2, 0, 6)])
+def test_nothing_in_is_nothing_out(shape):
+    batch, queries, keys = shape
+    theirs, ours = pair(batch_first=True)
+    query, key = torch.randn(batch, queries, 12), torch.randn(batch, keys, 12)
+    found, expected = ours(query, key, key)[0], theirs(query, key, key)[0]
+    assert found.shape == expected.shape == (batch, queries, 12)
+
+
+def test_returned_weights_are_the_dropped_ones_as_torchs_are():
+    attention = TPMultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+    state = torch.randn(4, 20, 8)
+    weights = attention(state, state, state, average_attn_weights=False)[1]
+    assert 0.4 < weights.eq(0).float().mean() < 0.6
 
 
 def test_a_causal_hint_needs_its_mask():

@@ -86,6 +86,11 @@ def test_saving_replaces_an_earlier_model_and_nothing_else(saved):
     with pytest.raises(FolderError, match=r"already holds something else \(notes\.txt\)"):
         another.save(saved)
     assert (saved / "notes.txt").read_text() == "mine"
+    only_a_config = saved.parent / "another"
+    only_a_config.mkdir()
+    (only_a_config / "config.json").write_text("theirs")
+    with pytest.raises(FolderError, match=r"something else \(config\.json\)"):
+        another.save(only_a_config)
     file = saved.parent / "file"
     file.write_text("mine")
     with pytest.raises(FolderError, match="already holds something else"):
@@ -103,9 +108,31 @@ def test_an_interrupted_save_leaves_the_earlier_model(saved, monkeypatch):
     assert tpt.load(saved).config.binding == "hadamard"
 
 
+def test_weights_that_are_not_contiguous_or_shared_do_not_stop_a_save(tmp_path):
+    model = model_of()
+    weight = model.encoder[0].feed_forward.expand.weight
+    weight.data = weight.data.T.contiguous().T
+    model.save(tmp_path / "model")
+    assert torch.equal(tpt.load(tmp_path / "model").encoder[0].feed_forward.expand.weight, weight)
+    model.encoder[1].feed_forward = model.encoder[0].feed_forward
+    with pytest.raises(FolderError, match="cannot write a model to") as error:
+        model.save(tmp_path / "model")
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_is_saved_through_a_link(saved):
+    link = saved.parent / "link"
+    link.symlink_to(saved)
+    model_of("none").save(link)
+    assert link.is_symlink()
+    assert tpt.load(saved).config.binding == "none"
+    assert sorted(os.listdir(saved.parent)) == ["link", "model"]
+
+
 def test_files_can_be_read_by_others(saved):
     mask = os.umask(0)
     os.umask(mask)
+    assert saved.stat().st_mode & 0o777 == 0o777 & ~mask
     for file in saved.iterdir():
         assert file.stat().st_mode & 0o777 == 0o666 & ~mask
 
@@ -125,6 +152,15 @@ def edit_config(**fields):
         (folder / "config.json").write_text(json.dumps({**values, **fields}))
 
     return edit
+
+
+def drop_config(name):
+    def drop(folder):
+        values = json.loads((folder / "config.json").read_text())
+        del values[name]
+        (folder / "config.json").write_text(json.dumps(values))
+
+    return drop
 
 
 def edit_weights(change):
@@ -153,18 +189,29 @@ def write(name, text):
         (write("vocabulary.json", '["<pad>", "<sos>", "<eos>", "a", "a"]'), "symbol twice"),
         (write("vocabulary.json", '["a"]'), "must list <eos>, <pad>, <sos>"),
         (edit_config(d_modle=3), "no setting 'd_modle' \\(did you mean 'd_model'"),
-        (edit_config(d_model="big"), "do not fit"),
+        (edit_config(d_model="big"), "d_model must be a whole number, not 'big'"),
         (edit_config(n_heads=7), "n_heads must divide"),
         (edit_config(architecture="gru"), "no architecture 'gru'"),
         (edit_config(n_layers=3), "lack tensor 'decoder.2"),
         (edit_config(n_layers=1), "unknown tensor 'decoder.1"),
-        (edit_config(d_ff=128), "calls for numbers of shape"),
+        (edit_config(d_ff=128), "calls for"),
+        (edit_config(d_model=4_000_000), "d_model 4000000 is more than the weights"),
+        (edit_config(n_positions=10**9), "n_positions 1000000000 is more"),
+        (edit_config(d_ff=10**30), "is more than the weights"),
+        (edit_config(n_layers=20_000), "n_layers 20000 is more"),
+        (drop_config("n_heads"), "has no 'n_heads'"),
+        (drop_config("architecture"), "has no 'architecture'"),
+        (edit_config(binding="lowrank"), "did you mean 'low-rank'"),
+        (
+            edit_weights(lambda w: {k: v.half() if "norm" in k else v for k, v in w.items()}),
+            "one type, not float16, float32",
+        ),
         (edit_config(n_vocab=10), "needs n_vocab"),
         (
             edit_weights(lambda w: {**w, "extra": torch.zeros(1)}),
             "have an unknown tensor 'extra'",
         ),
-        (edit_weights(lambda w: {k: v.long() for k, v in w.items()}), "torch.int64"),
+        (edit_weights(lambda w: {k: v.long() for k, v in w.items()}), "one type, not int64"),
         (lambda folder: (folder / "vocabulary.json").unlink(), "it has no vocabulary.json"),
         (shutil.rmtree, "there is no model folder"),
     ],

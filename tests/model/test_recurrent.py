@@ -78,11 +78,21 @@ def test_a_trace_reads_and_replaces_its_hidden_states():
         answers = model.solve(["1+1", "What?"], max_length=4)
     assert trace["encoder.output"].shape == (2, 1, 16)
     assert trace["decoder.output"].shape[::2] == (2, 16)
-    with model.trace(edit={"encoder.output": torch.zeros_like}):
-        assert model.solve(["1+1"], max_length=4) != answers[:1] or answers[0] == answers[1]
+    assert len(answers) == 2
+    batch = Batch.from_text(["1+1"], ["2"], VOCABULARY)
+    before = model(batch.source, batch.target_input)
+    with model.trace("encoder.output", edit={"encoder.output": torch.zeros_like}) as trace:
+        after = model(batch.source, batch.target_input)
+    assert trace["encoder.output"].eq(0).all()
+    assert (before - after).abs().max() > 1e-6
     with model.trace("decoder.output", edit={"decoder.output": torch.ones_like}) as trace:
         model.solve(["1+1"])
     assert trace["decoder.output"].eq(1).all()
+
+
+def test_the_defaults_are_those_of_saxton_et_al():
+    config = LSTMConfig()
+    assert (config.d_hidden, config.n_thinking, config.n_vocab) == (2048, 16, 95)
 
 
 def test_refuses_a_shape_that_cannot_be():

@@ -5,8 +5,10 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.errors import TraceError
+from tp_transformer.model import base
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.decoding import greedy
+from tp_transformer.model.trace import trace
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let p be 12."]
 HEADS, D_HEAD = 4, 16
@@ -148,8 +150,9 @@ def test_wildcards_and_iteration():
     ]
 
 
-def test_shows_the_last_call():
-    model = model_of()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_shows_the_last_call(dtype):
+    model = model_of().to(dtype)
     with model.trace("encoder.0.output", "decoder.0.output") as trace:
         model.solve(QUESTIONS)
         model.solve(["1"], max_length=2)
@@ -168,6 +171,79 @@ def test_nested_traces_both_see_the_outer_edit():
         model.solve(["12"])
         assert outer[name].shape[2] == 4
         assert inner[name].shape[2] == 3
+
+
+def test_nested_traces_of_different_roots_keep_their_names():
+    model = model_of()
+    name = "encoder.0.self_attention.role"
+    with model.trace(name, edit={name: torch.ones_like}) as outer:
+        with trace(model.encoder, "0.self_attention.role", "1.output") as inner:
+            model.solve(QUESTIONS)
+        assert outer[name].eq(1).all()
+        assert inner["0.self_attention.role"].eq(1).all()
+    with model.trace("encoder.1.output") as whole:
+        model.solve(QUESTIONS)
+    assert inner["1.output"].shape == whole["encoder.1.output"].shape
+
+
+def test_a_trace_of_a_part_is_in_the_callers_order_too(monkeypatch):
+    monkeypatch.setattr(base, "ROWS_AT_ONCE", 2)
+    model = model_of()
+    with trace(model.encoder, "1.output") as part, model.trace("encoder.1.output") as whole:
+        model.solve(QUESTIONS)
+    assert part["1.output"].shape[0] == 3
+    assert torch.equal(part["1.output"], whole["encoder.1.output"])
+
+
+def test_a_module_of_ones_own_shows_its_last_call():
+    layer = tpt.TPMultiheadAttention(8, 2, batch_first=True)
+    with trace(layer, "role") as recorded:
+        for batch in (3, 5):
+            layer(*[torch.randn(batch, 4, 8)] * 3)
+    assert recorded["role"].shape == (5, 2, 4, 4)
+
+
+def test_what_is_recorded_is_no_view_and_edits_in_place_do_no_harm():
+    model = model_of("none")
+    batch = batch_for(model)
+    at = "encoder.0.self_attention."
+    with model.trace(at + "query", at + "filler", edit={at + "bound": torch.Tensor.zero_}) as got:
+        model(batch.source, batch.target_input).sum().backward()
+    assert got[at + "query"].untyped_storage().nbytes() == got[at + "query"].nbytes
+    assert got[at + "filler"].abs().max() > 0
+
+
+def test_leaving_traces_in_another_order_leaves_the_right_one():
+    model = model_of()
+    first, second = model.trace("embedding"), model.trace("embedding")
+    first.__enter__()
+    kept = second.__enter__()
+    first.__exit__(None, None, None)
+    model.solve(["12"])
+    assert kept["embedding"].shape == (1, 4, 64)
+    second.__exit__(None, None, None)
+    assert not any(getattr(module, "_traces", ()) for module in model.modules())
+
+
+def test_a_name_is_itself_and_not_a_beginning():
+    model = model_of()
+    with pytest.raises(TraceError, match="no trace point"):
+        model.trace("encoder.0.self_attention").__enter__()
+    with model.trace("encoder.0.self_attention.role") as recorded:
+        model.solve(["1"])
+    assert list(recorded) == ["encoder.0.self_attention.role"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"embedding": 3}, "must be a function"),
+        ({"embed*": torch.zeros_like, "embedding": torch.zeros_like}, "two edits"),
+    ],
+)
+def test_edits_that_cannot_be_are_refused_at_once(edit, message):
+    with pytest.raises(TraceError, match=message):
+        model_of().trace(edit=edit).__enter__()
 
 
 def test_gradients_flow_to_what_was_recorded():
@@ -201,8 +277,8 @@ def test_a_trace_says_what_it_does_not_hold():
             trace["encoder.0.output"]
 
 
-@pytest.mark.parametrize("wrong", [lambda x: x[..., :1], lambda x: None])
-def test_an_edit_must_keep_the_shape(wrong):
+@pytest.mark.parametrize("wrong", [lambda x: x[..., :1], lambda x: None, torch.Tensor.float])
+def test_an_edit_must_keep_shape_and_type(wrong):
     model = model_of()
     with model.trace(edit={"embedding": wrong}), pytest.raises(TraceError, match="must return"):
         model.solve(["1"])

@@ -249,6 +249,39 @@ def test_paper_initialisation_has_the_papers_spread():
             assert 0.97 * wide < module.contract.weight.abs().max() <= wide
 
 
+def test_initialisation_scales_the_roles_of_convolutions_alone():
+    bound = (6 / 1024) ** 0.5
+    for binding, gain in (("convolution", 64**-0.5), ("hadamard", 1.0)):
+        attention = Transformer(TransformerConfig(n_layers=1, binding=binding)).encoder[0]
+        for name, (weight, _) in attention.self_attention.maps().items():
+            largest = bound * (gain if name == "role" else 1.0)
+            assert 0.97 * largest < weight.abs().max() <= largest
+
+
+def test_low_rank_projections_are_xavier_uniform_by_head():
+    config = TransformerConfig(n_layers=1, binding="low-rank", rank=32)
+    bound = (6 / (64 + 32)) ** 0.5
+    for projection in Transformer(config).encoder[0].self_attention.binding.parameters():
+        assert projection.shape == (8, 32, 64)
+        assert 0.97 * bound < projection.abs().max() <= bound
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_an_empty_batch_has_no_loss(binding):
+    loss = model_of(binding).loss(Batch.from_text([], [], VOCABULARY))
+    assert loss.total == loss.n_tokens == 0
+
+
+def test_there_is_no_step_beyond_the_last():
+    model = model_of()
+    state = model.begin(model.encode(batch_of(4)), max_length=2)
+    with torch.no_grad():
+        for _ in range(2):
+            model.step(torch.tensor([1]), state)
+        with pytest.raises(ValueError, match="room for 2 positions, not for 3"):
+            model.step(torch.tensor([1]), state)
+
+
 @pytest.mark.parametrize(
     ("binding", "bound"), [("hadamard", 512**-0.5), ("none", (6 / 1024) ** 0.5)]
 )
@@ -286,12 +319,36 @@ def test_positions_have_an_end():
         model(batch_of(11), batch_of(4))
 
 
-def test_dropout_acts_in_training_only():
-    model = model_of(dropout=0.3)
+@pytest.mark.parametrize("binding", ["none", "hadamard"])
+def test_dropout_acts_in_training_only_and_everywhere(binding):
+    model = model_of(binding, dropout=0.3)
     source, target = batch_of(6), batch_of(4)
     assert torch.equal(model(source, target), model(source, target))
     model.train()
-    assert not torch.equal(model(source, target), model(source, target))
+    # With all else off, each place alone must make a difference.
+    places = [model.embedding, *model.encoder, *model.decoder]
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
+    for module in attentions:
+        module.dropout = 0.0
+    for place in places:
+        place.dropout.p = 0.0
+    assert torch.equal(model(source, target), model(source, target))
+    for place in places:
+        place.dropout.p = 0.3
+        assert not torch.equal(model(source, target), model(source, target))
+        place.dropout.p = 0.0
+    for module in attentions:
+        module.dropout = 0.3
+        assert not torch.equal(model(source, target), model(source, target))
+        module.dropout = 0.0
+
+
+def test_the_output_of_every_sub_layer_is_dropped():
+    """With dropout of all but certain, a cell hands on little but its normalised input."""
+    cell = DecoderCell(8, 16, 2, binding="hadamard", rank=None, dropout=1.0 - 1e-9).train()
+    state, memory = torch.randn(1, 3, 8), torch.randn(1, 4, 8)
+    found = cell(state, None, cell.cross_attention.remember(memory), None)
+    torch.testing.assert_close(found, cell.output_norm(state))
 
 
 @pytest.mark.parametrize(

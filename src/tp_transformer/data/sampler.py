@@ -116,6 +116,8 @@ class Sampler:
 
     def rows(self, step: int, rank: int = 0, n_ranks: int = 1) -> Rows:
         """The rows of the batch of a step, or those that fall to one of several ranks."""
+        if not 0 <= rank < n_ranks:
+            raise ValueError(f"rank {rank} is not one of {n_ranks}")
         place = np.arange(step * self.batch_size + rank, (step + 1) * self.batch_size, n_ranks)
         return self._in_turn(place) if self._mixture is None else self._mixture.rows(place)
 
@@ -145,4 +147,9 @@ def _quotas(weights: Mapping[str, float], modules: Sequence[str]) -> Rows:
     quotas: npt.NDArray[Any] = np.floor(shares).astype(np.int64)
     left_over = BLOCK - int(quotas.sum())
     quotas[np.argsort(quotas - shares, kind="stable")[:left_over]] += 1
+    for module in np.flatnonzero((values > 0) & (quotas == 0)):
+        raise SettingsError(
+            f"the weight of {modules[int(module)]} is too small a share: leave the module out, or "
+            f"give it at least one in {BLOCK:,}"
+        )
     return quotas

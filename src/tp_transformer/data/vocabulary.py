@@ -61,6 +61,7 @@ class Vocabulary:
     symbols: tuple[str, ...] = (PAD, SOS, EOS, *CHARACTERS)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "symbols", tuple(self.symbols))
         for symbol in self.symbols:
             is_special = len(symbol) > 2 and symbol[0] + symbol[-1] == "<>"
             if not symbol.isprintable() or not (len(symbol) == 1 or is_special):
@@ -89,8 +90,8 @@ class Vocabulary:
         """The id that ends every sequence."""
         return self.symbols.index(EOS)
 
-    def encode(self, texts: Sequence[str]) -> Ragged:
-        """The ids of each text, between start and end symbols."""
+    def encode(self, texts: Sequence[str], noun: str = "text") -> Ragged:
+        """The ids of each text, between start and end symbols; `noun` is what errors call one."""
         lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
         characters = _code_points("".join(texts))
         ids = np.where(
@@ -100,7 +101,7 @@ class Vocabulary:
         )
         if (ids < 0).any():
             row, column = _row_and_column(np.cumsum(lengths), int(np.argmax(ids < 0)))
-            self._refuse_character(row, texts[row], column)
+            self._refuse_character(f"{noun} {row + 1}", texts[row], column)
         offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
         framed = np.empty(offsets[-1], dtype=np.int64)
         is_text = np.ones(len(framed), dtype=bool)
@@ -128,7 +129,7 @@ class Vocabulary:
         if ids.min(initial=0) < 0:
             row, column = _row_and_column(offsets[1:], int(np.argmax(ids < 0)))
             text = data[starts[row] : starts[row] + lengths[row]].tobytes().decode("latin-1")
-            self._refuse_character(row, text, column - 1)
+            self._refuse_character(f"text {row + 1}", text, column - 1)
         return Ragged(ids, offsets)
 
     def decode(self, ids: npt.NDArray[Any]) -> list[str]:
@@ -176,9 +177,9 @@ class Vocabulary:
         codes = [ord(symbol) if len(symbol) == 1 else 0 for symbol in self.symbols]
         return np.array([*codes, 0], dtype=np.int64)
 
-    def _refuse_character(self, row: int, text: str, column: int) -> None:
+    def _refuse_character(self, which: str, text: str, column: int) -> None:
         raise TextError(
-            f"text {row + 1}: character {text[column]!r} at position {column + 1} is not "
+            f"{which}: character {text[column]!r} at position {column + 1} is not "
             f"one that the model knows; it knows {''.join(s for s in self.symbols if len(s) == 1)}"
         )
 

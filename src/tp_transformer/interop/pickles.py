@@ -6,6 +6,7 @@ vocabulary by one of ours that makes only plain values and stand-ins that do not
 
 import io
 import pickle
+import pickletools
 import re
 import warnings
 import zipfile
@@ -17,6 +18,9 @@ import torch
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import CheckpointError
 
+# A vocabulary of a thousand characters takes about ten thousand. A hundred thousand can nest tuples
+# so deeply that hashing them overflows the stack.
+MAX_OPCODES = 20_000
 VOCAB_BYTES = 2**24  # a vocabulary of characters takes some thousands
 ZIP_START = b"PK\x03\x04"
 LEGACY_START = 0x1950A86A20F9469CFC6C  # what torch.save pickled first before torch 1.6
@@ -32,7 +36,10 @@ def read_checkpoint(file: Path) -> Any:
     with _open(file) as opened, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of other pickle protocols, then refuses them
         try:
+            _refuse_compressed(opened)
             return torch.load(opened, weights_only=True, map_location="cpu")
+        except CheckpointError:
+            raise
         except Exception as error:  # what a damaged file raises depends on where it is damaged
             asked_for = re.search(r"GLOBAL (\S+)", str(error))
             if isinstance(error, pickle.UnpicklingError) and asked_for:
@@ -40,6 +47,20 @@ def read_checkpoint(file: Path) -> Any:
             raise CheckpointError(
                 "the file is damaged, or not a plain checkpoint that torch.save wrote"
             ) from error
+
+
+def _refuse_compressed(file: BinaryIO) -> None:
+    """Refuse zip archives that torch.save did not write: it never compresses.
+
+    What is compressed could unpack to any size.
+    """
+    if file.read(len(ZIP_START)) == ZIP_START:
+        with zipfile.ZipFile(file) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise CheckpointError(
+                    "the file is a compressed zip archive, which torch.save does not write"
+                )
+    file.seek(0)
 
 
 def read_vocabulary(file: Path) -> Vocabulary:
@@ -65,15 +86,26 @@ def _read_vocab(file: Path) -> Any:
         if content.startswith(ZIP_START):
             content = _pickle_in_zip(content)
         stream = io.BytesIO(content)
-        first = _VocabReader(stream).load()
+        first = _load(stream)
         if first != LEGACY_START:
             return first
-        _version, _system, vocab, _storages = (_VocabReader(stream).load() for _ in range(4))
+        _version, _system, vocab, _storages = (_load(stream) for _ in range(4))
         return vocab
     except CheckpointError:
         raise
     except Exception as error:  # what a damaged pickle raises depends on where it is damaged
         raise CheckpointError("the file is damaged, or not a pickled vocabulary") from error
+
+
+def _load(stream: io.BytesIO) -> Any:
+    """The next pickle of a stream, after a look at how much it would do."""
+    start = stream.tell()
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        is_memo = "PUT" in opcode.name  # numbers a place in a list that is made that long
+        if count > MAX_OPCODES or (is_memo and int(argument or 0) > MAX_OPCODES):
+            raise CheckpointError("the file does more than a vocabulary needs; it is refused")
+    stream.seek(start)
+    return _VocabReader(stream).load()
 
 
 def _pickle_in_zip(content: bytes) -> bytes:

@@ -70,6 +70,8 @@ class KeyValueCache:
                 new.new_empty(*new.shape[:2], self.capacity, new.shape[-1]) for new in (key, value)
             )
         end = self.length + key.shape[-2]
+        if end > self.capacity:
+            raise ValueError(f"there is room for {self.capacity} positions, not for {end}")
         for buffer, new in zip(self._buffers, (key, value), strict=True):
             buffer[:, :, self.length : end] = new
         self.length = end
@@ -91,7 +93,7 @@ class Attention(Traced):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if n_heads < 1 or d_model % n_heads:
+        if min(n_heads, d_model) < 1 or d_model % n_heads:
             raise SettingsError(f"{n_heads} heads do not divide {d_model} dimensions evenly")
         self.n_heads = n_heads
         self.binding = make_binding(binding, n_heads, d_model // n_heads, rank)
@@ -122,7 +124,7 @@ class Attention(Traced):
     def heads(self, name: str, projected: Tensor) -> Tensor:
         """Split (batch, position, d_model) into heads and pass the point of that name."""
         batch, length, _ = projected.shape
-        split = projected.view(batch, length, self.n_heads, -1).transpose(1, 2)
+        split = projected.view(batch, length, self.n_heads, self.binding.d_head).transpose(1, 2)
         return self.point(name, split)  # (batch, head, position, d_head)
 
     def attend(
@@ -140,7 +142,8 @@ class Attention(Traced):
         weights = None
         if need_weights or self.is_traced("weights"):
             weights = self.point("weights", attention_weights(query, key, mask))
-            filler = F.dropout(weights, dropout) @ value
+            weights = F.dropout(weights, dropout)
+            filler = weights @ value
         else:
             filler = F.scaled_dot_product_attention(query, key, value, mask, dropout)
         filler = self.point("filler", filler)
@@ -240,7 +243,8 @@ class TPMultiheadAttention(Attention):
             embed_dim, num_heads, binding=binding, rank=rank, dropout=dropout, bias=bias
         )
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
-        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
         self.batch_first = batch_first
         if self.kdim == self.vdim == embed_dim:
             self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
@@ -299,6 +303,7 @@ class TPMultiheadAttention(Attention):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        _refuse_shapes(query, key, value, key_padding_mask, attn_mask, self.num_heads)
         mask = _merged_mask(key_padding_mask, attn_mask, query, self.num_heads)
         output, weights = self._attend(query, key, value, mask, need_weights)
         if weights is not None and average_attn_weights:
@@ -346,6 +351,34 @@ class TPMultiheadAttention(Attention):
         if self.in_proj_weight is not None:
             return self.in_proj_weight.chunk(3)
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+
+
+def _refuse_shapes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    n_heads: int,
+) -> None:
+    """Refuse what would broadcast into something that was not meant, as torch does."""
+    batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
+    if key.shape[:2] != (batch, keys) or value.shape[:2] != (batch, keys):
+        raise ValueError(
+            f"keys {tuple(key.shape)} and values {tuple(value.shape)} must have the batch of the "
+            f"queries {tuple(query.shape)} and be as many"
+        )
+    for name, mask, shapes in (
+        ("key_padding_mask", key_padding_mask, [(batch, keys)]),
+        ("attn_mask", attn_mask, [(queries, keys), (batch * n_heads, queries, keys)]),
+    ):
+        if mask is None:
+            continue
+        if mask.shape not in shapes:
+            expected = " or ".join(map(str, shapes))
+            raise ValueError(f"{name} has shape {tuple(mask.shape)} and must have {expected}")
+        if mask.dtype != torch.bool and not mask.is_floating_point():
+            raise ValueError(f"{name} must be boolean or of floating point, not {mask.dtype}")
 
 
 def _merged_mask(

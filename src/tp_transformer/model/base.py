@@ -5,7 +5,7 @@ all positions of a known target at once (`decode`), or one symbol at a time (`be
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -21,12 +21,14 @@ from tp_transformer.errors import FolderError, SettingsError, TextError
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.decoding import greedy
 from tp_transformer.model.loss import Loss, token_loss
-from tp_transformer.model.trace import Edit, Trace, Traced, trace, trace_names
+from tp_transformer.model.trace import Edit, Trace, Traced, one_call, trace, trace_names
 from tp_transformer.settings import to_values
 
 Config = TypeVar("Config")
 Memory = TypeVar("Memory")
 State = TypeVar("State")
+
+_DTYPES = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
 
 ROWS_AT_ONCE = 256  # questions that `solve` decodes together
 
@@ -96,27 +98,25 @@ class Model(Traced, Generic[Config, Memory, State]):
         """The loss of a batch's answers under teacher forcing."""
         return token_loss(self(batch.source, batch.target_input), batch)
 
-    def solve(self, questions: Sequence[str], *, max_length: int = 30) -> list[str]:
+    def solve(self, questions: Iterable[str], *, max_length: int = 30) -> list[str]:
         """Answer questions, with at most `max_length` characters each.
 
         Under a trace all questions are decoded together in the order given, so that what is
         recorded and what an edit sees are those questions, padded.
         """
-        if isinstance(questions, str):
-            raise TextError("solve takes a list of questions; put the one you have into a list")
-        encoded = self.vocabulary.encode(questions)
+        texts = _as_texts(questions)
+        encoded = self.vocabulary.encode(texts, "question")
         self._refuse_lengths(encoded, max_length)
-        rows = np.arange(len(questions))
-        if not self._traces:
-            rows = np.argsort(encoded.lengths, kind="stable")
-        rows_at_once = len(rows) if self._traces else ROWS_AT_ONCE
-        answers = [""] * len(rows)
-        for start in range(0, len(rows), rows_at_once):
-            together = rows[start : start + rows_at_once]
-            for row, answer in zip(
-                together, self._solve_together(encoded.take(together), max_length), strict=True
-            ):
-                answers[row] = answer
+        answers = [""] * len(texts)
+        with one_call(self) as traced:
+            groups = [np.arange(len(texts))]
+            if not traced:
+                by_length = np.argsort(encoded.lengths, kind="stable")
+                groups = np.split(by_length, range(ROWS_AT_ONCE, len(texts), ROWS_AT_ONCE))
+            for rows in groups:
+                found = self._solve_together(encoded.take(rows), max_length) if len(rows) else []
+                for row, answer in zip(rows, found, strict=True):
+                    answers[row] = answer
         return answers
 
     def trace(
@@ -159,24 +159,28 @@ class Model(Traced, Generic[Config, Memory, State]):
         ):
             if names:
                 raise FolderError(f"the weights {problem} tensor {min(names)!r}")
+        dtypes = {tensor.dtype for tensor in weights.values()}
+        if len(dtypes) != 1 or not dtypes <= _DTYPES:
+            raise FolderError(f"the weights must be all of one type, not {_listed(dtypes)}")
         for name, tensor in weights.items():
-            if tensor.shape != expected[name].shape or not tensor.is_floating_point():
+            if tensor.shape != expected[name].shape:
                 raise FolderError(
-                    f"the weights have {name!r} as {tensor.dtype} {tuple(tensor.shape)}, where the "
-                    f"configuration calls for numbers of shape {tuple(expected[name].shape)}"
+                    f"the weights have {name!r} with shape {tuple(tensor.shape)}, where the "
+                    f"configuration calls for {tuple(expected[name].shape)}"
                 )
         model.load_state_dict(dict(weights), assign=True)
         return model
 
     def _solve_together(self, questions: Ragged, max_length: int) -> list[str]:
         source = torch.from_numpy(questions.padded(self.vocabulary.pad))
-        was_training = self.training
-        self.train(False)
+        in_training = [module for module in self.modules() if module.training]
+        self.eval()
         try:
             with torch.no_grad():
                 symbols = greedy(self, source.to(next(self.parameters()).device), max_length)
         finally:
-            self.train(was_training)
+            for module in in_training:
+                module.training = True
         return self.vocabulary.decode(symbols.cpu().numpy())
 
     def _refuse_lengths(self, questions: Ragged, max_length: int) -> None:
@@ -192,3 +196,17 @@ class Model(Traced, Generic[Config, Memory, State]):
             )
         if not 0 <= max_length <= longest:
             raise SettingsError(f"the model cannot write answers of {max_length} characters")
+
+
+def _as_texts(questions: Iterable[str]) -> list[str]:
+    if isinstance(questions, str):
+        raise TextError("solve takes a list of questions; put the one you have into a list")
+    texts = list(questions)
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise TextError(f"question {number} is not a text but {type(text).__name__}")
+    return texts
+
+
+def _listed(dtypes: set[torch.dtype]) -> str:
+    return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)) or "none"

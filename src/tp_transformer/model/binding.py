@@ -26,7 +26,7 @@ from tp_transformer.settings import nearest
 class Binding(nn.Module):
     """Binds fillers to roles, both (…, head, position, d_head), into (…, head, position, d_bound).
 
-    `role_gain` scales the initial role map so that bound vectors start out at the filler's scale.
+    `role_gain` scales the initial role map where the binding itself would enlarge its vectors.
     """
 
     needs_role = True
@@ -87,9 +87,9 @@ class LowRankBinding(Binding):
         super().__init__(n_heads, d_head, rank)
         self.filler_projection = nn.Parameter(torch.empty(n_heads, rank, d_head))  # M transposed
         self.role_projection = nn.Parameter(torch.empty(n_heads, rank, d_head))  # N transposed
-        self.reset_parameters()
+        self.initialise()
 
-    def reset_parameters(self) -> None:
+    def initialise(self) -> None:
         """Draw each head's two projections Xavier-uniformly, as every other matrix."""
         for projection in (self.filler_projection, self.role_projection):
             for head in projection:
@@ -112,6 +112,8 @@ class ConvolutionBinding(Binding):
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Convolve filler and role circularly: element j is the sum of filler_k * role_(j - k)."""
+        if not filler.numel():
+            return filler * role  # there is no FFT of nothing
         # There is no FFT in half precision on CPUs.
         wide = torch.promote_types(filler.dtype, torch.float32)
         spectrum = torch.fft.rfft(filler.to(wide)) * torch.fft.rfft(role.to(wide))

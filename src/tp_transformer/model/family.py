@@ -63,9 +63,29 @@ def load(folder: str | Path | None = None) -> AnyModel:
         raise FolderError("no model is bundled yet; name the folder of one")
     contents = model_folder.read(folder)
     try:
-        config = model_config(contents.config, where=model_folder.CONFIG)
+        config = _complete_config(contents)
         kind = LSTM if isinstance(config, LSTMConfig) else Transformer
         model: AnyModel = kind.from_weights(config, contents.vocabulary, contents.weights)  # type: ignore[arg-type]
     except UserError as error:
         raise FolderError(f"{folder}: {error}") from error
     return model.eval()
+
+
+def _complete_config(contents: model_folder.Contents) -> ModelConfig:
+    """A folder's configuration: all of it, and of a size that its weights could have.
+
+    A field that is missing must not take a default of today, and a damaged number must not lead to
+    a model that fills the memory before it is refused.
+    """
+    if "architecture" not in contents.config:
+        raise SettingsError(f"{model_folder.CONFIG} has no 'architecture'")
+    config = model_config(contents.config, where=model_folder.CONFIG)
+    for name in settings.to_values(config):
+        if name not in contents.config:
+            raise SettingsError(f"{model_folder.CONFIG} has no {name!r}")
+    n_numbers = sum(tensor.numel() for tensor in contents.weights.values())
+    for name, value in settings.to_values(config).items():
+        most = len(contents.weights) if name == "n_layers" else max(n_numbers, 10_000)
+        if isinstance(value, int) and value > most:
+            raise SettingsError(f"{name} {value} is more than the weights could have")
+    return config

@@ -18,7 +18,7 @@ from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
-FORMAT = {"format": "tp-transformer", "version": "1"}
+METADATA = {"format": "pt"}  # what other readers of safetensors expect to find
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Contents:
 def write(folder: str | Path, contents: Contents) -> None:
     """Write a model folder: whole, or not at all. An earlier model there is replaced."""
     path = Path(folder)
-    _refuse_other_folder(path)
     try:
+        _refuse_other_folder(path)
         with whole(path) as unfinished:
             unfinished.mkdir()
             weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
-            save_file(weights, unfinished / WEIGHTS, metadata=FORMAT)
+            save_file(weights, unfinished / WEIGHTS, metadata=METADATA)
             _write_json(unfinished / CONFIG, contents.config)
             _write_json(unfinished / VOCABULARY, list(contents.vocabulary.symbols))
             # Safetensors lets nobody else read its file; the other two show what is usual here.
             (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)
-    except (OSError, SafetensorError) as error:
-        raise FolderError(f"cannot write a model to {path}: {error}") from error
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise FolderError(f"cannot write a model to {path}: {_one_line(error)}") from error
 
 
 def read(folder: str | Path) -> Contents:
@@ -65,7 +65,9 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (OSError, SafetensorError, ValueError) as error:
-        raise FolderError(f"{file} is damaged or not a safetensors file: {error}") from error
+        raise FolderError(
+            f"{file} is damaged or not a safetensors file: {_one_line(error)}"
+        ) from error
 
 
 def _read_vocabulary(file: Path) -> Vocabulary:
@@ -82,7 +84,7 @@ def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise FolderError(f"{file} is damaged or not JSON: {error}") from error
+        raise FolderError(f"{file} is damaged or not JSON: {_one_line(error)}") from error
 
 
 def _write_json(file: Path, value: Any) -> None:
@@ -90,14 +92,14 @@ def _write_json(file: Path, value: Any) -> None:
 
 
 def _refuse_other_folder(path: Path) -> None:
+    """Refuse to replace anything but a model folder or an empty one."""
     if not path.exists():
         return
-    others = (
-        [entry.name for entry in path.iterdir() if entry.name not in {WEIGHTS, CONFIG, VOCABULARY}]
-        if path.is_dir()
-        else [path.name]
-    )
-    if others:
-        raise FolderError(
-            f"{path} already holds something else ({sorted(others)[0]}); choose a new folder"
-        )
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else {path.name}
+    if names and names != {WEIGHTS, CONFIG, VOCABULARY}:
+        other = min(names - {WEIGHTS, CONFIG, VOCABULARY}, default=min(names))
+        raise FolderError(f"{path} already holds something else ({other}); choose a new folder")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -57,7 +57,6 @@ class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
 
     def encode(self, source: Tensor) -> HiddenState:
         """Read questions, as padded ids (batch, source), and think."""
-        self.begin_call()
         # A one-hot row of zeros is a blank: padding becomes the steps to think in.
         thinking = source.new_full((len(source), self.config.n_thinking), self.vocabulary.pad)
         lengths = (source != self.vocabulary.pad).sum(dim=1) + self.config.n_thinking
@@ -77,7 +76,6 @@ class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
 
     def begin(self, memory: HiddenState, max_length: int) -> RecurrentState:
         """The state before the first step; an LSTM needs no room for more of them."""
-        self.begin_call("decoder.")
         return RecurrentState(memory)
 
     def step(self, previous: Tensor, state: RecurrentState) -> Tensor:

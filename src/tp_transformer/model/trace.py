@@ -22,16 +22,17 @@ Edit = Callable[[Tensor], Tensor]
 
 
 class Trace:
-    """What passed the chosen points during the last call of the model, by name."""
+    """What passed the chosen points in the last call of the model, by name."""
 
     def __init__(self, record: Iterable[str], edits: Mapping[str, Edit]) -> None:
         self._pieces: dict[str, list[Tensor]] = {name: [] for name in record}
         self._edits = dict(edits)
+        self._joining = False
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor that passed the point: (batch, …, position, last axis).
 
-        Decoding passes the decoder's points once per symbol; the positions are joined. Where an
+        `solve` passes the decoder's points once per symbol; their positions are joined. Where an
         edit replaced the tensor, this is the replacement.
         """
         if name not in self._pieces:
@@ -55,25 +56,34 @@ class Trace:
         return name in self._pieces or name in self._edits
 
     def visit(self, name: str, tensor: Tensor) -> Tensor:
-        """Replace and record the tensor at a point, as was asked for."""
+        """Replace and record the tensor at a point, as was asked for.
+
+        A copy goes on from here: what is recorded is neither a view of something larger nor
+        changed by an edit further on, and gradients reach it.
+        """
+        if not self.wants(name):
+            return tensor
+        tensor = tensor.clone()
         if name in self._edits:
             tensor = _edited(name, tensor, self._edits[name])
         if name in self._pieces:
+            if not self._joining:
+                self._pieces[name].clear()
             self._pieces[name].append(tensor)
         return tensor
 
-    def forget(self, prefix: str) -> None:
-        """Drop what has been recorded below a prefix: a new call begins."""
-        for name, pieces in self._pieces.items():
-            if name.startswith(prefix):
+    def join(self, joining: bool) -> None:
+        """Join what passes a point from now on, or keep only what passed it last."""
+        self._joining = joining
+        if joining:
+            for pieces in self._pieces.values():
                 pieces.clear()
 
 
 class Traced(nn.Module):
     """A module with named points."""
 
-    _traces: tuple[Trace, ...] = ()
-    _path: str = ""
+    _traces: tuple[tuple[str, Trace], ...] = ()  # each with the path of this module in it
 
     def points(self) -> tuple[str, ...]:
         """The names of this module's own points."""
@@ -81,18 +91,26 @@ class Traced(nn.Module):
 
     def point(self, name: str, tensor: Tensor) -> Tensor:
         """Let active traces read or replace a tensor."""
-        for trace in self._traces:
-            tensor = trace.visit(self._path + name, tensor)
+        for path, trace in self._traces:
+            tensor = trace.visit(path + name, tensor)
         return tensor
 
     def is_traced(self, name: str) -> bool:
         """Whether an active trace asks for that point."""
-        return any(trace.wants(self._path + name) for trace in self._traces)
+        return any(trace.wants(path + name) for path, trace in self._traces)
 
-    def begin_call(self, prefix: str = "") -> None:
-        """Make active traces forget an earlier call, so that they show the last one."""
-        for trace in self._traces:
-            trace.forget(self._path + prefix)
+
+@contextmanager
+def one_call(module: nn.Module) -> Iterator[bool]:
+    """Make one call of all that happens inside; yields whether anybody traces it."""
+    active = {trace for _, traced in _traced_modules(module) for _, trace in traced._traces}
+    for trace in active:
+        trace.join(True)
+    try:
+        yield bool(active)
+    finally:
+        for trace in active:
+            trace.join(False)
 
 
 def trace_names(module: nn.Module) -> list[str]:
@@ -111,17 +129,15 @@ def trace(
     """
     valid = trace_names(module)
     record = [match for name in names for match in _match(name, valid)]
-    edits = {match: by for name, by in (edit or {}).items() for match in _match(name, valid)}
-    active = Trace(record, edits)
+    active = Trace(record, _edits(edit or {}, valid))
     traced_modules = list(_traced_modules(module))
-    before = [(traced, traced._traces, traced._path) for _, traced in traced_modules]
     for path, traced in traced_modules:
-        traced._traces, traced._path = (*traced._traces, active), path
+        traced._traces = (*traced._traces, (path, active))
     try:
         yield active
     finally:
-        for traced, traces, path in before:
-            traced._traces, traced._path = traces, path
+        for _, traced in traced_modules:
+            traced._traces = tuple(entry for entry in traced._traces if entry[1] is not active)
 
 
 def _traced_modules(module: nn.Module) -> Iterator[tuple[str, Traced]]:
@@ -140,9 +156,26 @@ def _match(name: str, valid: list[str]) -> list[str]:
     return matches
 
 
+def _edits(edit: Mapping[str, Edit], valid: list[str]) -> dict[str, Edit]:
+    edits: dict[str, Edit] = {}
+    for name, function in edit.items():
+        if not callable(function):
+            raise TraceError(f"the edit of {name!r} must be a function of a tensor")
+        for match in _match(name, valid):
+            if match in edits:
+                raise TraceError(f"{match!r} has two edits")
+            edits[match] = function
+    return edits
+
+
 def _edited(name: str, tensor: Tensor, edit: Edit) -> Tensor:
     edited: Any = edit(tensor)
-    if not isinstance(edited, Tensor) or edited.shape != tensor.shape:
-        found = tuple(edited.shape) if isinstance(edited, Tensor) else type(edited).__name__
-        raise TraceError(f"the edit of {name!r} must return {tuple(tensor.shape)}, not {found}")
+    wanted = _kind(tensor)
+    if not isinstance(edited, Tensor) or _kind(edited) != wanted:
+        found = _kind(edited) if isinstance(edited, Tensor) else type(edited).__name__
+        raise TraceError(f"the edit of {name!r} must return {wanted}, not {found}")
     return edited
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"

@@ -113,7 +113,6 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     def encode(self, source: Tensor) -> Memory:
         """Read questions, as padded ids (batch, source)."""
-        self.begin_call()
         mask = (source != self.vocabulary.pad)[:, None, None, :]
         state = self.point("embedding", self.embedding(source))
         for cell in self.encoder:
@@ -133,7 +132,6 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         return self._advance(previous[:, None], state)[:, 0]
 
     def _remember(self, memory: Memory, caches: list[KeyValueCache] | None) -> DecoderState:
-        self.begin_call("decoder.")
         cells = cast(Iterable[DecoderCell], self.decoder)
         keys_values = [cell.cross_attention.remember(memory.state) for cell in cells]
         return DecoderState(memory.mask, keys_values, caches)
