@@ -18,7 +18,7 @@ def progress(title: str, in_bytes: bool = False) -> Iterator[Update]:
         with _bar(title, in_bytes) as update:
             yield update
     else:
-        yield _lines(title)
+        yield _lines(title, in_bytes)
 
 
 @contextmanager
@@ -30,22 +30,39 @@ def _bar(title: str, in_bytes: bool) -> Iterator[Update]:
     columns = (
         rich_progress.TextColumn("{task.description}"),
         rich_progress.BarColumn(),
-        rich_progress.TaskProgressColumn(),
         amount,
+        rich_progress.TextColumn("{task.fields[rate]}"),
         rich_progress.TimeRemainingColumn(),
     )
     with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(title, total=None, rate="")
+
+        def update(done: int, total: int) -> None:
+            speed = bar.tasks[0].speed
+            rate = "" if speed is None else _rate(speed, in_bytes)
+            bar.update(task, completed=done, total=total, rate=rate)
+
+        yield update
 
 
-def _lines(title: str) -> Update:
+def _rate(speed: float, in_bytes: bool) -> str:
+    return f"{speed / 2**20:.1f} MiB/s" if in_bytes else f"{speed:,.0f}/s"
+
+
+def _lines(title: str, in_bytes: bool) -> Update:
+    """A line now and then: how far, how fast, and how long it will take yet."""
+    first: tuple[float, int] | None = None  # what was there at the beginning was not made here
     last = time.monotonic()
 
     def update(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            print(f"{title}: {done / max(total, 1):.0%}", file=sys.stderr, flush=True)
+        nonlocal first, last
+        now = time.monotonic()
+        first = first or (now, done)
+        if now - last >= _SECONDS_BETWEEN_LINES:
+            last = now
+            speed = (done - first[1]) / max(now - first[0], 1e-9)
+            left = f", {(total - done) / speed / 60:.1f} min left" if speed else ""
+            share = f"{done / max(total, 1):.0%}"
+            print(f"{title}: {share}, {_rate(speed, in_bytes)}{left}", file=sys.stderr, flush=True)
 
     return update
