@@ -34,19 +34,17 @@ def unzip(raw: IO[bytes]) -> Iterator[bytes]:
             yield data
             data = raw.read(_READ_BYTES)
         return
-    unzipper, is_full = None, False
-    while data or is_full:
+    unzipper = None
+    while data:
         # A gzip file may hold several, one after another, and zeros behind the last.
         unzipper = unzipper or zlib.decompressobj(wbits=31)
-        block = unzipper.decompress(data, _BLOCK_BYTES)
-        yield block
-        is_full = len(block) == _BLOCK_BYTES  # more may come out before more goes in
+        yield unzipper.decompress(data, _BLOCK_BYTES)
         data = unzipper.unconsumed_tail
         if unzipper.eof:
-            data, unzipper, is_full = unzipper.unused_data.lstrip(b"\0"), None, False
-        if not data and not is_full:
-            data = raw.read(_READ_BYTES)
-            data = data if unzipper else data.lstrip(b"\0")
+            data, unzipper = unzipper.unused_data, None
+        data = data or raw.read(_READ_BYTES)
+        if unzipper is None:
+            data = data.lstrip(b"\0")
     if unzipper is not None:
         raise EOFError("the end is missing")
 

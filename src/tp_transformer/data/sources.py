@@ -54,7 +54,7 @@ class Source:
                     f".jsonl files of the Hugging Face copy"
                 )
             self.kind = "folder of " + " and ".join(sorted(kinds))
-            self.n_bytes = sum(file.stat().st_size for file in self._files)
+            self.n_bytes = sum(file.stat().st_size for file in self._files if file.exists())
         elif self.path.is_file():
             self.kind = "v1.0 archive"
             self.n_bytes = self.path.stat().st_size

@@ -273,7 +273,7 @@ def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memory
 
 def has_foreign(text: bytes | memoryview) -> bool:
     """Whether a text holds anything but the 69 characters."""
-    # `translate` deletes what is allowed: 0.5 ns a byte, where a lookup in numpy takes 3.
+    # `translate` deletes what is allowed: 0.6 ns a byte, where a lookup in numpy takes 3.
     return bool(bytes(text).translate(None, _CHARACTERS))
 
 
