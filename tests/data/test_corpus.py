@@ -242,8 +242,14 @@ def test_duplicates_are_refused(tmp_path):
     again = write_archive(tmp_path / "again.tar.gz", [(MIXED, ROW), (MIXED, ROW)])
     with pytest.raises(CorpusError, match="the same split and module"):
         prepared(tmp_path, again)
-    hub = {"numbers__gcd/test.jsonl": json_lines_of([("1", "2")])}
-    hub["numbers__gcd/test.parquet"] = parquet_of([("1", "2")])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("", ""), ("-00000-of-00001", "-00000-of-00001"), ("", "-00001-of-00002")]
+)
+def test_duplicates_of_other_kinds_are_refused(tmp_path, one, other):
+    hub = {f"numbers__gcd/test{one}.jsonl": json_lines_of([("1", "2")])}
+    hub[f"numbers__gcd/test{other}.parquet"] = parquet_of([("1", "2")])
     with pytest.raises(CorpusError, match="the same split and module"):
         prepared(tmp_path, write_folder(tmp_path / "hub", hub))
 
@@ -287,6 +293,15 @@ def test_faults_of_json_lines(tmp_path, line, message):
     assert rows_of(store)["train", "numbers__gcd", None] == pairs("x", 5) * 2
     (entry,) = store.skipped
     assert (entry["rows"], entry["first_line"]) == (1, 6)
+
+
+def test_a_link_to_nothing_is_named(tmp_path):
+    source = write_folder(tmp_path / "v1.0", texts())
+    (source / "train-easy" / "numbers__gcd.txt").symlink_to("nothing")
+    with pytest.raises(
+        CorpusError, match=r"train-easy/numbers__gcd.txt.*: cannot be read: .*No su"
+    ):
+        prepared(tmp_path, source)
 
 
 def test_faults_of_parquet(tmp_path):
@@ -367,7 +382,8 @@ def test_a_damaged_archive_is_noticed(tmp_path):
     plain = bytearray(write_archive(tmp_path / "v1.tar", texts(), compress=False).read_bytes())
     plain[1024 + 20] ^= 1  # in the name of the second member
     (tmp_path / "bad.tar").write_bytes(plain)
-    with pytest.raises(CorpusError, match="damaged or cut off"):
+    first = r"mathematics_dataset-v1.0/train-easy/arithmetic__mixed.txt \(bad checksum"
+    with pytest.raises(CorpusError, match=f"^bad.tar: the archive is .* cut off after {first}"):
         prepared(tmp_path, tmp_path / "bad.tar")
 
 

@@ -5,11 +5,14 @@ several times, which takes as long as unzipping it (0.3 s each for 70 MB), and t
 for the end of the archive. Here only its reading of a header is used.
 """
 
+import contextlib
 import re
 import tarfile
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from queue import Full, Queue
 from tarfile import BLOCKSIZE, TarInfo
 from typing import IO
 
@@ -31,19 +34,17 @@ def unzip(raw: IO[bytes]) -> Iterator[bytes]:
             yield data
             data = raw.read(_READ_BYTES)
         return
-    unzipper, is_full = None, False
-    while data or is_full:
+    unzipper = None
+    while data:
         # A gzip file may hold several, one after another, and zeros behind the last.
         unzipper = unzipper or zlib.decompressobj(wbits=31)
-        block = unzipper.decompress(data, _BLOCK_BYTES)
-        yield block
-        is_full = len(block) == _BLOCK_BYTES  # more may come out before more goes in
+        yield unzipper.decompress(data, _BLOCK_BYTES)
         data = unzipper.unconsumed_tail
         if unzipper.eof:
-            data, unzipper, is_full = unzipper.unused_data.lstrip(b"\0"), None, False
-        if not data and not is_full:
-            data = raw.read(_READ_BYTES)
-            data = data if unzipper else data.lstrip(b"\0")
+            data, unzipper = unzipper.unused_data, None
+        data = data or raw.read(_READ_BYTES)
+        if unzipper is None:
+            data = data.lstrip(b"\0")
     if unzipper is not None:
         raise EOFError("the end is missing")
 
@@ -125,3 +126,39 @@ def _fields(kind: bytes, content: bytes) -> dict[str, str]:
         fields[found[2].decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         content = content[length:]
     return fields
+
+
+def ahead(items: Iterator[bytes], depth: int = 2) -> Iterator[bytes]:
+    """The same blocks, made ahead by a thread.
+
+    Unzipping leaves Python's lock free, so that what is unzipped can be parsed meanwhile.
+    """
+    queue: Queue[bytes | BaseException | None] = Queue(depth)
+    stopped = threading.Event()
+
+    def put(entry: bytes | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(Full):
+                queue.put(entry, timeout=0.1)
+                return
+
+    def run() -> None:
+        try:
+            for item in items:
+                put(item)
+                if stopped.is_set():
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    thread = threading.Thread(target=run, name="read-ahead", daemon=True)
+    thread.start()
+    try:
+        while (entry := queue.get()) is not None:
+            if isinstance(entry, BaseException):
+                raise entry
+            yield entry
+    finally:
+        stopped.set()
+        thread.join()

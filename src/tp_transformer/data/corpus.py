@@ -33,7 +33,7 @@ from tp_transformer.data.pieces import (
     by_difficulty,
     check,
 )
-from tp_transformer.data.sources import JSON_LINES, OTHER, PARQUET, TEXT, Block, File, Source, ahead
+from tp_transformer.data.sources import JSON_LINES, OTHER, PARQUET, TEXT, Block, File, Source
 from tp_transformer.data.store import STORE_SPLITS, TRAIN, Store, open_store
 from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store
 from tp_transformer.errors import CorpusError
@@ -89,7 +89,7 @@ def prepare(
     reading = _Reading(Report(skip_errors))
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}
     with write_store(out, origin, rows_per_batch) as writer:
-        for rows in reading.rows(ahead(corpus.blocks())):
+        for rows in reading.rows(corpus.blocks()):
             writer.append(*rows.key, rows.questions, rows.answers, checked=True)
             if progress:
                 progress(rows.n_read, corpus.n_bytes)

@@ -3,20 +3,15 @@
 Each gives its files as blocks of a few megabytes. An archive is streamed and never extracted.
 """
 
-import contextlib
-import itertools
 import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from queue import Full, Queue
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from tp_transformer.data.archive import DAMAGE, read_archive, unzip, why_refused
+from tp_transformer.data.archive import DAMAGE, ahead, read_archive, unzip, why_refused
 from tp_transformer.errors import CorpusError
 
 BLOCK_BYTES = 2**22
@@ -24,8 +19,6 @@ BLOCK_ROWS = 2**16
 TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
 _KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
 _DAMAGE = (*DAMAGE, pa.ArrowException)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class Source:
                     f".jsonl files of the Hugging Face copy"
                 )
             self.kind = "folder of " + " and ".join(sorted(kinds))
-            self.n_bytes = sum(file.stat().st_size for file in self._files)
+            self.n_bytes = sum(file.stat().st_size for file in self._files if file.exists())
         elif self.path.is_file():
             self.kind = "v1.0 archive"
             self.n_bytes = self.path.stat().st_size
@@ -93,7 +86,7 @@ class Source:
         n_read, current = 0, None
         try:
             with self.path.open("rb") as raw:
-                for member, data in read_archive(unzip(raw)):
+                for member, data in read_archive(ahead(unzip(raw))):
                     if member is not current:
                         kind = _kind(PurePosixPath(member.name))
                         file = File(member.name, kind, why_refused(member))
@@ -136,39 +129,3 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
         for batch in file.iter_batches(BLOCK_ROWS, columns=names, use_threads=False):
             n_read += batch.num_rows
             yield size * n_read // n_rows, batch
-
-
-def ahead(items: Iterator[T], group: int = 4) -> Iterator[T]:
-    """The same items, made ahead by a thread, in groups since each handing over costs time.
-
-    Unzipping leaves Python's lock free, so that it and parsing run side by side.
-    """
-    queue: Queue[list[T] | BaseException] = Queue(1)
-    stopped = threading.Event()
-
-    def put(entry: list[T] | BaseException) -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(Full):
-                queue.put(entry, timeout=0.1)
-                return
-
-    def run() -> None:
-        try:
-            while made := list(itertools.islice(items, group)):
-                put(made)
-                if stopped.is_set():
-                    return
-            put([])
-        except BaseException as error:
-            put(error)
-
-    thread = threading.Thread(target=run, name="read-ahead", daemon=True)
-    thread.start()
-    try:
-        while entry := queue.get():
-            if isinstance(entry, BaseException):
-                raise entry
-            yield from entry
-    finally:
-        stopped.set()
-        thread.join()

@@ -153,6 +153,8 @@ class _SplitWriter:
         self._path = file
         self._split = split
         self._rows_per_batch = rows_per_batch
+        self._modules = pa.array(STORE_SPLITS[split])
+        self._difficulties = pa.array(DIFFICULTIES)
         self._sink = files.enter_context(pa.OSFile(str(file), "wb"))
         self._writer = ipc.new_file(self._sink, SCHEMA)
         self._summaries: dict[Key, _Summary] = {}
@@ -167,9 +169,9 @@ class _SplitWriter:
             self._key = key
         self._summaries.setdefault(key, _Summary()).add(questions, answers)
         while len(questions):
-            fits = min(len(questions), self._rows_per_batch - self._n_pending)
+            fits = self._rows_per_batch - self._n_pending
             self._pending.append((questions[:fits], answers[:fits]))
-            self._n_pending += fits
+            self._n_pending += len(self._pending[-1][0])
             questions, answers = questions[fits:], answers[fits:]
             if self._n_pending == self._rows_per_batch:
                 self.flush()
@@ -181,21 +183,13 @@ class _SplitWriter:
         module, difficulty = self._key
         n_rows = self._n_pending
         columns = [
-            self._name_column(STORE_SPLITS[self._split], module, n_rows),
-            self._name_column(DIFFICULTIES, difficulty, n_rows),
+            _name_column(self._modules, module, n_rows),
+            _name_column(self._difficulties, difficulty, n_rows),
             *(_joined(chunks) for chunks in zip(*self._pending, strict=True)),
         ]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
         self._written.append((self._key, n_rows))
         self._pending, self._n_pending = [], 0
-
-    @staticmethod
-    def _name_column(names: tuple[str, ...], name: str | None, count: int) -> pa.DictionaryArray:
-        if name is None:
-            numbers = pa.nulls(count, pa.int8())
-        else:
-            numbers = pa.array(np.full(count, names.index(name), np.int8))
-        return pa.DictionaryArray.from_arrays(numbers, pa.array(names), safe=False)
 
     def finish(self) -> dict[str, Any]:
         """Complete the file, and describe it for the manifest."""
@@ -252,9 +246,21 @@ class _Summary:
         return {
             "count": int(self.question_lengths.sum()),
             "checksum": "".join(f"{checksum:08x}" for checksum in self.checksums),
-            "question_lengths": np.trim_zeros(self.question_lengths, "b").tolist(),
-            "answer_lengths": np.trim_zeros(self.answer_lengths, "b").tolist(),
+            "question_lengths": _without_last_zeros(self.question_lengths),
+            "answer_lengths": _without_last_zeros(self.answer_lengths),
         }
+
+
+def _without_last_zeros(counts: npt.NDArray[np.int64]) -> list[int]:
+    return counts[: int(counts.nonzero()[0].max(initial=-1)) + 1].tolist()
+
+
+def _name_column(names: pa.StringArray, name: str | None, count: int) -> pa.DictionaryArray:
+    if name is None:
+        numbers = pa.nulls(count, pa.int8())
+    else:
+        numbers = pa.array(np.full(count, names.index(name).as_py(), np.int8))
+    return pa.DictionaryArray.from_arrays(numbers, names, safe=False)
 
 
 def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memoryview]:
@@ -267,7 +273,7 @@ def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memory
 
 def has_foreign(text: bytes | memoryview) -> bool:
     """Whether a text holds anything but the 69 characters."""
-    # `translate` deletes what is allowed: 0.5 ns a byte, where a lookup in numpy takes 3.
+    # `translate` deletes what is allowed: 0.6 ns a byte, where a lookup in numpy takes 3.
     return bool(bytes(text).translate(None, _CHARACTERS))
 
 
