@@ -7,7 +7,6 @@ Makes stores of synthetic rows with the published data's average lengths and ass
 padded parts. The rate and the time to open must not depend on the number of rows.
 """
 
-import os
 import statistics
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from tp_transformer.data.feed import Feed
 from tp_transformer.data.modules import DIFFICULTIES, MODULE_NAMES
@@ -72,7 +72,7 @@ def measure(folder: Path, seconds: float = 5.0) -> tuple[float, float, float]:
 
 def main(sizes: list[int]) -> None:
     """Print a line for each size."""
-    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
     print(f"{'rows':>12} {'file':>9} {'open':>9} {'1st batch':>10} {'samples/s':>12}")
     for n_rows in sizes:
         with tempfile.TemporaryDirectory() as folder:

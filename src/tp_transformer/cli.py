@@ -1,7 +1,9 @@
 """The command line: one thin verb per stage, heavy imports inside the verb."""
 
 import os
+import signal
 import sys
+import threading
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         options = _parser().parse_args(arguments)
         verb = Verb("", verbs=VERBS)
@@ -40,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("tpt: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _terminate(number: int, _frame: object) -> None:
+    """End as at Ctrl-C: what is unfinished is put away, and workers end too."""
+    raise SystemExit(128 + number)
 
 
 def _parser() -> ArgumentParser:
@@ -118,7 +127,8 @@ def _generate(options: Namespace) -> None:
     with progress("generating") as update:
         store = produce(order, options.out, open_pool, progress=update)
     print(f"{options.out}: {_rows_of(store)}")
-    print(*generated_lines(store.source), sep="\n")
+    for line in generated_lines(store.source):
+        print(line)
 
 
 def _prepare(options: Namespace) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -113,8 +114,47 @@ def test_another_order_does_not_continue_a_run(tmp_path):
     out = tmp_path / "store"
     with unfinished(out, ORDER):
         pass
-    with pytest.raises(StoreError, match=r"unfinished run with another seed \(seed 3\)"):
+    with unfinished(out, replace(ORDER, seed=9)) as folder:  # nothing had been made yet
+        Pieces(folder).add("train-easy", QUICK[0], 0, ["1"], ["1"])
+    with unfinished(out, replace(ORDER, seed=9)):
+        pass
+    with pytest.raises(StoreError, match=r"unfinished run with another seed \(seed 9\)"):
         produce.produce(replace(ORDER, seed=4), out, workers(1))
+
+
+def test_what_is_asked_for_twice_is_made_once(tmp_path, capsys):
+    out = str(tmp_path / "store")
+    twice = ["--modules", QUICK[0], QUICK[0], "--splits", "train", "train"]
+    main(["data", "generate", "--out", out, *twice, "--difficulties", "easy", "easy",
+          "--count", "3", "--workers", "1"])  # fmt: skip
+    assert capsys.readouterr().out == f"{out}: train 3\n"
+    first = Order(splits=("interpolate", "train-easy"))
+    assert first == Order(splits=("train-easy", "interpolate", "interpolate"))
+
+
+def test_a_store_that_is_there_already_is_not_made_again(made, monkeypatch):
+    monkeypatch.setattr(produce, "_generate_missing", None)  # would fail if it were called
+    before = content(made)
+    produce.produce(ORDER, made, workers(1))
+    assert content(made) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_the_process_that_started_them(tmp_path, number):
+    process = run(tmp_path / "store", "--modules", "*composed", "--workers", "2")
+    children = []
+    deadline = time.monotonic() + 60
+    while len(children) < 3:  # two workers and the tracker of their resources
+        assert time.monotonic() < deadline
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        children = [int(child) for child in listed.split()]
+        time.sleep(0.05)
+    time.sleep(2.0)  # they import what they need
+    process.send_signal(number)
+    process.wait()
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_two_processes_do_not_make_one_store(tmp_path):

@@ -11,7 +11,7 @@ import tarfile
 import threading
 import zlib
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from queue import Full, Queue
 from tarfile import BLOCKSIZE, TarInfo
 from typing import IO
@@ -21,6 +21,13 @@ _READ_BYTES = 2**18  # compressed; about four times as much comes out
 _BLOCK_BYTES = 2**22
 _MAX_HEADER = 2**20  # of the headers that only hold a long name
 _GZIP = b"\x1f\x8b"
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file begins as a gzip file or a tar archive does, or is too short to tell."""
+    with path.open("rb") as file:
+        start = file.read(BLOCKSIZE)
+    return start.startswith(_GZIP) or b"ustar" in start[257:265] or not start.strip(b"\0")
 
 
 def unzip(raw: IO[bytes]) -> Iterator[bytes]:

@@ -126,7 +126,7 @@ class _Reading:
         for block in blocks:
             if block.file is not file:
                 if block.damage:
-                    self.report.fault(block.file.name, None, block.damage, 0)
+                    self._damage(block, None)
                     continue
                 file = block.file
                 self._open(file)
@@ -134,11 +134,16 @@ class _Reading:
                 yield from self._parse(block, partial(self._parser.feed, block.data))
                 continue
             if block.damage:
-                self.report.fault(file.name, self._parser.line, block.damage, 0)
+                self._damage(block, self._parser.line)
             elif file.kind != OTHER or self._fault:
                 yield from self._parse(block, self._parser.close)
                 self._close(file)
             file = None
+
+    def _damage(self, block: Block, line: int | None) -> None:
+        if block.is_doubtful:  # what was read before may be wrong as well: nothing to skip
+            raise CorpusError(f"{block.file.name}: {block.damage}")
+        self.report.fault(block.file.name, line, block.damage or "", 0)
 
     def finish(self, path: Path) -> None:
         """Refuse a corpus that lacks parts of a file or holds nothing."""
@@ -168,7 +173,9 @@ class _Reading:
         elif file.kind == JSON_LINES:
             self._parser = JsonLinesParser(file.name, self.report)
         else:
-            self._parser = TableParser() if file.kind == PARQUET else Counter(1)
+            self._parser = (
+                TableParser(file.name, self.report) if file.kind == PARQUET else Counter(1)
+            )
 
     def _close(self, file: File) -> None:
         if self._fault:

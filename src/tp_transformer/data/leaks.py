@@ -1,7 +1,7 @@
 """Test questions that occur in training, drawn again; and repeats within training, counted."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from tp_transformer.data.permutation import key_of
 from tp_transformer.data.writer import texts_as_bytes
 
 MAX_ATTEMPTS = 20  # draws for a test question before it is kept although it occurs in training
+CHECKED_TOGETHER = 500_000  # test questions that are looked for in training at once: 100 MB
 DRAWN_HERE = 500  # so few redraws that starting workers would take longer
 
 
@@ -60,11 +61,13 @@ class Redraws:
         """For each test file, which of its questions occur in training."""
         if not tests or not self._train:
             return [np.zeros(file.count, bool) for file in tests]
-        columns = [self._pieces.questions(file) for file in tests]
-        known = self._in_training(
-            pa.chunked_array([c for column in columns for c in column.chunks])
-        )
-        return np.split(known, np.cumsum([len(column) for column in columns])[:-1])
+        known: list[npt.NDArray[np.bool_]] = []
+        for group in _groups(tests, CHECKED_TOGETHER):
+            columns = [self._pieces.questions(file) for file in group]
+            chunks = [chunk for column in columns for chunk in column.chunks]
+            found = self._in_training(pa.chunked_array(chunks))
+            known += np.split(found, np.cumsum([len(column) for column in columns])[:-1])
+        return known
 
     def _in_training(self, candidates: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
         wanted = pc.unique(candidates)
@@ -119,16 +122,26 @@ def _by_file(places: Iterable[_Place]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
+def _groups(files: Iterable[File], most: int) -> Iterator[list[File]]:
+    """Files that have no more than so many questions together, or one file."""
+    group: list[File] = []
+    for file in files:
+        if group and sum(one.count for one in group) + file.count > most:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
+
+
 def count_repeats(files: Sequence[File], pieces: Pieces) -> dict[str, int]:
     """How many training questions of each module have come before in that module."""
-    digests: dict[str, list[npt.NDArray[np.uint64]]] = {}
-    for file in files:
-        if file.split in TRAIN_SPLITS:
-            own = [_digests(questions) for questions, _ in pieces.read(file)]
-            digests.setdefault(file.module, []).extend(own)
+    train = [file for file in files if file.split in TRAIN_SPLITS]
     counts = {}
-    for module, parts in digests.items():
-        joined = np.concatenate(parts)
+    for module in dict.fromkeys(file.module for file in train):
+        own = [file for file in train if file.module == module]
+        digests = [_digests(texts[0]) for file in own for texts in pieces.read(file)]
+        joined = np.concatenate(digests)
         counts[module] = len(joined) - len(np.unique(joined))
     return {module: count for module, count in counts.items() if count}
 

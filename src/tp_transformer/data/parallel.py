@@ -6,6 +6,7 @@ a Dask cluster serve alike.
 
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
@@ -13,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any, TypeVar
 
 from tp_transformer.errors import SettingsError, UserError
@@ -84,7 +85,8 @@ def in_order(
                 if restarts > MAX_RESTARTS:
                     raise UserError(
                         f"workers were lost {restarts} times in a row "
-                        f"({type(error).__name__}): is there enough memory?"
+                        f"({type(error).__name__}): is there enough memory? In a script of your "
+                        f"own the call must stand under `if __name__ == '__main__':`"
                     ) from error
             finally:
                 for _, future in waiting:
@@ -154,6 +156,15 @@ def _start_worker() -> None:
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot tell its workers; they notice."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager

@@ -6,10 +6,13 @@ run that was killed goes on where it stopped.
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -21,6 +24,7 @@ from tp_transformer.data.modules import (
     SPLITS,
     TRAIN_SPLITS,
     match_modules,
+    modules_of,
 )
 from tp_transformer.data.store import TRAIN, rank
 from tp_transformer.errors import SettingsError, StoreError
@@ -39,6 +43,12 @@ class Order:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for split in self.splits:
+            modules_of(split)  # refuses one that does not exist
+        # Each once and in the dataset's order: what is asked for twice is still wanted once.
+        ordered = tuple(split for split in SPLITS if split in self.splits)
+        object.__setattr__(self, "splits", ordered)
+        object.__setattr__(self, "modules", tuple(dict.fromkeys(self.modules)))
         if self.count < 1 or (self.test_count is not None and self.test_count < 1):
             raise SettingsError("counts must be at least 1")
         if not self.files():
@@ -46,6 +56,14 @@ class Order:
                 f"no module of {', '.join(self.splits) or 'no split'} matches "
                 f"{', '.join(self.modules)}: most modules have no extrapolation"
             )
+
+    def describe(self) -> dict[str, Any]:
+        """What decides the text of the questions, as JSON holds it."""
+        names = ("mathematics_dataset", "numpy", "sympy")
+        versions = {name: version(name) for name in names}
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        described = {**asdict(self), "versions": {**versions, "python": python}}
+        return cast(dict[str, Any], json.loads(json.dumps(described)))
 
     def files(self) -> "list[File]":
         """The files of the dataset to generate, in the order of the store."""
@@ -80,7 +98,8 @@ def unfinished(path: Path, order: Order) -> Iterator[Path]:
     """The folder in which the pieces of a store gather; held by one process at a time."""
     folder = path.resolve().parent / f".{path.resolve().name}.generating"
     folder.mkdir(parents=True, exist_ok=True)
-    held = lock(folder)
+    (folder / "lock").touch()
+    held = lock(folder / "lock")
     if held is None:
         raise StoreError(f"another process is generating {path}")
     try:
@@ -91,8 +110,8 @@ def unfinished(path: Path, order: Order) -> Iterator[Path]:
 
 
 def _refuse_another_order(file: Path, order: Order) -> None:
-    wanted = json.loads(json.dumps(asdict(order)))
-    if not file.exists():
+    wanted = order.describe()
+    if not any(file.parent.glob("*.arrow")):  # nothing has been made for any order yet
         with whole(file) as made:
             made.write_text(json.dumps(wanted), "utf-8")
     begun = json.loads(file.read_text("utf-8"))

@@ -156,16 +156,24 @@ class JsonLinesParser:
     def __init__(self, name: str, report: Report) -> None:
         self.name, self.report, self.line = name, report, 1
         self._rest = b""
+        self._in_long_line = False
 
     def feed(self, block: bytes) -> Piece | None:
         """Take the file's next block; give the rows of the lines that are complete."""
         data = self._rest + block
+        if self._in_long_line:
+            end = data.find(b"\n") + 1
+            if not end:
+                return None
+            data, self._in_long_line = data[end:], False
+            self.line += 1
         cut = data.rfind(b"\n") + 1
         self._rest = data[cut:]
+        piece = self._parse(data[:cut]) if cut else None
         if len(self._rest) > _MAX_LINE:
             self.report.fault(self.name, self.line, f"a line of more than {_MAX_LINE:,} bytes", 1)
-            self._rest = b""
-        return self._parse(data[:cut]) if cut else None
+            self._rest, self._in_long_line = b"", True
+        return piece
 
     def close(self) -> Piece | None:
         """The last row, if it lacked the end of its line."""
@@ -205,14 +213,30 @@ class JsonLinesParser:
 class TableParser:
     """Record batches of a Parquet file with the columns `question` and `answer`."""
 
-    def __init__(self) -> None:
-        self.line = 1
+    def __init__(self, name: str, report: Report) -> None:
+        self.name, self.report, self.line = name, report, 1
 
     def feed(self, block: pa.RecordBatch) -> Piece | None:
         """The rows of a record batch."""
+        table = pa.Table.from_batches([block])
         lines = np.arange(self.line, self.line + block.num_rows)
+        try:
+            piece = _piece_of(table, lines)
+        except pa.ArrowInvalid:
+            good = np.array([self._is_text(table.slice(row, 1), row) for row in range(len(lines))])
+            piece = _piece_of(table.filter(pa.array(good)), lines[good])
         self.line += block.num_rows
-        return _piece_of(pa.Table.from_batches([block]), lines)
+        return piece
+
+    def _is_text(self, row: pa.Table, number: int) -> bool:
+        """Whether a row holds texts; if not, that is reported."""
+        try:
+            for name in row.column_names:
+                row.column(name).cast(pa.string())
+        except pa.ArrowInvalid:
+            self.report.fault(self.name, self.line + number, "bytes that are not text", 1)
+            return False
+        return True
 
     def close(self) -> Piece | None:
         """Nothing is ever left over."""
@@ -330,14 +354,15 @@ def unwrap(texts: pa.StringArray) -> pa.StringArray:
     def at(places: Places) -> Bytes:
         return data[np.clip(places, 0, len(data) - 1)]
 
+    # Only what ends in an escaped newline: `b'x'` alone is made of the 69 characters, and so might
+    # be a question.
     quote = at(starts + 1)
-    wrapped = (ends - starts >= 3) & (at(starts) == ord("b")) & (at(ends - 1) == quote)
+    wrapped = (ends - starts >= 5) & (at(starts) == ord("b")) & (at(ends - 1) == quote)
     wrapped &= (quote == ord("'")) | (quote == ord('"'))
-    starts, ends = starts + 2 * wrapped, ends - wrapped
-    escaped = wrapped & (ends - starts >= 2)
-    escaped &= (at(ends - 2) == ord("\\")) & (at(ends - 1) == ord("n"))
+    wrapped &= (at(ends - 3) == ord("\\")) & (at(ends - 2) == ord("n"))
+    starts, ends = starts + 2 * wrapped, ends - 3 * wrapped
     bare = ~wrapped & (ends > starts) & (at(ends - 1) == ord("\n"))
-    bare_texts = cut_out(view, starts, ends - 2 * escaped - bare)
+    bare_texts = cut_out(view, starts, ends - bare)
     return _unescape(bare_texts, texts) if b"\\" in bytes(view) else bare_texts
 
 

@@ -9,15 +9,16 @@ the number of workers or on interruptions.
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from tp_transformer.data.deepmind import generator
 from tp_transformer.data.generate import CHUNK, Chunk, Questions, generate_chunks
 from tp_transformer.data.leaks import Redraws, count_repeats
 from tp_transformer.data.modules import TRAIN_SPLITS
 from tp_transformer.data.parallel import OpenPool
 from tp_transformer.data.partial import File, Order, Pieces, unfinished
-from tp_transformer.data.store import Store, open_store
+from tp_transformer.data.store import Store, is_store, open_store
 from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
 from tp_transformer.errors import StoreError
 
@@ -33,7 +34,10 @@ def produce(
     """Generate what is ordered into the store `out`, going on with what a killed run has left."""
     path = Path(out)
     refuse_other(path)
-    files = order.files()
+    generator()  # says so if the extra is not installed
+    files, described = order.files(), order.describe()
+    if is_store(path) and _is_made(path, described):
+        return open_store(path)
     try:
         with unfinished(path, order) as folder:
             pieces = Pieces(folder)
@@ -41,7 +45,7 @@ def produce(
             redraws = Redraws(files, pieces, order.seed, open_pool)
             source = {
                 "kind": "generated",
-                **asdict(order),
+                **described,
                 "redrawn": redraws.counts(),
                 "still_in_training": redraws.still_in_training(),
                 "training_repeats": count_repeats(files, pieces),
@@ -53,6 +57,15 @@ def produce(
     except OSError as error:
         raise StoreError(f"cannot generate {path}: {error}") from error
     return open_store(path)
+
+
+def _is_made(path: Path, described: dict[str, Any]) -> bool:
+    """Whether the very store that is ordered is there already."""
+    try:
+        source = open_store(path).source
+    except StoreError:
+        return False
+    return all(source.get(name) == value for name, value in described.items())
 
 
 def _generate_missing(

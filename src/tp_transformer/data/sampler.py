@@ -17,7 +17,7 @@ from tp_transformer.settings import nearest
 
 Rows = npt.NDArray[np.int64]
 
-BLOCK = 2**16  # places among which a mixture is exact: weights are rounded to one in so many
+BLOCK = 2**12  # places among which a mixture is exact: weights are rounded to one in so many
 
 
 class RowRange(Protocol):
@@ -64,12 +64,12 @@ class _Mixture:
 
     def rows(self, place: Rows) -> Rows:
         """Give each place a module, and that module its next row."""
-        block, number = np.divmod(place, BLOCK)
-        number = permute(number, BLOCK, key_of(self.seed, block, 1))
-        ends = np.cumsum(self.quotas)
-        module = np.searchsorted(ends, number, side="right")
-        # The how manieth of its module this place is, over all blocks so far.
-        turn = block * self.quotas[module] + number - (ends - self.quotas)[module]
+        blocks, number = np.divmod(place, BLOCK)
+        module, turn = np.empty_like(place), np.empty_like(place)
+        for block in np.unique(blocks):
+            here = blocks == block
+            modules, turns = self._block(int(block))
+            module[here], turn[here] = modules[number[here]], turns[number[here]]
         sizes = np.array([len(pool) for pool in self.pools])[module]
         epoch, number = np.divmod(turn, sizes)
         number = permute(number, sizes, key_of(self.seed, epoch, module, 2))
@@ -77,6 +77,19 @@ class _Mixture:
         for present in np.unique(module):
             rows[module == present] = self.pools[present].rows(number[module == present])
         return rows
+
+    def _block(self, block: int) -> tuple[Rows, Rows]:
+        """The module at each place of a block, and the how manieth of that module it is there.
+
+        Counted over all blocks so far, of which each has exactly the module's quota.
+        """
+        shuffled = permute(np.arange(BLOCK), BLOCK, key_of(self.seed, block, 1))
+        module = np.searchsorted(np.cumsum(self.quotas), shuffled, side="right")
+        turn = np.empty_like(module)
+        by_module = np.argsort(module, kind="stable")
+        first = np.cumsum(self.quotas) - self.quotas
+        turn[by_module] = np.arange(BLOCK) - first[module[by_module]]
+        return module, block * self.quotas[module] + turn
 
 
 class Sampler:

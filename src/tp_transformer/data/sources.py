@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from tp_transformer.data.archive import DAMAGE, ahead, read_archive, unzip, why_refused
+from tp_transformer.data.archive import DAMAGE, ahead, is_archive, read_archive, unzip, why_refused
 from tp_transformer.errors import CorpusError
 
 BLOCK_BYTES = 2**22
@@ -38,6 +38,7 @@ class Block:
     data: bytes | memoryview | pa.RecordBatch | None  # None: the file has ended
     n_read: int
     damage: str | None = None  # why nothing more can be read of the file, or of the archive
+    is_doubtful: bool = False  # whether what came before it may be wrong too
 
 
 class Source:
@@ -47,7 +48,7 @@ class Source:
         self.path = Path(path)
         if self.path.is_dir():
             self._files = _list_folder(self.path)
-            kinds = {_kind(file) for file in self._files} - {OTHER}
+            kinds = {_kind(file.relative_to(self.path)) for file in self._files} - {OTHER}
             if not kinds:
                 raise CorpusError(
                     f"{self.path} holds no questions: neither .txt files of v1.0 nor .parquet or "
@@ -56,6 +57,8 @@ class Source:
             self.kind = "folder of " + " and ".join(sorted(kinds))
             self.n_bytes = sum(file.stat().st_size for file in self._files if file.exists())
         elif self.path.is_file():
+            if not is_archive(self.path):
+                raise CorpusError(f"{self.path} is neither a .tar.gz nor a folder")
             self.kind = "v1.0 archive"
             self.n_bytes = self.path.stat().st_size
         else:
@@ -69,7 +72,7 @@ class Source:
         n_before = 0
         for path in self._files:
             name = path.relative_to(self.path).as_posix()
-            file = File(name, _kind(path))
+            file = File(name, _kind(PurePosixPath(name)))
             try:
                 if file.kind != OTHER:
                     reader = _read_parquet if file.kind == PARQUET else _read_bytes
@@ -97,18 +100,28 @@ class Source:
                     if data is None:
                         file, where = File(self.path.name, OTHER), f"after {member.name}"
         except _DAMAGE as error:
-            damage = f"the archive is damaged or cut off {where} ({error})"
-            yield Block(file, None, n_read, damage)
+            # What is cut off is right up to there. What is damaged was perhaps damaged before it
+            # was noticed: gzip's checksum comes last.
+            cut_off = isinstance(error, EOFError)
+            damage = f"the archive is {'cut off' if cut_off else 'damaged'} {where} ({error})"
+            yield Block(file, None, n_read, damage, is_doubtful=not cut_off)
 
 
 def _kind(path: PurePosixPath | Path) -> str:
-    return OTHER if path.name.startswith(".") else _KINDS.get(path.suffix, OTHER)
+    is_hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+    return OTHER if is_hidden else _KINDS.get(path.suffix, OTHER)
 
 
 def _list_folder(folder: Path) -> list[Path]:
-    found = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    """Every file; links are followed, of which the cache of the Hugging Face hub is made."""
+    found, seen = [], set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:
+            folders.clear()  # a link that leads back
+            continue
+        seen.add(real)
+        folders.sort()
         found += [Path(parent) / name for name in sorted(names)]
     return found
 

@@ -200,6 +200,10 @@ class _SplitWriter:
         order = sorted(range(len(ranks)), key=ranks.__getitem__)
         if order != list(range(len(order))):
             _reorder_batches(self._path, order)
+            with ipc.open_file(self._path) as file:  # as others read it
+                sizes = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
+            if sizes != [self._written[i][1] for i in order]:
+                raise RuntimeError(f"{self._path} does not list its batches in the new order")
         segments: list[dict[str, Any]] = []
         start = 0
         for key in sorted(self._summaries, key=lambda key: rank(self._split, *key)):
