@@ -104,17 +104,18 @@ def render(summary: Values, console: Console) -> None:
     """Draw a summary, as wide as the terminal."""
     source = summary["source"]
     origin = ", ".join(str(source[key]) for key in ("kind", "name") if key in source)
+    origin = f"from {origin}" if "seed" not in source else f"{origin} with seed {source['seed']}"
     sizes = " · ".join(
         f"{name} [bold]{split['rows']:,}[/]" for name, split in summary["splits"].items()
     )
     n_bytes = sum(split["bytes"] for split in summary["splits"].values())
-    heading = f"  {n_bytes / 2**20:,.0f} MiB from {origin}"
+    heading = f"  {n_bytes / 2**20:,.1f} MiB {origin}"
     console.print(Text.assemble((summary["path"], "bold"), heading))
     console.print(sizes, end="\n\n")
     console.print(_counts(summary["splits"], console.width))
     console.print(_lengths(summary["splits"], console.width))
     console.print(_questions(summary["samples"]))
-    for line in skipped_lines(summary["skipped"]):
+    for line in [*generated_lines(source), *skipped_lines(summary["skipped"])]:
         console.print(Text(line, style="yellow"))
 
 
