@@ -8,6 +8,7 @@ import pytest
 
 import tp_transformer
 from tp_transformer import cli
+from tp_transformer.data.leaks import MAX_ATTEMPTS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -57,6 +58,14 @@ def test_its_links_lead_somewhere():
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]:
         for link in re.findall(r"\]\(([^)]+)\)", document.read_text("utf-8")):
             assert link.startswith("https://") or (document.parent / link).exists(), link
+
+
+def test_the_documents_numbers_are_the_codes():
+    text = (ROOT / "docs" / "data.md").read_text("utf-8")
+    assert f"up to {MAX_ATTEMPTS} times" in text
+    text = (ROOT / "docs" / "model.md").read_text("utf-8")
+    assert f"up to {tp_transformer.TransformerConfig().n_positions} of them" in text
+    assert f"{len(tp_transformer.Vocabulary())} symbols" in text
 
 
 def test_the_version_is_stated_once_more_only_in_the_citation():

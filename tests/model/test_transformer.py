@@ -345,8 +345,11 @@ def test_dropout_acts_in_training_only_and_everywhere(binding):
 
 def test_the_output_of_every_sub_layer_is_dropped():
     """With dropout of all but certain, a cell hands on little but its normalised input."""
-    cell = DecoderCell(8, 16, 2, binding="hadamard", rank=None, dropout=1.0 - 1e-9).train()
+    options = {"binding": "hadamard", "rank": None, "dropout": 1.0 - 1e-9}
     state, memory = torch.randn(1, 3, 8), torch.randn(1, 4, 8)
+    cell = EncoderCell(8, 16, 2, **options).train()
+    torch.testing.assert_close(cell(state, None), cell.output_norm(state))
+    cell = DecoderCell(8, 16, 2, **options).train()
     found = cell(state, None, cell.cross_attention.remember(memory), None)
     torch.testing.assert_close(found, cell.output_norm(state))
 
