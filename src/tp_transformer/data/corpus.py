@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -37,9 +36,8 @@ from tp_transformer.data.sources import JSON_LINES, OTHER, PARQUET, TEXT, Block,
 from tp_transformer.data.store import STORE_SPLITS, TRAIN, Store, open_store
 from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store
 from tp_transformer.errors import CorpusError
+from tp_transformer.progress import Update
 from tp_transformer.settings import nearest
-
-Progress: TypeAlias = Callable[[int, int], None]  # bytes read, bytes in all
 
 # The splits of the Hugging Face copy, and those that our exports add: the store's split and
 # difficulty.
@@ -80,7 +78,7 @@ def prepare(
     out: str | Path,
     *,
     skip_errors: bool = False,
-    progress: Progress | None = None,
+    progress: Update | None = None,
     rows_per_batch: int = ROWS_PER_BATCH,
 ) -> Store:
     """Read a corpus into the store `out`; what was left out stands in the store's `skipped`."""

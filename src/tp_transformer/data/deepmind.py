@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.modules import (
+    AREAS,
     EXTRAPOLATE,
     INTERPOLATE,
     MAX_ANSWER,
@@ -45,9 +46,8 @@ from tp_transformer.errors import UserError
 MAX_REDRAWS = 20_000
 
 _PACKAGE = "mathematics_dataset"
-_AREAS = "algebra arithmetic calculus comparison measurement numbers polynomials probability"
 _FILES = (
-    *(f"modules.{area}" for area in _AREAS.split()),
+    *(f"modules.{area}" for area in AREAS),
     *(f"sample.{name}" for name in ("arithmetic", "linear_system", "number", "ops", "polynomials")),
     *(f"util.{name}" for name in ("combinatorics", "composition", "display", "probability")),
 )
@@ -109,7 +109,7 @@ class Generator:
     def make_samplers(self) -> dict[tuple[str, str], Sampler]:
         """DeepMind's function for each (split, module), bound to its difficulty."""
         samplers = {}
-        for area in _AREAS.split():
+        for area in AREAS:
             file: Any = self.files[f"modules.{area}"]
             by_split = {INTERPOLATE: file.test(), EXTRAPOLATE: file.test_extra()}
             for level, split in enumerate(TRAIN_SPLITS):

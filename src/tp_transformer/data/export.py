@@ -6,7 +6,7 @@ first and takes its name when it is complete.
 
 import gzip
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.data.store import TRAIN, Segment, Split, Store
 from tp_transformer.data.writer import texts_as_bytes
 from tp_transformer.errors import StoreError
+from tp_transformer.progress import Update
 
 FORMATS = ("v1.0", "parquet", "jsonl")
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
@@ -27,7 +28,6 @@ _ROOT = "mathematics_dataset-v1.0"
 _ROWS_PER_GROUP = 2**16
 _GZIP_LEVEL = 6  # over a third of the time of the default of 9, for 3% more bytes
 
-Progress: TypeAlias = Callable[[int, int], None]  # rows written, rows in all
 Chosen: TypeAlias = list[tuple[Split, Segment]]
 
 
@@ -37,7 +37,7 @@ def export(
     *,
     format: str,  # noqa: A002
     modules: str | list[str] = "*",
-    progress: Progress | None = None,
+    progress: Update | None = None,
 ) -> int:
     """Write a store, or some modules of it, in another format; gives the number of rows.
 
@@ -68,7 +68,7 @@ def export(
 class _Counted:
     """Counts the rows that pass, for the progress bar."""
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
+    def __init__(self, total: int, progress: Update | None) -> None:
         self.total, self._progress, self._done = total, progress, 0
 
     def batches(self, split: Split, segment: Segment) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ the number of workers or on interruptions.
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from tp_transformer.data.partial import File, Order, Pieces, unfinished
 from tp_transformer.data.store import Store, is_store, open_store
 from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
 from tp_transformer.errors import StoreError
+from tp_transformer.progress import Update
 
 PIECE_ROWS = 20_000
 PIECE_SECONDS = 20.0  # what a killed run loses at most
-
-Update = Callable[[int, int], None]  # how much is done, and of how much
 
 
 def produce(
