@@ -1,11 +1,27 @@
 """The batches of a store, step by step."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from tp_transformer.data.batch import Batch, cut
 from tp_transformer.data.sampler import Sampler
 from tp_transformer.data.store import Split
 from tp_transformer.data.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedConfig:
+    """What to train on.
+
+    Attributes:
+        batch_size: samples in a batch, over all ranks
+        modules: names of modules, or patterns such as arithmetic__*
+        weights: shares of the modules in every batch; absent means by their numbers of rows
+    """
+
+    batch_size: int = 1024
+    modules: tuple[str, ...] = ("*",)
+    weights: dict[str, float] | None = None
 
 
 class Feed:

@@ -5,8 +5,10 @@ all positions of a known target at once (`decode`), or one symbol at a time (`be
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -94,9 +96,14 @@ class Model(Traced, Generic[Config, Memory, State]):
         """The scores after each position of `target`, given `source`; both are padded ids."""
         return self.decode(target, self.encode(source))
 
-    def loss(self, batch: Batch) -> Loss:
-        """The loss of a batch's answers under teacher forcing."""
-        return token_loss(self(batch.source, batch.target_input), batch)
+    def loss(self, batch: Batch | Sequence[Batch], *, label_smoothing: float = 0.0) -> Loss:
+        """The loss of a batch's answers under teacher forcing; of its parts, if it was cut."""
+        parts = [batch] if isinstance(batch, Batch) else batch
+        losses = (
+            token_loss(self(part.source, part.target_input), part, label_smoothing)
+            for part in parts
+        )
+        return reduce(add, losses)
 
     def solve(self, questions: Iterable[str], *, max_length: int = 30) -> list[str]:
         """Answer questions, with at most `max_length` characters each.

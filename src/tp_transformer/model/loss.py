@@ -18,14 +18,22 @@ class Loss:
 
     total: Tensor
     n_tokens: Tensor
+    n_right: Tensor  # answers of which every symbol is the likeliest one, as greedy decoding's
 
     @property
     def mean(self) -> Tensor:
         """The loss per symbol, which the paper's models are trained on."""
         return self.total / self.n_tokens
 
+    def __add__(self, other: "Loss") -> "Loss":
+        return Loss(
+            self.total + other.total,
+            self.n_tokens + other.n_tokens,
+            self.n_right + other.n_right,
+        )
 
-def token_loss(logits: Tensor, batch: Batch) -> Loss:
+
+def token_loss(logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
     """The loss of `logits` (batch, target, n_vocab) for the symbols that should come next."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(
@@ -33,5 +41,7 @@ def token_loss(logits: Tensor, batch: Batch) -> Loss:
         batch.target_output.flatten(),
         ignore_index=batch.pad,
         reduction="sum",
+        label_smoothing=label_smoothing,
     )
-    return Loss(total, batch.target_mask.sum())
+    wrong = (logits.argmax(dim=-1) != batch.target_output) & batch.target_mask
+    return Loss(total, batch.target_mask.sum(), len(batch) - wrong.any(dim=1).sum())

@@ -1,0 +1,1 @@
+"""Training: the optimizer, the loop, checkpoints, the run folder."""
