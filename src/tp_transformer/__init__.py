@@ -42,6 +42,8 @@ it in this list:
     model/recurrent.py      the LSTM baseline of Saxton et al.
     model/family.py         build a preset, load a folder
     training/optim.py       the optimizer; schedules as pure functions of the step
+    training/display.py     what a run shows: a live panel in a terminal, lines elsewhere
+    training/metrics.py     what a run records: metrics.jsonl, a log, TensorBoard
     training/loop.py        the loop: from a batch to a step
     training/run.py         the settings of a run, and the folder that explains it
     interop/pickles.py      other people's pickles, read without running what they bring along
