@@ -35,6 +35,11 @@ class Ranks:
         """Whether this is the rank that writes files."""
         return self.rank == 0
 
+    @property
+    def wide(self) -> torch.dtype:
+        """The type for sums: float64, which Apple's GPUs do not have."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of the ranks' tensors, in place."""
         return self._reduced(tensor, dist.ReduceOp.SUM)
