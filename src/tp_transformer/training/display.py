@@ -53,12 +53,9 @@ def number(value: float | None) -> str:
 
 
 def share(value: float, digits: int = 0) -> str:
-    """A share of one as a percentage, where only all is 100% and only nothing is 0%."""
-    text = f"{value:.{digits}%}"
-    smallest = 10.0**-digits
-    if value < 1.0 and float(text[:-1]) >= 100.0:
-        return f"{100.0 - smallest:.{digits}f}%"
-    return text
+    """A share of one as a percentage; only all of it is 100%."""
+    almost = 1.0 - 10.0 ** -(digits + 2)
+    return f"{min(value, almost) if value < 1.0 else value:.{digits}%}"
 
 
 def duration(seconds: float) -> str:
@@ -134,14 +131,12 @@ class Panel(Display):
     def __init__(self, title: str, console: Console) -> None:
         self._title = title
         self._console = console
-        self._live = Live(
-            get_renderable=self.render, console=console, refresh_per_second=2, transient=False
-        )
         self._train: Record | None = None
         self._shown_at = 0.0
         self._validation: Record | None = None
         self._best: Record | None = None
         self._losses: list[float] = []
+        self._live = Live(get_renderable=self.render, console=console, refresh_per_second=2)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -207,12 +202,12 @@ class Panel(Display):
             ProgressBar(total=1.0, completed=progress),
             share(progress),
             f"step {self._train['step']:,}",
-            self._time_left(self._train),
+            self._time(self._train),
         )
         return row
 
-    def _time_left(self, record: Record) -> str:
-        if record["time_left"] is None:
+    def _time(self, record: Record) -> str:
+        if record["time_left"] is None or record["progress"] >= 1.0:
             return f"after {duration(record['elapsed'])}"
         passed = time.monotonic() - self._shown_at
         return f"{duration(record['time_left'] - passed)} left"
@@ -224,10 +219,11 @@ class Panel(Display):
         parts = []
         if self._train is not None:
             parts.append(f"training {share(self._train['exact_match'], 1)}")
-        for name, record in (("held out", self._validation), ("best", self._best)):
-            if record is not None:
-                value = share(record["exact_match"], 1)
-                parts.append(f"{name} {value} (step {record['step']:,})")
+        if self._validation is not None:
+            parts.append(f"held-out {share(self._validation['exact_match'], 1)}")
+        if self._best is not None:
+            best = share(self._best["exact_match"], 1)
+            parts.append(f"best {best} (step {self._best['step']:,})")
         return "   ".join(parts) or "not yet"
 
     def _speed_row(self, record: Record) -> str:
