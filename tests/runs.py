@@ -21,7 +21,9 @@ from tp_transformer.settings import run_values
 from tp_transformer.training.run import RunConfig, run_config
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tp_transformer.cli", "tp_transformer.training.run", "torch._dynamo"])
+PROCESSES.set_forkserver_preload(
+    ["tp_transformer.cli", "tp_transformer.training.run", "torch._dynamo"]
+)
 
 SETTINGS = {
     "model.d_model": 16,
@@ -156,5 +158,7 @@ def assert_same_run(run, other):
     states = [json.loads((one / "last" / "state.json").read_text()) for one in (run, other)]
     for state in states:
         del state["elapsed"], state["hash"], state["files"]["training.safetensors"]
-        state["window"] = {k: v for k, v in state["window"].items() if k not in {"seconds", "waited"}}
+        state["window"] = {
+            k: v for k, v in state["window"].items() if k not in {"seconds", "waited"}
+        }
     assert states[0] == states[1]
