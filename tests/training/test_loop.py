@@ -154,7 +154,7 @@ def test_a_validation_is_what_the_saved_model_scores_on_the_held_out_questions(s
         assert best["loss"] == pytest.approx(model.loss(batch).mean.item(), rel=1e-5)
 
 
-def test_patience(store, tmp_path, monkeypatch):
+def test_patience(store, tmp_path):
     settings = config(
         optim__learning_rate=1e-30, validation__every=3, training__patience=2, model__dropout=0.0
     )
@@ -170,7 +170,8 @@ def test_a_run_ends_by_epochs_and_by_time(store, tmp_path):
         training__steps=None, training__budget="1s", optim__schedule="cosine", training__log_every=1
     )
     assert train(by_time, store, tmp_path / "time", quiet=True).step > 0
-    lines = [json.loads(line) for line in (tmp_path / "time" / "metrics.jsonl").open()]
+    text = (tmp_path / "time" / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
     lines = [line for line in lines if line["kind"] == "train"]
     assert 1.0 <= lines[-1]["elapsed"] < 30
     assert lines[-1]["learning_rate"] < lines[0]["learning_rate"]

@@ -1,6 +1,7 @@
 """The run folder: begun, gone on with, refused."""
 
 import json
+import os
 import re
 import shutil
 
@@ -8,7 +9,7 @@ import pytest
 
 import tp_transformer
 from runs import command, config, make_store, options
-from tp_transformer import train
+from tp_transformer import atomic, train
 from tp_transformer.cli import main
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.settings import read
@@ -72,7 +73,7 @@ def test_other_settings_are_refused_by_name(capsys, run):
     assert err.count("\n") == 1
     code, _, err = tpt(capsys, "train", "--run", str(run), "--budget", "2h")
     assert code == 2
-    assert "training.budget is null" in err
+    assert "training.budget is absent" in err
 
 
 def test_other_data_are_refused(run, tmp_path):
@@ -98,14 +99,10 @@ def test_a_folder_that_holds_something_else_is_refused(store, tmp_path):
 
 
 def test_two_processes_on_one_run(run):
-    from tp_transformer import atomic
-
     held = atomic.lock(run / LOCK)
     assert held is not None
     with pytest.raises(FolderError, match="another process is training"):
         train(None, None, run)
-    import os
-
     os.close(held)
     assert train(None, None, run).was_finished
 
@@ -113,10 +110,10 @@ def test_two_processes_on_one_run(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "nothing"], "there is no store nothing"),
+        (["--data", "nothing"], "nothing; `tpt data prepare`"),
         (["--config", "nonsense"], "there is no preset 'nonsense'"),
         (["--budget", "soon"], "'soon' is no length of time"),
-        (["--training.stesp=3"], "there is no option --training.stesp"),
+        (["--training.stesp=3"], "'stesp' (did you mean 'steps'?)"),
         (["--optim.learning_rate=-1"], "learning_rate must be above 0"),
         (["--device", "cuda"], "cuda is not available"),
         (["--data.batch_size=many"], "data.batch_size must be a whole number"),
@@ -140,16 +137,16 @@ def test_settings_belong_to_verbs_that_take_them(capsys):
 
 
 def test_load_takes_the_best_or_else_the_last(run):
-    def weights():
-        return tp_transformer.load(run).state_dict()["embedding.symbols.weight"]
+    def weights(folder):
+        return tp_transformer.load(folder).state_dict()["embedding.symbols.weight"]
 
-    assert weights().equal(
-        tp_transformer.load(run / "best").state_dict()["embedding.symbols.weight"]
-    )
+    (run / "last").unlink()
+    (run / "last").symlink_to("checkpoints/step-00000027")
+    best, last = weights(run / "best"), weights(run / "last")
+    assert not best.equal(last)
+    assert weights(run).equal(best)
     shutil.rmtree(run / "best")
-    assert weights().equal(
-        tp_transformer.load(run / "last").state_dict()["embedding.symbols.weight"]
-    )
+    assert weights(run).equal(last)
     (run / "last").unlink()
     with pytest.raises(FolderError, match="has no checkpoint yet"):
         tp_transformer.load(run)
