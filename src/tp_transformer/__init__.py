@@ -32,6 +32,7 @@ it in this list:
     data/feed.py            the batches of a store, step by step
     model/trace.py          named points that record or replace a tensor on request
     model/binding.py        how a filler and a role become one vector: one class per binding
+    model/grouped.py        attention within the rows of a packed batch
     model/attention.py      TP-attention beside its equations; the drop-in for torch's
     model/layers.py         cells, feed-forward, embedding
     model/loss.py           token-summed loss and counts
