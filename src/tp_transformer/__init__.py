@@ -42,6 +42,7 @@ it in this list:
     model/transformer.py    the Transformer and the TP-Transformer
     model/recurrent.py      the LSTM baseline of Saxton et al.
     model/family.py         build a preset, load a folder
+    training/allocator.py   memory that is freed stays with the process
     training/optim.py       the optimizer; schedules as pure functions of the step
     training/loop.py        the loop: from a batch to a step
     training/run.py         the settings of a run, and the folder that explains it
