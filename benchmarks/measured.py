@@ -29,7 +29,7 @@ def described(found: dict[str, str]) -> str:
 
 
 def has_bfloat16() -> bool:
-    """Whether the processor multiplies in bfloat16; without, it is ten times slower than float32."""
+    """Whether the processor multiplies in bfloat16; others take ten times as long as in float32."""
     asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return asked is not None and bool(asked())
 

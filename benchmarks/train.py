@@ -8,8 +8,8 @@ For each preset (with its batch size), precision (bfloat16 only where the proces
 asked for) and binding: samples and symbols (padding not
 counted) per second, and the share of the machine's peak in matrix products, which is measured in
 the same run. All take one step on the same random batch over all modules, in turn, then all on the
-next one, so that a busy moment hits them alike; what is compared is the median of the ratios. A step
-is all that training does: divide the batch, forward, backward, clip, Adam.
+next one, so that a busy moment hits them alike; what is compared is the median of the ratios. A
+step is all that training does: divide the batch, forward, backward, clip, Adam.
 
 The peer is `torch.nn.Transformer` of the same size in float32 on the padded batch: what one would
 write without this project. Writes a dated JSON and Markdown file.
@@ -225,7 +225,7 @@ def table(entry: str, results: list[dict[str, Any]]) -> str:
     lines = [
         f"## {preset}, batches of {batch_size}",
         "",
-        "| model or binding | precision | parameters | samples/s | symbols/s | of the peak | times torch |",
+        "| model or binding | precision | parameters | samples/s | symbols/s | of peak | times torch |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for one in results:
@@ -244,9 +244,10 @@ def report(result: dict[str, Any]) -> str:
     )
     head = f"""# Training speed, {result["date"]}
 
-{measured.described(result["machine"])}; {result["threads"]} threads. Peak of matrix products: {peaks}.
-{result["batches"]} random batches over all modules, each by all in turn; "times torch" is the median of
-the ratios to `torch.nn.Transformer` of the same size, padded, in float32.
+{measured.described(result["machine"])}; {result["threads"]} threads.
+Peak of matrix products: {peaks}.
+{result["batches"]} random batches over all modules, each by all in turn; "times torch" is the median
+of the ratios to `torch.nn.Transformer` of the same size, padded, in float32.
 """
     tables = [table(entry, results) for entry, results in result["sizes"].items()]
     return "\n".join([head, *tables])

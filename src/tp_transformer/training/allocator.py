@@ -20,4 +20,5 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, 64 * 2**20))
-    return all([mallopt(number, value) == 1 for number, value in settings])
+    taken = [mallopt(number, value) == 1 for number, value in settings]
+    return all(taken)
