@@ -1,12 +1,15 @@
 """Settings from YAML: presets, files, unknown keys."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tp_transformer import settings
 from tp_transformer.errors import SettingsError
+from tp_transformer.training.run import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +82,152 @@ def test_files_that_are_not_settings_are_refused_in_one_line(tmp_path, content, 
         settings.read(file)
     assert "mine.yaml" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    size: int = 3
+    width: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    budget: str | None = None
+    names: tuple[str, ...] = ("*",)
+    shares: dict[str, float] | None = None
+    binding: Literal["none", "some"] = "some"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    stage: Stage | Other
+    work: Work
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("stage: {size: 4, rate: 1e-3}\n")
+    return path
+
+
+def run_values(file, *overrides):
+    return settings.run_values(file, overrides, Run)
+
+
+def test_options_go_on_top_of_the_file(file):
+    assert run_values(file) == {"stage": {"size": 4, "rate": 0.001}}
+    assert run_values(file, "--stage.size=5", "--work.budget", "2h") == {
+        "stage": {"size": 5, "rate": 0.001},
+        "work": {"budget": "2h"},
+    }
+    assert run_values(file, "--stage.size=5", "--stage.size=6")["stage"]["size"] == 6
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--stage.rate=1e-3", 0.001),
+        ("--stage.rate=1E5", 100_000.0),
+        ("--stage.rate=-.5e+2", -50.0),
+        ("--stage.size=1_000", 1000),
+        ("--stage.name=null", None),
+        ("--stage.name=none", None),
+        ("--stage.name=None", None),
+        ("--stage.name=", None),
+        ("--stage.name=1e", "1e"),
+        ("--stage.name=a=b", "a=b"),
+        ("--work.binding=none", "none"),  # none is one of its values
+        ("--work.names=*", ["*"]),
+        ("--work.names=arithmetic__*", ["arithmetic__*"]),
+        ("--work.names=[a, b]", ["a", "b"]),
+        ("--work.shares={a: 1, b: 2e-1}", {"a": 1, "b": 0.2}),
+        ("--stage.architecture=other", "other"),  # where there is a choice
+    ],
+)
+def test_the_values_of_options_are_what_people_mean(file, option, value):
+    section, field = option[2:].partition("=")[0].split(".")
+    assert run_values(file, option)[section][field] == value
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--size=3"], "there is no option --size (did you mean --stage.size?)"),
+        (["--budgte=3"], "there is no option --budgte (did you mean --work.budget?)"),
+        (["--wrok.budget=3"], "there is no option --wrok.budget (did you mean --work.budget?)"),
+        (["--zzz", "3"], "there is no option --zzz"),
+        (["--stage.siez=3"], "stage has no setting 'siez' (did you mean 'size'?)"),
+        (["--work.size=3"], "work has no setting 'size'"),
+        (["--work.architecture=x"], "work has no setting 'architecture'"),
+        (["--work=3"], "there is no option --work"),
+        (["size=3"], "'size' is not an option; options begin with --"),
+        (["--stage.size"], "--stage.size needs a value, as in --stage.size=VALUE"),
+        (["--stage.size", "--stage.rate=1"], "--stage.size needs a value"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(file, options, message):
+    with pytest.raises(SettingsError) as error:
+        run_values(file, *options)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("stge: {}", "did you mean 'stage'"),
+        ("stage: 3", "'stage' must hold named settings"),
+        ("stage: {siez: 3}", "stage has no setting 'siez'"),
+    ],
+)
+def test_wrong_sections_of_a_file_are_refused(tmp_path, content, message):
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(SettingsError, match=message):
+        run_values(tmp_path / "mine.yaml")
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8"))
+    | st.sampled_from(["1e-3", "none", "null", "2h", "yes", "*", "1.0", "1:30", "-", ""])
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "b"]),
+        st.dictionaries(
+            st.sampled_from(["x", "y", "z"]),
+            SCALARS | st.lists(SCALARS) | st.dictionaries(st.text("abc_*"), SCALARS),
+        ),
+        min_size=1,
+    )
+)
+def test_what_is_dumped_reads_back_equal(values):
+    assert settings._parse_yaml(settings.dump(values), "it") == values
+
+
+def test_tuples_are_dumped_as_lists_in_one_line():
+    assert settings.dump({"a": {"betas": (0.9, 1e-9)}}) == "a:\n  betas: [0.9, 1.0e-09]\n"
+
+
+def test_differences_name_the_fields_and_both_values():
+    old = {"a": {"x": 1, "y": (0.9, 0.5), "z": None, "s": "2h"}, "b": {"w": {"q": 1}}}
+    same = {"a": {"x": 1.0, "y": [0.9, 0.5], "z": None, "s": "2h"}, "b": {"w": {"q": 1}}}
+    assert settings.differences(old, same) == []
+    new = {"a": {"x": 2, "y": (0.9, 0.6), "z": 1e-4, "s": None}}
+    assert settings.differences(old, new) == [
+        "a.x is 1, not 2",
+        "a.y is [0.9, 0.5], not [0.9, 0.6]",
+        "a.z is absent, not 0.0001",
+        "a.s is 2h, not absent",
+        'b.w is {"q": 1}, not absent',
+    ]
+
+
+def test_the_sections_are_the_stages_of_a_run():
+    assert tuple(field.name for field in fields(RunConfig)) == settings.SECTIONS

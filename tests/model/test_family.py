@@ -98,6 +98,12 @@ def test_build_changes_fields_and_reads_files(tmp_path):
     assert tpt.build(tmp_path / "mine.yaml").config.d_model == 32
 
 
+def test_build_reads_the_model_out_of_the_settings_of_a_run(tmp_path):
+    text = "training: {steps: 3}\nmodel: {d_model: 32, d_ff: 8, n_heads: 2, n_layers: 1}\noptim: {}"
+    (tmp_path / "config.yaml").write_text(text)
+    assert tpt.build(tmp_path / "config.yaml").config.d_model == 32
+
+
 def test_build_refuses_unknown_fields():
     with pytest.raises(SettingsError, match=r"no setting 'n_layer' \(did you mean 'n_layers'"):
         tpt.build("tp-transformer-tiny", n_layer=1)
