@@ -225,7 +225,7 @@ def table(entry: str, results: list[dict[str, Any]]) -> str:
     lines = [
         f"## {preset}, batches of {batch_size}",
         "",
-        "| model or binding | precision | parameters | samples/s | symbols/s | of peak | times torch |",
+        "| model or binding | precision | parameters | samples/s | symbols/s | peak | times torch |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for one in results:
@@ -246,8 +246,8 @@ def report(result: dict[str, Any]) -> str:
 
 {measured.described(result["machine"])}; {result["threads"]} threads.
 Peak of matrix products: {peaks}.
-{result["batches"]} random batches over all modules, each by all in turn; "times torch" is the median
-of the ratios to `torch.nn.Transformer` of the same size, padded, in float32.
+{result["batches"]} random batches over all modules, each by all in turn. "Times torch" is the
+median of the ratios to `torch.nn.Transformer` of the same size, padded, in float32.
 """
     tables = [table(entry, results) for entry, results in result["sizes"].items()]
     return "\n".join([head, *tables])

@@ -116,6 +116,12 @@ class Packed:
         """How many rows there are."""
         return len(self.source_lengths)
 
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch; packed batches are for CPUs."""
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"a packed batch stays on the CPU; cut one into parts for {device}")
+        return self
+
     @property
     def source_position(self) -> Tensor:
         """The position of each source symbol within its row."""
