@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tp_transformer.data.batch import Batch
 from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.data.sampler import Sampler
 from tp_transformer.data.store import open_store
@@ -87,17 +88,21 @@ def test_no_more_than_a_twentieth_is_held_out(store_of):
 def test_validation_is_those_rows_by_module_and_shared_by_ranks(store_of):
     split = store_of({"numbers__gcd": (100, 300), "numbers__lcm": (60,)})
     feed = Feed(split, batch_size=8, held_out=21)
-    whole = feed.validation()
-    assert {name: sum(map(len, parts)) for name, parts in whole.items()} == {
+    whole = {name: pairs(rows) for name, rows in feed.validation().items()}
+    assert {name: len(rows) for name, rows in whole.items()} == {
         "numbers__gcd": 12,
         "numbers__lcm": 3,
     }
-    found = sorted(pair for parts in whole.values() for pair in texts(parts))
+    found = sorted(pair for rows in whole.values() for pair in rows)
     assert found == sorted(zip(*split.rows(held_out(feed)), strict=True))
     shares = [feed.validation(rank, 4) for rank in range(4)]
-    for module in whole:
-        together = [pair for share in shares for pair in texts(share[module])]
-        assert sorted(together) == texts(whole[module])
+    for module, rows in whole.items():
+        together = [pair for share in shares for pair in pairs(share[module])]
+        assert sorted(together) == rows
+
+
+def pairs(rows):
+    return texts([Batch.from_ragged(*rows, VOCABULARY.pad)])
 
 
 @pytest.fixture
