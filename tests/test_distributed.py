@@ -150,7 +150,10 @@ def test_a_lost_worker_is_replaced_and_training_goes_on(store, tmp_path, n_kills
                 time.sleep(0.5)
             assert agent.wait(120) == 0, (tmp_path / "log").read_text()
         finally:
+            for worker in workers_of(agent.pid) if agent.poll() is None else ():
+                os.kill(worker, signal.SIGKILL)  # they would outlive the agent
             agent.kill()
+            agent.wait()
     assert "going on from step" in (tmp_path / "run" / "log.txt").read_text()
     undisturbed = command(store, tmp_path / "undisturbed", training__steps=n_steps)
     assert finish(*start_ranks(undisturbed, 2, tmp_path / "log")) == [0, 0]
