@@ -1,12 +1,24 @@
-"""The batches of a store, step by step."""
+"""The batches of a store, step by step, and the questions held out of them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Generic, Self, TypeVar
+
+import numpy as np
 
 from tp_transformer.data.batch import Batch, cut
-from tp_transformer.data.sampler import Sampler
-from tp_transformer.data.store import Split
+from tp_transformer.data.sampler import Rows, Sampler
+from tp_transformer.data.store import Segment, Split
 from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.errors import SettingsError
+
+MOST_HELD_OUT = 0.05  # of a segment's rows, so that a small store keeps nearly all of them
+STEPS_AHEAD = 4
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +35,23 @@ class FeedConfig:
     modules: tuple[str, ...] = ("*",)
     weights: dict[str, float] | None = None
 
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise SettingsError(f"batch_size must be 1 or more, not {self.batch_size}")
+        if not self.modules:
+            raise SettingsError("modules must name at least one module or pattern")
+
 
 class Feed:
     """What a model trains on: for each step the rows that the sampler names, as batches.
 
     It has no state: `parts(step)` is the same whenever it is asked for.
+
+    The last rows of every segment are held out: never trained on, always the same, they are what a
+    run is validated with. (The rows of a segment are in random order.) The test splits must not
+    serve for that: the best checkpoint is chosen by its validation, and a model that was chosen by
+    the test questions has seen them. A question of a small module may occur more than once in the
+    training split, and so also among the rows that are not held out.
     """
 
     def __init__(
@@ -39,13 +63,79 @@ class Feed:
         modules: str | Iterable[str] = "*",
         weights: Mapping[str, float] | None = None,
         vocabulary: Vocabulary | None = None,
+        held_out: int = 0,
     ) -> None:
         segments = split.select(modules)
-        self.sampler = Sampler(segments, batch_size=batch_size, seed=seed, weights=weights)
+        kept, self._held_out = _hold_out(segments, held_out, weights)
+        self.sampler = Sampler(kept, batch_size=batch_size, seed=seed, weights=weights)
         self.vocabulary = vocabulary or Vocabulary()
-        self._split = split
+        self.split = split
 
     def parts(self, step: int, rank: int = 0, n_ranks: int = 1) -> list[Batch]:
         """A step's batch, or a rank's share of it, cut into parts with little padding."""
-        rows = self.sampler.rows(step, rank, n_ranks)
-        return cut(*self._split.tokens(rows, self.vocabulary), self.vocabulary.pad)
+        return self._parts(self.sampler.rows(step, rank, n_ranks))
+
+    @property
+    def held_out_rows(self) -> Rows:
+        """The rows that are never trained on."""
+        rows = [np.arange(one.start, one.start + one.count) for one in self._held_out]
+        return np.concatenate(rows) if rows else np.zeros(0, np.int64)
+
+    def validation(self, rank: int = 0, n_ranks: int = 1) -> dict[str, list[Batch]]:
+        """The rows held out, or a rank's share of them, module by module."""
+        by_module: dict[str, list[Rows]] = {}
+        for one in self._held_out:
+            by_module.setdefault(one.module, []).append(np.arange(one.start, one.start + one.count))
+        shares = {name: np.concatenate(rows)[rank::n_ranks] for name, rows in by_module.items()}
+        return {name: self._parts(rows) if len(rows) else [] for name, rows in shares.items()}
+
+    def _parts(self, rows: Rows) -> list[Batch]:
+        return cut(*self.split.tokens(rows, self.vocabulary), self.vocabulary.pad)
+
+
+def _hold_out(
+    segments: Sequence[Segment], count: int, weights: Mapping[str, float] | None
+) -> tuple[list[Segment], list[Segment]]:
+    """What stays of the segments, and what is held out of each: about `count` rows in all."""
+    used = [one for one in segments if weights is None or weights.get(one.module, 0) > 0]
+    kept, held_out = list(segments), []
+    for number, one in enumerate(used if count else ()):
+        share = count // len(used) + (number < count % len(used))
+        n_rows = max(min(share, int(one.count * MOST_HELD_OUT)), 1 if one.count > 1 else 0)
+        if n_rows:
+            kept[segments.index(one)] = replace(one, count=one.count - n_rows)
+            start = one.start + one.count - n_rows
+            held_out.append(replace(one, start=start, count=n_rows))
+    return kept, held_out
+
+
+class Ahead(Generic[T]):
+    """Makes what the next steps need in a thread, while the present step is computed.
+
+    >>> with Ahead(feed.parts, first=0) as ahead:
+    ...     parts = ahead.next()
+    """
+
+    def __init__(self, make: Callable[[int], T], first: int, depth: int = STEPS_AHEAD) -> None:
+        self.waited = 0.0  # seconds, in all
+        self._make = make
+        self._step = first
+        self._depth = depth
+        self._made: deque[Future[T]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def next(self) -> T:
+        """What the next step needs; an error that was raised for it is raised here."""
+        while len(self._made) < self._depth:
+            self._made.append(self._thread.submit(self._make, self._step))
+            self._step += 1
+        start = time.perf_counter()
+        made = self._made.popleft().result()
+        self.waited += time.perf_counter() - start
+        return made

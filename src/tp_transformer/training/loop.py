@@ -1,7 +1,38 @@
-"""The loop: from a batch to a step, again and again."""
+"""The loop: from a batch to a step, again and again.
 
+A step is a function of the weights, the seed and its number alone: these determine its samples
+(`Feed`) and its random numbers. So a run that goes on from a checkpoint repeats exactly what it
+would have done, and several ranks take the samples that one would have taken.
+"""
+
+import json
+import math
+import re
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tp_transformer.atomic import whole
+from tp_transformer.data.batch import Batch
+from tp_transformer.data.feed import Ahead, Feed
+from tp_transformer.distributed import Ranks
+from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.training import checkpoint
+from tp_transformer.training.checkpoint import AnyModel, Best, State
+from tp_transformer.training.optim import Ema, OptimConfig, clip, learning_rate, make_optimizer
+from tp_transformer.training.passes import Share
+from tp_transformer.training.signals import NUMBERS, Signals
+from tp_transformer.training.validate import Score, validate
+
+BAD_BATCH = "bad_batch.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +72,25 @@ class TrainingConfig:
     checkpoint_every: int | None = None
     keep: int = 2
 
+    def __post_init__(self) -> None:
+        if self.steps is None and self.epochs is None and self.budget is None:
+            raise SettingsError("a run needs an end: set steps, epochs or budget")
+        if self.budget is not None:
+            seconds(self.budget)
+        for name in ("steps", "epochs", "symbols_per_pass", "patience", "max_bad_steps"):
+            _refuse_below(name, getattr(self, name), 1 if name != "epochs" else None)
+        for name in ("log_every", "checkpoint_every", "keep"):
+            _refuse_below(name, getattr(self, name), 1)
+        _refuse_below("checkpoint_minutes", self.checkpoint_minutes, None)
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise SettingsError(f"ema must be above 0 and below 1, not {self.ema}")
+        if not 0 <= self.label_smoothing < 1:
+            raise SettingsError(
+                f"label_smoothing must be from 0 to below 1, not {self.label_smoothing}"
+            )
+        if self.seed < 0:
+            raise SettingsError(f"seed must be 0 or more, not {self.seed}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationConfig:
@@ -53,3 +103,400 @@ class ValidationConfig:
 
     every: int = 1000
     count: int = 2048
+
+    def __post_init__(self) -> None:
+        _refuse_below("every", self.every, 1)
+        if self.count < 0:
+            raise SettingsError(f"count must be 0 (no validation) or more, not {self.count}")
+
+
+def _refuse_below(name: str, value: float | None, least: int | None) -> None:
+    """Refuse what is below the least, or not above 0 where there is no least."""
+    if value is None:
+        return
+    if least is None and not 0 < value < math.inf:
+        raise SettingsError(f"{name} must be above 0, not {value}")
+    if least is not None and value < least:
+        raise SettingsError(f"{name} must be {least} or more, not {value}")
+
+
+def seconds(text: str) -> float:
+    """How long `90s`, `45min`, `2h` or `1d12h` is."""
+    units = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
+    number = r"(\d+(?:\.\d*)?)"
+    match = re.fullmatch("".join(rf"(?:{number}\s*{unit}\s*)?" for unit in units), text.strip())
+    total = sum(
+        float(amount or 0) * size
+        for amount, size in zip(match.groups() if match else (), units.values(), strict=False)
+    )
+    if total <= 0:
+        raise SettingsError(f"{text!r} is no length of time; 90s, 45min, 2h and 1d12h are")
+    return total
+
+
+class Recorder(Protocol):
+    """Where a loop tells what happens: `Metrics` on the first rank, nowhere on the others."""
+
+    def record(self, values: dict[str, Any]) -> None: ...  # noqa: D102
+
+    def say(self, text: str) -> None: ...  # noqa: D102
+
+
+class Nowhere:
+    """For the ranks that write nothing."""
+
+    def record(self, values: dict[str, Any]) -> None:
+        """Forget a record."""
+
+    def say(self, text: str) -> None:
+        """Forget a line."""
+
+
+class _SummedLoss(nn.Module):
+    """A model's loss as a module's forward pass, which is what can be distributed."""
+
+    def __init__(self, model: AnyModel, label_smoothing: float) -> None:
+        super().__init__()
+        self.model, self.label_smoothing = model, label_smoothing
+
+    def forward(self, parts: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+        loss = self.model.loss(parts, label_smoothing=self.label_smoothing)
+        return loss.total, loss.n_right
+
+
+class Loop:
+    """A run in the making: the model, its optimizer, and how far it has come."""
+
+    def __init__(
+        self,
+        model: AnyModel,
+        feed: Feed,
+        run: Path,
+        ranks: Ranks,
+        *,
+        optim: OptimConfig,
+        training: TrainingConfig,
+        validation: ValidationConfig,
+    ) -> None:
+        self.model, self.feed, self.run_folder, self.ranks = model, feed, run, ranks
+        self.optim, self.training, self.validation = optim, training, validation
+        self.optimizer = make_optimizer(model, optim)
+        self.ema = None if training.ema is None else Ema(model, training.ema)
+        self.state = State()
+        self._loss = ranks.wrap(_SummedLoss(model, training.label_smoothing))
+        self._metrics: Recorder = Nowhere()
+        self._signals = Signals()
+        self._budget = None if training.budget is None else seconds(training.budget)
+        self._can_validate = len(feed.held_out_rows) > 0
+        self._bad_in_a_row = 0
+        self._checkpoint_owed = False
+        self._saved_step: int | None = None
+        self._saved_at = 0.0
+
+    def restore(self, state: State, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        checkpoint.restore(tensors, self.model, self.optimizer, self.ema)
+        self.state = state
+        self._saved_step, self._saved_at = state.step, state.elapsed
+
+    def run(self, metrics: Recorder) -> int | None:
+        """Train to the end and return None, or until a signal comes and return that."""
+        self._metrics = metrics
+        self._started = time.monotonic() - self.state.elapsed
+        self.model.train()
+        with self._signals, Ahead(self._share, first=self.state.step) as ahead:
+            while True:
+                if self._validation_due():
+                    self._validate()
+                if self.ended:
+                    break
+                if self._checkpoint_due():
+                    self._save()
+                stopped = self._step(ahead)
+                if stopped is not None:
+                    self._stop(stopped)
+                    return stopped
+        self._finish()
+        return None
+
+    @property
+    def progress(self) -> float:
+        """How much of the run is done, from 0 to 1: by whichever end is nearest."""
+        training = self.training
+        shares = (
+            self.state.step / training.steps if training.steps else 0.0,
+            self.epoch / training.epochs if training.epochs else 0.0,
+            self.state.elapsed / self._budget if self._budget else 0.0,
+        )
+        return min(max(shares), 1.0)
+
+    @property
+    def epoch(self) -> float:
+        """How many times as many samples as there are rows have been trained on."""
+        return self.feed.sampler.epoch(self.state.step)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no step is left to take."""
+        patience = self.training.patience
+        return self.progress >= 1 or (patience is not None and self.state.stale >= patience)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end of the run is on disk."""
+        return self.ended and self._saved_step == self.state.step and not self._validation_due()
+
+    def _share(self, step: int) -> Share:
+        parts = self.feed.parts(step, self.ranks.rank, self.ranks.n_ranks)
+        return Share.of(parts, self.training.symbols_per_pass)
+
+    def _step(self, ahead: Ahead[Share]) -> int | None:
+        """Take one step, unless its loss or gradient is not finite; return a signal, if one came.
+
+        The first rank's clock and every rank's signals travel with the sums, so that all ranks do
+        the same next. Reading these sums is the one moment of a step at which the host waits for a
+        GPU: whether a step may be applied must be known before the next one is begun.
+        """
+        start, waited = time.monotonic(), ahead.waited
+        share = ahead.next()
+        torch.manual_seed(self._seed())
+        measured = self._gradient(share)
+        if measured is None:
+            return self._signals.received
+        n_ranks = self.ranks.n_ranks
+        measured["norm"] = clip(self.model.parameters(), self.optim) / n_ranks
+        sums = self._summed(
+            measured,
+            {
+                "rows": share.n_rows,
+                "tokens": share.n_tokens,
+                "symbols": share.n_symbols,
+                "positions": share.n_positions,
+                "waited": (ahead.waited - waited) / n_ranks,
+                "clock": time.monotonic() - self._started if self.ranks.is_first else 0.0,
+                **{str(number): self._signals.received == number for number in NUMBERS},
+            },
+        )
+        rate = learning_rate(self.optim, self.state.step + 1, self.progress)
+        is_good = math.isfinite(sums["loss"]) and math.isfinite(sums["norm"])
+        if is_good:
+            self._apply(rate)
+        self.state.step += 1
+        self.state.elapsed = sums["clock"]
+        self._count(sums, time.monotonic() - start, is_good)
+        if self.state.step % self.training.log_every == 0:
+            self._log(rate)
+        if not is_good:
+            self._bear(sums)
+        return next((number for number in NUMBERS if sums[str(number)]), None)
+
+    def _seed(self) -> int:
+        """What the random numbers of this step and rank follow from; there is none to save."""
+        numbers = (self.training.seed, self.state.step, self.ranks.rank)
+        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+    def _gradient(self, share: Share) -> dict[str, Tensor] | None:
+        """Make the gradient of the mean loss over the symbols of the whole batch, of all ranks.
+
+        Ranks average their gradients, so each divides by its share of the symbols. A lone rank that
+        is told to stop does so between two passes: at paper size on a CPU a step takes minutes.
+        """
+        ranks = self.ranks
+        self.optimizer.zero_grad(set_to_none=True)
+        n_tokens = torch.tensor(share.n_tokens, dtype=ranks.wide, device=ranks.device)
+        scale = ranks.n_ranks / ranks.sum(n_tokens)
+        totals: list[Tensor] = []
+        rights: list[Tensor] = []
+        # One autocast for all passes: weights are cast once, not once for each pass.
+        with self._autocast():
+            for number, parts in enumerate(share.passes, 1):
+                if self._signals.received and ranks.n_ranks == 1:
+                    return None
+                is_last = number == len(share.passes)
+                with nullcontext() if is_last else ranks.no_sync(self._loss):
+                    total, n_right = self._loss([part.to(ranks.device) for part in parts])
+                    (total * scale).backward()
+                totals.append(total.detach())
+                rights.append(n_right)
+        return {"loss": torch.stack(totals).sum(), "right": torch.stack(rights).sum()}
+
+    def _summed(
+        self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]
+    ) -> dict[str, float]:
+        """The sums over all ranks, read at once."""
+        wide = self.ranks.wide
+        measured = torch.stack([tensor.to(wide) for tensor in tensors.values()])
+        counted = torch.tensor(list(numbers.values()), dtype=wide).to(self.ranks.device)
+        sums = self.ranks.sum(torch.cat([measured, counted])).tolist()
+        return dict(zip([*tensors, *numbers], sums, strict=True))
+
+    def _apply(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        if self.ema is not None:
+            self.ema.update(self.state.step + 1)
+
+    def _count(self, sums: Mapping[str, float], duration: float, is_good: bool) -> None:
+        """Add a step to what the next line of metrics averages."""
+        window = self.state.window
+        added = {"seconds": duration, "waited": sums["waited"]}
+        if is_good:
+            names = ("loss", "right", "norm", "rows", "tokens", "symbols", "positions")
+            added |= {"steps": 1, **{name: sums[name] for name in names}}
+            self._bad_in_a_row = 0
+        for name, value in added.items():
+            window[name] = window.get(name, 0) + value
+
+    def _log(self, rate: float) -> None:
+        sums, self.state.window = self.state.window, {}
+        if "steps" not in sums:
+            return  # no step was applied, and there is nothing to average
+        self._metrics.record(
+            {
+                "kind": "train",
+                "step": self.state.step,
+                "epoch": self.epoch,
+                "loss": sums["loss"] / sums["tokens"],
+                "exact_match": sums["right"] / sums["rows"],
+                "learning_rate": rate,
+                "gradient_norm": sums["norm"] / sums["steps"],
+                "samples_per_second": sums["rows"] / sums["seconds"],
+                "symbols_per_second": sums["symbols"] / sums["seconds"],
+                "padding": 1 - sums["symbols"] / sums["positions"],
+                "waiting": sums["waited"] / sums["seconds"],
+                "skipped": self.state.skipped,
+                "elapsed": self.state.elapsed,
+                "progress": self.progress,
+                "time_left": self._time_left(),
+            }
+        )
+
+    def _time_left(self) -> float | None:
+        if not self.progress or not self.state.elapsed:
+            return None
+        return self.state.elapsed * (1 / self.progress - 1)
+
+    def _bear(self, sums: Mapping[str, float]) -> None:
+        """Put up with a step that was not applied, or with no more of them."""
+        self.state.skipped += 1
+        self._bad_in_a_row += 1
+        step, most = self.state.step, self.training.max_bad_steps
+        what = f"loss {sums['loss'] / sums['tokens']:g}, gradient norm {sums['norm']:g}"
+        self._metrics.say(
+            f"step {step} is not applied: {what} ({self._bad_in_a_row} in a row; {most} end the run)"
+        )
+        if self._bad_in_a_row >= most:
+            self.ranks.first(self._write_bad_batch)
+            raise UserError(
+                f"{most} steps in a row had a loss or gradient that is not finite, the last one "
+                f"step {step} ({what}); its questions are in {self.run_folder / BAD_BATCH}, and "
+                f"{checkpoint.what_is_left(self.run_folder)}"
+            )
+
+    def _write_bad_batch(self) -> None:
+        rows = self.feed.sampler.rows(self.state.step - 1)
+        texts = zip(rows.tolist(), *self.feed.split.rows(rows), strict=True)
+        found = [{"row": row, "question": question, "answer": answer} for row, question, answer in texts]
+        with whole(self.run_folder / BAD_BATCH) as file:
+            content = {"step": self.state.step, "samples": found}
+            file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+    def _validation_due(self) -> bool:
+        step = self.state.step
+        if not self._can_validate or not step or self.state.validated == step:
+            return False
+        return step % self.validation.every == 0 or self.ended
+
+    def _validate(self) -> None:
+        state = self.state
+        with self._averaged(), self._autocast():
+            score = validate(self.model, self.feed, self.ranks, self.training.symbols_per_pass)
+            is_better = _is_better(score, state.best)
+            if is_better:
+                best = self.run_folder / checkpoint.BEST
+                self.ranks.first(lambda: self.model.save(best))
+        state.validated = state.step
+        state.stale = 0 if is_better else state.stale + 1
+        if is_better:
+            state.best = Best(state.step, score.exact_match, score.loss)
+        self._metrics.record(
+            {
+                "kind": "validation",
+                "step": state.step,
+                "loss": score.loss,
+                "exact_match": score.exact_match,
+                "n": score.n,
+                "modules": score.modules,
+                "best": is_better,
+                "elapsed": state.elapsed,
+            }
+        )
+
+    def _checkpoint_due(self) -> bool:
+        """Whether to save now. In a row of bad steps the last good checkpoint stays the newest."""
+        state, training = self.state, self.training
+        if state.step and state.step != self._saved_step:
+            every = training.checkpoint_every
+            minutes = (state.elapsed - self._saved_at) / 60
+            self._checkpoint_owed |= every is not None and state.step % every == 0
+            self._checkpoint_owed |= minutes >= training.checkpoint_minutes
+        return self._checkpoint_owed and not self._bad_in_a_row
+
+    def _save(self) -> None:
+        if self._saved_step != self.state.step:
+            self.ranks.first(
+                lambda: str(
+                    checkpoint.save(
+                        self.run_folder,
+                        self.state,
+                        self.model,
+                        self.optimizer,
+                        self.ema,
+                        self.training.keep,
+                    )
+                )
+            )
+        self._saved_step, self._saved_at = self.state.step, self.state.elapsed
+        self._checkpoint_owed = False
+
+    def _stop(self, number: int) -> None:
+        """Save and say where, since someone wants us to end."""
+        if not self._bad_in_a_row:
+            self._save()
+        name = signal.Signals(number).name
+        self._metrics.say(
+            f"stopped by {name} after step {self.state.step:,}; "
+            f"{checkpoint.what_is_left(self.run_folder)}; the same command goes on from there"
+        )
+
+    def _finish(self) -> None:
+        """Save the end, unless bad steps have come to it and the weights are bad themselves."""
+        weights = torch.stack([p.detach().isfinite().all() for p in self.model.parameters()])
+        if bool(weights.all()):
+            self._save()
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has its averaged weights, if there are any."""
+        return nullcontext() if self.ema is None else self.ema.in_place()
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        if self.training.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.ranks.device.type, dtype=torch.bfloat16)
+
+
+def _is_better(score: Score, best: Best | None) -> bool:
+    """More answers right, or as many with a lower loss."""
+    if not math.isfinite(score.loss):
+        return False
+    return best is None or (score.exact_match, -score.loss) > (best.exact_match, -best.loss)
+
+
+def compile_model(model: AnyModel) -> None:
+    """Have torch compile a model: longer to start, quicker to step."""
+    compile_layers = getattr(model, "compile_layers", None)
+    if compile_layers is not None:
+        compile_layers()
+    else:
+        model.compile(dynamic=True)

@@ -1,7 +1,13 @@
 """The optimizer, and schedules as pure functions of the step."""
 
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
+
+import torch
+from torch import Tensor, nn
 
 from tp_transformer.errors import SettingsError
 
@@ -35,5 +41,121 @@ class OptimConfig:
     final: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("learning_rate", "eps", "clip_norm", "clip_value"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise SettingsError(f"{name} must be above 0, not {value}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise SettingsError(f"betas must be from 0 to below 1, not {list(self.betas)}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise SettingsError(f"weight_decay must be 0 or more, not {self.weight_decay}")
         if self.weight_decay and self.optimizer != "adamw":
             raise SettingsError("weight_decay needs the optimizer adamw")
+        if self.warmup < 0:
+            raise SettingsError(f"warmup must be 0 or more steps, not {self.warmup}")
+        if self.schedule == "inverse-square-root" and self.warmup < 1:
+            raise SettingsError("the schedule inverse-square-root needs a warmup of 1 or more")
+        if not 0 <= self.final <= 1:
+            raise SettingsError(f"final must be from 0 to 1, not {self.final}")
+
+
+def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
+    """The learning rate of a step, counted from 1, when `progress` of the run (0 to 1) is done.
+
+    The cosine follows the progress of the whole run, not the step, so that a run with a budget of
+    time ends at the bottom of it, too.
+    """
+    if step <= config.warmup:
+        factor = step / config.warmup
+    elif config.schedule == "cosine":
+        height = (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+        factor = config.final + (1 - config.final) * height
+    elif config.schedule == "inverse-square-root":
+        factor = math.sqrt(config.warmup / step)
+    else:
+        factor = 1.0
+    return config.learning_rate * factor
+
+
+def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """Adam or AdamW, fused into one kernel where the device has it."""
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    fused = next(model.parameters()).device.type in {"cpu", "cuda", "mps"}
+    decayed, plain = _decayed_and_plain(model)
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return kind(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.eps,
+        fused=fused,
+    )
+
+
+def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Matrices that are not embeddings, and all the rest: biases, norms, embeddings."""
+    embeddings = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+    }
+    decayed, plain = [], []
+    for parameter in model.parameters():
+        is_matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
+        (decayed if is_matrix else plain).append(parameter)
+    return decayed, plain
+
+
+def clip(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
+    """Clip the gradients in place, and return their norm as it was before.
+
+    If any element is not finite, neither is the norm. With both limits the norm is clipped first;
+    clipping values after that cannot make it larger.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if config.clip_norm is not None:
+        torch._foreach_mul_(gradients, (config.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+    if config.clip_value is not None:
+        torch._foreach_clamp_min_(gradients, -config.clip_value)
+        torch._foreach_clamp_max_(gradients, config.clip_value)
+    return norm
+
+
+class Ema:
+    """A running average of a model's weights.
+
+    Its decay grows to the one asked for, as (1 + n) / (10 + n) at the n-th step: a fixed decay of
+    0.9999 would still be mostly the random weights of the beginning after 5000 steps.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self._model = model
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move the average towards the weights after a step."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.weights.values()), list(self._parameters()), 1 - decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the model have the averaged weights meanwhile."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for name, parameter in self._model.named_parameters():
+            parameter.data, self.weights[name] = self.weights[name], parameter.data
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return (parameter.detach() for parameter in self._model.parameters())

@@ -1,0 +1,164 @@
+"""Ranks, collectives, devices: the only file that imports torch.distributed.
+
+A rank is one of the processes that train together. `torchrun` starts them and tells each its number
+through environment variables; without these there is one rank, and nothing here communicates.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tp_transformer.errors import SettingsError, UserError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together."""
+
+    device: torch.device
+    rank: int = 0
+    n_ranks: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that writes files."""
+        return self.rank == 0
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The type for sums: float64, which Apple's GPUs do not have."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of the ranks' tensors, in place."""
+        return self._reduced(tensor, dist.ReduceOp.SUM)
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """The largest of the ranks' tensors, element by element, in place."""
+        return self._reduced(tensor, dist.ReduceOp.MAX)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.sum(torch.zeros(1, device=self.device)).item()
+
+    def share(self, text: str, source: int = 0) -> str:
+        """The text that one rank has. (torch's own way to send an object would pickle it.)"""
+        if self.n_ranks == 1:
+            return text
+        data = text.encode()
+        n_bytes = torch.tensor([len(data)], device=self.device)
+        dist.broadcast(n_bytes, source)
+        content = torch.zeros(int(n_bytes), dtype=torch.uint8)
+        if self.rank == source:
+            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        content = content.to(self.device)
+        if len(content):
+            dist.broadcast(content, source)
+        return bytes(content.tolist()).decode()
+
+    def share_tensor(self, tensor: Tensor) -> Tensor:
+        """The first rank's tensor, in place."""
+        if self.n_ranks > 1:
+            dist.broadcast(tensor, 0)
+        return tensor
+
+    def each(self, work: Callable[[], T]) -> T:
+        """Do something on every rank; if it fails on one, it fails on all, with the same line.
+
+        Otherwise the others would wait for ever, or complain that they lost the one that failed.
+        """
+        failure: Exception | None = None
+        try:
+            result = work()
+        except (UserError, OSError) as error:
+            failure = error
+        if self.n_ranks > 1:
+            place = self.n_ranks - self.rank if failure else 0
+            first = int(self.max(torch.tensor([place], device=self.device)))
+            if first:
+                line = self.share(str(failure), source=self.n_ranks - first)
+                failure = failure or UserError(line)
+        if failure:
+            raise failure
+        return result
+
+    def first(self, work: Callable[[], str | None]) -> str:
+        """Do something on the first rank only, and give all ranks the text that it returns."""
+        return self.share(self.each(lambda: work() if self.is_first else None) or "")
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module, so that its gradients are averaged over the ranks."""
+        if self.n_ranks == 1:
+            return module
+        return DistributedDataParallel(
+            module, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Inside, a wrapped module's gradients add up in each rank for itself."""
+        if isinstance(module, DistributedDataParallel):
+            return module.no_sync()
+        return nullcontext()
+
+    def _reduced(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.n_ranks > 1:
+            dist.all_reduce(tensor, operation)
+        return tensor
+
+
+@contextmanager
+def open_ranks(device: str = "auto") -> Iterator[Ranks]:
+    """Join the other ranks, if torchrun started some, and part from them at the end."""
+    rank, n_ranks, local = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
+    chosen = choose_device(device, local, n_ranks)
+    if n_ranks == 1:
+        yield Ranks(chosen)
+        return
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield Ranks(chosen, rank, n_ranks)
+    except (UserError, OSError, SystemExit):
+        dist.destroy_process_group()  # all ranks come here together
+        raise
+    # After any other exception the others may hang in a collective: there is no parting from them.
+    dist.destroy_process_group()
+
+
+def choose_device(name: str = "auto", local_rank: int = 0, n_ranks: int = 1) -> torch.device:
+    """The device of that name, if it is there; with `auto`, the fastest that is."""
+    there = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available() and n_ranks == 1,  # it has no collectives
+        "cpu": True,
+    }
+    if name == "auto":
+        name = next(kind for kind, is_there in there.items() if is_there)
+    if name not in there:
+        raise SettingsError(f"there is no device {name!r}; the devices are {', '.join(DEVICES)}")
+    if not there[name]:
+        usable = ", ".join(kind for kind, is_there in there.items() if is_there)
+        raise SettingsError(f"the device {name} is not available here; available: {usable}")
+    if name == "cuda" and n_ranks > 1:
+        if local_rank >= torch.cuda.device_count():
+            raise SettingsError(
+                f"process {local_rank + 1} on this machine has no GPU of its own; there are "
+                f"{torch.cuda.device_count()}, so start no more processes than that"
+            )
+        return torch.device("cuda", local_rank)
+    return torch.device(name)
