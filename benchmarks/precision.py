@@ -166,11 +166,12 @@ def report(result: dict[str, Any], stem: str) -> str:
 
 {"; ".join(f"{name} {value}" for name, value in result["machine"].items())}
 
-{run["config"]}{options}, batches of {run["batch"]}, {n_steps} steps, {n_seeds} seeds. Points are means over {WINDOW} steps.
+{run["config"]}{options}, batches of {run["batch"]}, {n_steps} steps, {n_seeds} seeds.
+Each point of a curve is the mean over {WINDOW} steps.
 
-Mean distance of two loss curves: **{result["between precisions"]:.4f}** between the precisions with one seed,
-**{result["between seeds"]:.4f}** between two seeds in float32: {ratio:.2f} of it. Between the mean curves of
-the two precisions: {result["of the mean curves"]:.4f}.
+Mean distance of two loss curves: **{result["between precisions"]:.4f}** between the precisions with
+one seed, **{result["between seeds"]:.4f}** between two seeds in float32; the ratio is {ratio:.2f}.
+Between the mean curves of the two precisions it is {result["of the mean curves"]:.4f}.
 
 | precision | last loss, mean | spread over seeds | seconds |
 |---|---:|---:|---:|

@@ -397,9 +397,7 @@ class Loop:
     def _write_bad_batch(self) -> None:
         rows = self.feed.sampler.rows(self.state.step - 1)
         texts = zip(rows.tolist(), *self.feed.split.rows(rows), strict=True)
-        found = [
-            {"row": row, "question": question, "answer": answer} for row, question, answer in texts
-        ]
+        found = [{"row": row, "question": question, "answer": answer} for row, question, answer in texts]
         with whole(self.run_folder / BAD_BATCH) as file:
             content = {"step": self.state.step, "samples": found}
             file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
