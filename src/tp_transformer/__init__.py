@@ -8,6 +8,7 @@ it in this list:
     atomic.py               files and folders that appear whole or not at all
     progress.py             a bar in a terminal, now and then a line elsewhere
     published.py            the numbers printed in the papers, each with its source
+    distributed.py          ranks, collectives, devices
     data/modules.py         the 56 modules, their splits, their extrapolation files
     data/vocabulary.py      the 72 symbols; text to ids and back
     data/deepmind.py        DeepMind's generator with current libraries, repeatable by address
@@ -44,6 +45,10 @@ it in this list:
     training/optim.py       the optimizer; schedules as pure functions of the step
     training/display.py     what a run shows: a live panel in a terminal, lines elsewhere
     training/metrics.py     what a run records: metrics.jsonl, a log, TensorBoard
+    training/checkpoint.py  the whole state of a run, crash-safe
+    training/passes.py      a rank's share of a batch, in passes of bounded size
+    training/validate.py    loss and exact match on held-out questions
+    training/signals.py     SIGTERM and Ctrl-C, remembered until the loop looks
     training/loop.py        the loop: from a batch to a step
     training/run.py         the settings of a run, and the folder that explains it
     interop/pickles.py      other people's pickles, read without running what they bring along
@@ -73,11 +78,14 @@ if TYPE_CHECKING:
     from tp_transformer.model.transformer import Transformer as Transformer
     from tp_transformer.model.transformer import TransformerConfig as TransformerConfig
     from tp_transformer.settings import preset_names as preset_names
+    from tp_transformer.training.run import RunConfig as RunConfig
+    from tp_transformer.training.run import train as train
 
 _HOMES = {
     "Batch": "data.batch",
     "LSTM": "model.recurrent",
     "LSTMConfig": "model.recurrent",
+    "RunConfig": "training.run",
     "TPMultiheadAttention": "model.attention",
     "Transformer": "model.transformer",
     "TransformerConfig": "model.transformer",
@@ -87,6 +95,7 @@ _HOMES = {
     "load": "model.family",
     "preset_names": "settings",
     "trace": "model.trace",
+    "train": "training.run",
 }
 
 __all__ = ["__version__", *_HOMES]

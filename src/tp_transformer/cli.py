@@ -1,6 +1,7 @@
 """The command line: one thin verb per stage, heavy imports inside the verb."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -24,22 +25,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     try:
-        options = _parser().parse_args(arguments)
+        named, dotted = _without_settings(sys.argv[1:] if arguments is None else arguments)
+        options = _parser().parse_args(named)
         verb = Verb("", verbs=VERBS)
         while verb.verbs:
             verb, options = verb.verbs[options.verb], options[options.verb]
+        if verb.takes_settings:
+            options.settings = dotted
+        elif dotted:
+            raise ArgumentError(None, f"unrecognized arguments: {' '.join(dotted)}")
         if verb.run:
             verb.run(options)
         sys.stdout.flush()
     except (ArgumentError, UserError) as error:
-        print(f"tpt: {' '.join(str(error).split())}", file=sys.stderr)
+        _complain(" ".join(str(error).split()))
         raise SystemExit(2) from None
     except BrokenPipeError:
         # Whoever read our output has had enough. Python would complain when it flushes the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except OSError as error:
-        print(f"tpt: {error}", file=sys.stderr)
+        _complain(str(error))
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("tpt: interrupted", file=sys.stderr)
@@ -49,6 +55,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _terminate(number: int, _frame: object) -> None:
     """End as at Ctrl-C: what is unfinished is put away, and workers end too."""
     raise SystemExit(128 + number)
+
+
+def _complain(line: str) -> None:
+    """Say what is wrong; once, where torchrun has started several processes on this machine."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"tpt: {line}", file=sys.stderr)
+
+
+def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The plain arguments, and those that are settings: `--model.n_layers=2`, or with a space."""
+    plain: list[str] = []
+    dotted: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not re.match(r"--\w+\.", argument):
+            plain.append(argument)
+            continue
+        dotted.append(argument)
+        if "=" not in argument and rest and not rest[0].startswith("--"):
+            dotted.append(rest.pop(0))
+    return plain, dotted
 
 
 def _parser() -> ArgumentParser:
@@ -171,6 +199,35 @@ def _export(options: Namespace) -> None:
     print(f"{options.out}: {n_rows:,} rows as {options.format}")
 
 
+def _train(options: Namespace) -> None:
+    import json
+
+    from tp_transformer.settings import run_values
+    from tp_transformer.training.run import CONFIG, RunConfig, run_config, train
+
+    asked = list(options.settings)
+    if options.budget is not None:
+        asked.append(f"--training.budget={json.dumps(options.budget)}")
+    if options.modules is not None:
+        asked.append(f"--data.modules={json.dumps(list(options.modules))}")
+    earlier = options.run / CONFIG
+    config = None
+    if options.config is not None or (asked and earlier.is_file()):
+        config = run_config(run_values(options.config or earlier, asked, RunConfig))
+    outcome = train(
+        config,
+        options.data,
+        options.run,
+        device=options.device,
+        compile=options.compile,
+        tensorboard=options.tensorboard,
+    )
+    if outcome.is_first:
+        print(*outcome.lines(), sep="\n")
+    if outcome.signal is not None:
+        raise SystemExit(128 + outcome.signal)
+
+
 def _rows_of(store: "Store") -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in store.items())
 
@@ -183,6 +240,7 @@ class Verb:
     run: Callable[[Namespace], None] | None = None
     arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
     verbs: "dict[str, Verb]" = field(default_factory=dict)
+    takes_settings: bool = False  # such as --model.n_layers=2, as `options.settings`
 
 
 _STORE = {"type": Path, "help": "the store, a folder"}
@@ -273,6 +331,31 @@ VERBS = {
     "demo": Verb("show what the project does; needs no data and no network", _demo),
     "models": Verb("list every preset with its parameter count and the paper's", _models),
     "data": Verb("the Mathematics Dataset: read it, look at it, pass it on", verbs=DATA_VERBS),
+    "train": Verb(
+        "train a model, or go on with a run; any setting as --SECTION.FIELD=VALUE, such as "
+        "--training.steps=1000 (RUN/config.yaml lists them all)",
+        _train,
+        {
+            "--run": {"type": Path, "required": True, "help": "the run's folder"},
+            "--config": {
+                "type": str | None,
+                "help": "a preset's name or a YAML file; not needed to go on with a run",
+            },
+            "--data": {"type": Path | None, "help": "the store; not needed to go on with a run"},
+            "--budget": {
+                "type": str | None,
+                "help": "end after so much time, such as 90s, 45min, 2h or 1d12h",
+            },
+            "--modules": {
+                "nargs": "+",
+                "help": "train on these modules only; `*` stands for any characters",
+            },
+            "--device": {"choices": ["auto", "cpu", "cuda", "mps"], "default": "auto"},
+            "--compile": {"action": "store_true", "help": "have torch compile the model"},
+            "--tensorboard": {"action": "store_true", "help": "write curves for TensorBoard, too"},
+        },
+        takes_settings=True,
+    ),
     "import-authors": Verb(
         "turn a checkpoint of the paper's authors into a model folder",
         _import_authors,

@@ -53,7 +53,7 @@ class Ranks:
         self.sum(torch.zeros(1, device=self.device)).item()
 
     def share(self, text: str, source: int = 0) -> str:
-        """The text that one rank has. (torch's own way to send an object would pickle it.)"""
+        """The text that one rank has; sent as bytes, since torch would pickle an object."""
         if self.n_ranks == 1:
             return text
         data = text.encode()

@@ -58,10 +58,10 @@ def count_parameters(name_or_file: str | Path) -> int:
 
 
 def load(folder: str | Path | None = None) -> AnyModel:
-    """The model in a folder, ready to solve."""
+    """The model in a folder, ready to solve; of a run's folder the best model, or else the last."""
     if folder is None:
         raise FolderError("no model is bundled yet; name the folder of one")
-    contents = model_folder.read(folder)
+    contents = model_folder.read(_of_run(Path(folder)))
     try:
         config = _complete_config(contents)
         kind = LSTM if isinstance(config, LSTMConfig) else Transformer
@@ -69,6 +69,15 @@ def load(folder: str | Path | None = None) -> AnyModel:
     except UserError as error:
         raise FolderError(f"{folder}: {error}") from error
     return model.eval()
+
+
+def _of_run(folder: Path) -> Path:
+    """The folder itself, or the one within it, if it is a run's."""
+    if (folder / model_folder.WEIGHTS).exists():
+        return folder
+    if (folder / "run.json").exists() and not (folder / "last").exists():
+        raise FolderError(f"the run {folder} has no checkpoint yet")
+    return next((one for one in (folder / "best", folder / "last") if one.exists()), folder)
 
 
 def _complete_config(contents: model_folder.Contents) -> ModelConfig:

@@ -1,9 +1,8 @@
 """Checkpoints: the whole state of a run, written whole, found again however a run ended.
 
-RUN/checkpoints/step-00001000 is a model folder that `tp_transformer.load` reads, and two files more:
-`training.safetensors` with the optimizer's averages (and with the weights themselves, where the
-model's are their running average), and `state.json` with the rest and with the size and the hash of
-every file. The random numbers and the place in the data follow from the seed and the step, so
+RUN/checkpoints/step-00001000 is a model folder that `tp_transformer.load` reads, with two files
+more: `training.safetensors` has the optimizer's averages (and the weights themselves, where the
+model's are their running average), `state.json` has the rest, and the size and hash of every file. The random numbers and the place in the data follow from the seed and the step, so
 there is nothing else to keep. RUN/best is the model that did best in validation; RUN/last is a link
 to the newest checkpoint.
 """
@@ -268,8 +267,9 @@ def _hash_of_values(values: Mapping[str, Any]) -> str:
 
 
 def what_is_left(run: Path) -> str:
-    steps = [number for number, _ in _folders(run)]
-    return f"the one of step {max(steps):,} is still there" if steps else "there is none yet"
+    """Which checkpoint a run would go on from, in words."""
+    found = max(_folders(run), default=None)
+    return "there is no checkpoint yet" if found is None else f"the last checkpoint is {found[1]}"
 
 
 def _reason(error: BaseException) -> str:

@@ -216,7 +216,7 @@ class Loop:
                 if stopped is not None:
                     self._stop(stopped)
                     return stopped
-        self._finish()
+        self._save()
         return None
 
     @property
@@ -352,7 +352,7 @@ class Loop:
         sums, self.state.window = self.state.window, {}
         if "steps" not in sums:
             return  # no step was applied, and there is nothing to average
-        self._metrics.record(
+        self._record(
             {
                 "kind": "train",
                 "step": self.state.step,
@@ -383,8 +383,9 @@ class Loop:
         self._bad_in_a_row += 1
         step, most = self.state.step, self.training.max_bad_steps
         what = f"loss {sums['loss'] / sums['tokens']:g}, gradient norm {sums['norm']:g}"
-        self._metrics.say(
-            f"step {step} is not applied: {what} ({self._bad_in_a_row} in a row; {most} end the run)"
+        self._say(
+            f"step {step} is not applied: {what} "
+            f"({self._bad_in_a_row} in a row; {most} end the run)"
         )
         if self._bad_in_a_row >= most:
             self.ranks.first(self._write_bad_batch)
@@ -397,7 +398,9 @@ class Loop:
     def _write_bad_batch(self) -> None:
         rows = self.feed.sampler.rows(self.state.step - 1)
         texts = zip(rows.tolist(), *self.feed.split.rows(rows), strict=True)
-        found = [{"row": row, "question": question, "answer": answer} for row, question, answer in texts]
+        found = [
+            {"row": row, "question": question, "answer": answer} for row, question, answer in texts
+        ]
         with whole(self.run_folder / BAD_BATCH) as file:
             content = {"step": self.state.step, "samples": found}
             file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
@@ -420,7 +423,7 @@ class Loop:
         state.stale = 0 if is_better else state.stale + 1
         if is_better:
             state.best = Best(state.step, score.exact_match, score.loss)
-        self._metrics.record(
+        self._record(
             {
                 "kind": "validation",
                 "step": state.step,
@@ -445,36 +448,34 @@ class Loop:
 
     def _save(self) -> None:
         if self._saved_step != self.state.step:
-            self.ranks.first(
-                lambda: str(
-                    checkpoint.save(
-                        self.run_folder,
-                        self.state,
-                        self.model,
-                        self.optimizer,
-                        self.ema,
-                        self.training.keep,
-                    )
-                )
-            )
+            self.ranks.first(self._write_checkpoint)
         self._saved_step, self._saved_at = self.state.step, self.state.elapsed
         self._checkpoint_owed = False
+
+    def _write_checkpoint(self) -> None:
+        """Write a checkpoint, but never one to which a last step has brought infinite weights."""
+        finite = [parameter.detach().isfinite().all() for parameter in self.model.parameters()]
+        if bool(torch.stack(finite).all()):
+            model, optimizer, keep = self.model, self.optimizer, self.training.keep
+            checkpoint.save(self.run_folder, self.state, model, optimizer, self.ema, keep)
+        else:
+            self._metrics.say(f"the weights after step {self.state.step} are not finite: not saved")
 
     def _stop(self, number: int) -> None:
         """Save and say where, since someone wants us to end."""
         if not self._bad_in_a_row:
             self._save()
         name = signal.Signals(number).name
-        self._metrics.say(
+        self._say(
             f"stopped by {name} after step {self.state.step:,}; "
             f"{checkpoint.what_is_left(self.run_folder)}; the same command goes on from there"
         )
 
-    def _finish(self) -> None:
-        """Save the end, unless bad steps have come to it and the weights are bad themselves."""
-        weights = torch.stack([p.detach().isfinite().all() for p in self.model.parameters()])
-        if bool(weights.all()):
-            self._save()
+    def _record(self, values: dict[str, Any]) -> None:
+        self.ranks.first(lambda: self._metrics.record(values))
+
+    def _say(self, text: str) -> None:
+        self.ranks.first(lambda: self._metrics.say(text))
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has its averaged weights, if there are any."""

@@ -103,7 +103,8 @@ def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Pa
         if isinstance(module, nn.Embedding)
         for parameter in module.parameters(recurse=False)
     }
-    decayed, plain = [], []
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for parameter in model.parameters():
         is_matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
         (decayed if is_matrix else plain).append(parameter)

@@ -1,11 +1,51 @@
-"""A run: its settings, and the folder that explains it."""
+"""A run: its settings, and the folder that explains it.
 
+RUN/config.yaml      every setting, resolved; usable as --config
+RUN/run.json         versions, seed, data, device: what it was begun with
+RUN/metrics.jsonl    one line of metrics after another
+RUN/log.txt          what was said, with date and time
+RUN/checkpoints/     the newest ones, from which a run goes on
+RUN/best/            the model that did best in validation
+RUN/last             a link to the newest checkpoint
+"""
+
+import hashlib
+import json
+import os
+import platform
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from tp_transformer.data.feed import FeedConfig
-from tp_transformer.model.family import ModelConfig
-from tp_transformer.training.loop import TrainingConfig, ValidationConfig
+import numpy as np
+import torch
+from torch import Tensor
+
+from tp_transformer import __version__, atomic, settings
+from tp_transformer.data.feed import Feed, FeedConfig
+from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
+from tp_transformer.distributed import Ranks, open_ranks
+from tp_transformer.errors import FolderError, SettingsError, UserError
+from tp_transformer.model.family import AnyModel, ModelConfig, from_config, model_config
+from tp_transformer.model.recurrent import LSTM, LSTMConfig
+from tp_transformer.model.transformer import Transformer
+from tp_transformer.settings import Values
+from tp_transformer.training import checkpoint
+from tp_transformer.training.checkpoint import Best, Checkpoint, State
+from tp_transformer.training.loop import (
+    Loop,
+    Nowhere,
+    Recorder,
+    TrainingConfig,
+    ValidationConfig,
+    compile_model,
+)
+from tp_transformer.training.metrics import LOG, METRICS, Metrics
 from tp_transformer.training.optim import OptimConfig
+
+CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,3 +57,305 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, for now: the steps it has taken, its models, the signal that stopped it."""
+
+    run: Path
+    step: int
+    best: Best | None
+    signal: int | None = None
+    was_finished: bool = False  # before it was asked to train
+    is_first: bool = True  # whether this is the rank that speaks
+
+    def lines(self) -> list[str]:
+        """What there is now, and what to do next."""
+        if self.signal is not None:
+            return [f"{self.run}: stopped after step {self.step:,}; the same command goes on"]
+        end = "was finished already" if self.was_finished else "is finished"
+        lines = [f"{self.run} {end}, after step {self.step:,}"]
+        if self.best is not None:
+            lines.append(
+                f"best: {self.run / checkpoint.BEST}, of step {self.best.step:,}, with "
+                f"{self.best.exact_match:.1%} of the held-out questions right"
+            )
+        lines.append(f"last: {self.run / checkpoint.LAST}")
+        code = f"import tp_transformer as t; print(t.load('{self.run}').solve(['What is 3 + 4?']))"
+        return [*lines, f'next: python -c "{code}"']
+
+
+def run_config(values: dict[str, Values]) -> RunConfig:
+    """The settings that sections of values describe."""
+    settings.refuse_unknown(values, RunConfig.__dataclass_fields__, "a run")
+    if "model" not in values:
+        raise SettingsError("a run needs the section 'model'")
+    return RunConfig(
+        model=model_config(values["model"]),
+        data=settings.to_dataclass(FeedConfig, values.get("data", {}), "data"),
+        optim=settings.to_dataclass(OptimConfig, values.get("optim", {}), "optim"),
+        training=settings.to_dataclass(TrainingConfig, values.get("training", {}), "training"),
+        validation=settings.to_dataclass(
+            ValidationConfig, values.get("validation", {}), "validation"
+        ),
+    )
+
+
+def config_values(config: RunConfig) -> dict[str, Values]:
+    """The sections that `run_config` makes the same settings of."""
+    kind = LSTM if isinstance(config.model, LSTMConfig) else Transformer
+    values: dict[str, Values] = settings.to_values(config)
+    return {**values, "model": {"architecture": kind.architecture, **values["model"]}}
+
+
+def train(
+    config: RunConfig | None,
+    data: str | Path | None,
+    run: str | Path,
+    *,
+    device: str = "auto",
+    compile: bool = False,  # noqa: A002, as torch calls it
+    tensorboard: bool = False,
+    quiet: bool = False,
+) -> Outcome:
+    """Train a model in a run folder, or go on with what the folder holds.
+
+    A run that exists knows its settings and its data: they may be left out, but not changed.
+    """
+    with open_ranks(device) as ranks, ExitStack() as stack:
+        described = ranks.first(lambda: _claim(Path(run), config, data, stack))
+        plan = json.loads(described)
+        loop = ranks.each(
+            lambda: _make_loop(run_config(plan["values"]), Path(plan["data"]), Path(run), ranks)
+        )
+        notes = _describe(loop, Path(run), plan, ranks)
+        _resume(loop, ranks, notes)
+        if loop.finished:
+            return _outcome(loop, was_finished=True)
+        if compile:
+            compile_model(loop.model)
+        metrics = ranks.each(
+            lambda: _open_metrics(loop, stack, tensorboard=tensorboard, quiet=quiet)
+        )
+        for note in notes:
+            metrics.say(note)
+        return _outcome(loop, signal=loop.run(metrics))
+
+
+def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: ExitStack) -> str:
+    """Take hold of a run's folder; its settings, its data and what is known of it, as JSON."""
+    is_begun = (run / ORIGIN).is_file()
+    if not is_begun:
+        _refuse_other_folder(run)
+        if config is None or data is None:
+            raise UserError(f"{run} is not a run yet: to begin one, name its settings and its data")
+    run.mkdir(parents=True, exist_ok=True)
+    _lock(run, stack)
+    checkpoint.clear_leftovers(run)
+    origin = _read_origin(run) if is_begun else {}
+    folder = Path(data).resolve() if data is not None else Path(origin["data"])
+    fingerprint = _fingerprint(folder)
+    if is_begun:
+        config = _same_config(run, config)
+        if fingerprint != origin["data_sha256"]:
+            raise UserError(f"{run} was begun on other data ({origin['data']}), not {folder}")
+    assert config is not None  # noqa: S101, for the type checker
+    plan = {
+        "values": config_values(config),
+        "data": str(folder),
+        "data_sha256": fingerprint,
+        "origin": origin,
+    }
+    return json.dumps(plan)
+
+
+def _refuse_other_folder(run: Path) -> None:
+    """Refuse a folder in which anything but a run has been begun."""
+    if run.exists() and not run.is_dir():
+        raise FolderError(f"{run} is a file; choose a new folder")
+    names = {entry.name for entry in run.iterdir()} if run.exists() else set()
+    for name in sorted(names - {CONFIG, LOCK, METRICS, LOG}):
+        if not name.startswith("."):
+            raise FolderError(f"{run} holds something else ({name}); choose a new folder")
+
+
+def _lock(run: Path, stack: ExitStack) -> None:
+    # A file of its own: a lock of the folder itself is what `atomic.whole` waits for.
+    (run / LOCK).touch()
+    held = atomic.lock(run / LOCK)
+    if held is None:
+        raise FolderError(f"another process is training {run}; two would spoil each other's work")
+    stack.callback(os.close, held)
+
+
+def _read_origin(run: Path) -> dict[str, Any]:
+    try:
+        origin = json.loads((run / ORIGIN).read_text("utf-8"))
+        return {**origin, "data": origin["data"], "data_sha256": origin["data_sha256"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise FolderError(f"{run / ORIGIN} is damaged: {error!r}") from error
+
+
+def _same_config(run: Path, config: RunConfig | None) -> RunConfig:
+    """The settings that a run was begun with, if others were not asked for."""
+    begun = run_config(settings.read(run / CONFIG))
+    if config is not None:
+        found = settings.differences(config_values(begun), config_values(config))
+        if found:
+            told = "; ".join(one.replace(", not ", f" in {run}, not ", 1) for one in found)
+            raise SettingsError(f"{told}; go on with the run's own settings, or begin another run")
+    return begun
+
+
+def _fingerprint(data: Path) -> str:
+    open_store(data)  # refuses what is not a store
+    return hashlib.sha256((data / MANIFEST).read_bytes()).hexdigest()
+
+
+def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
+    split = open_store(data)[TRAIN]
+    if config.data.batch_size < ranks.n_ranks:
+        raise SettingsError(
+            f"a batch of {config.data.batch_size} cannot be shared by {ranks.n_ranks} ranks"
+        )
+    torch.manual_seed(config.training.seed)
+    model = from_config(config.model)
+    _refuse_lengths(model, split, config.data)
+    feed = Feed(
+        split,
+        batch_size=config.data.batch_size,
+        seed=config.training.seed,
+        modules=config.data.modules,
+        weights=config.data.weights,
+        vocabulary=model.vocabulary,
+        held_out=config.validation.count,
+    )
+    return Loop(
+        model.to(ranks.device),
+        feed,
+        run,
+        ranks,
+        optim=config.optim,
+        training=config.training,
+        validation=config.validation,
+    )
+
+
+def _refuse_lengths(model: AnyModel, split: Split, config: FeedConfig) -> None:
+    """Refuse texts that the model has no positions for, before a batch comes upon them."""
+    for one in split.select(config.modules):
+        longest = max(len(one.question_lengths), len(one.answer_lengths)) - 1
+        if model.n_positions is not None and longest + 2 > model.n_positions:
+            raise SettingsError(
+                f"{one.module} has texts of {longest} characters; the model reads at most "
+                f"{model.n_positions - 2}"
+            )
+
+
+def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list[str]:
+    """Write down what a run is begun with; lines on what it is or has become."""
+    facts = {
+        "tp_transformer": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+    if not plan["origin"]:
+        origin = {
+            **facts,
+            "begun": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "seed": loop.training.seed,
+            "data": plan["data"],
+            "data_sha256": plan["data_sha256"],
+            "n_parameters": loop.model.n_parameters,
+            "device": _device_name(ranks.device),
+            "n_ranks": ranks.n_ranks,
+            "threads": torch.get_num_threads(),
+        }
+        ranks.first(lambda: _write_origin(run, plan["values"], origin))
+    notes = [
+        f"{loop.model.n_parameters:,} parameters; {len(loop.feed.sampler):,} questions to train "
+        f"on, {len(loop.feed.held_out_rows):,} held out; {_device_name(ranks.device)}, "
+        f"{ranks.n_ranks} rank{'s' if ranks.n_ranks > 1 else ''}"
+    ]
+    for name, version in facts.items():
+        earlier = plan["origin"].get(name, version)
+        if earlier != version:
+            notes.append(f"begun with {name} {earlier}, going on with {version}")
+    if loop.training.precision == "bfloat16" and _lacks_bfloat16(ranks.device):
+        notes.append("this CPU has no bfloat16 arithmetic: float32 would be several times quicker")
+    return notes
+
+
+def _write_origin(run: Path, values: dict[str, Values], origin: dict[str, Any]) -> None:
+    with atomic.whole(run / CONFIG) as file:
+        file.write_text(settings.dump(values), "utf-8")
+    with atomic.whole(run / ORIGIN) as file:  # the last: what has it is a run
+        file.write_text(json.dumps(origin, indent=2) + "\n", "utf-8")
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _lacks_bfloat16(device: torch.device) -> bool:
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return device.type == "cpu" and asked is not None and not asked()
+
+
+def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
+    """Go on from the newest checkpoint, if there is one.
+
+    The first rank reads it and sends it to the others, who may have another disk.
+    """
+    found: list[Checkpoint] = []
+
+    def find() -> str | None:
+        newest = checkpoint.newest(loop.run_folder, notes.append)
+        if newest is None:
+            return None
+        found.append(newest)
+        shapes = {name: (str(t.dtype), list(t.shape)) for name, t in newest.tensors.items()}
+        return json.dumps({"state": newest.state.to_json(), "shapes": shapes})
+
+    described = ranks.first(find)
+    if not described:
+        return
+    values = json.loads(described)
+    tensors: dict[str, Tensor] = {}
+    for name, (kind, shape) in values["shapes"].items():
+        if found:
+            tensor = found[0].tensors[name].to(ranks.device)
+        else:
+            dtype = getattr(torch, kind.removeprefix("torch."))
+            tensor = torch.empty(shape, dtype=dtype, device=ranks.device)
+        tensors[name] = ranks.share_tensor(tensor)
+    state = State.from_json(values["state"])
+    ranks.each(lambda: loop.restore(state, tensors))
+    notes.append(f"going on from step {state.step:,}")
+
+
+def _open_metrics(loop: Loop, stack: ExitStack, *, tensorboard: bool, quiet: bool) -> Recorder:
+    if not loop.ranks.is_first:
+        return Nowhere()
+    return stack.enter_context(
+        Metrics(
+            loop.run_folder,
+            resume_step=loop.state.step,
+            tensorboard=tensorboard,
+            title=str(loop.run_folder),
+            quiet=quiet,
+        )
+    )
+
+
+def _outcome(loop: Loop, *, signal: int | None = None, was_finished: bool = False) -> Outcome:
+    return Outcome(
+        run=loop.run_folder,
+        step=loop.state.step,
+        best=loop.state.best,
+        signal=signal,
+        was_finished=was_finished,
+        is_first=loop.ranks.is_first,
+    )
