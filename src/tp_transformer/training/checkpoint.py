@@ -2,9 +2,10 @@
 
 RUN/checkpoints/step-00001000 is a model folder that `tp_transformer.load` reads, with two files
 more: `training.safetensors` has the optimizer's averages (and the weights themselves, where the
-model's are their running average), `state.json` has the rest, and the size and hash of every file. The random numbers and the place in the data follow from the seed and the step, so
-there is nothing else to keep. RUN/best is the model that did best in validation; RUN/last is a link
-to the newest checkpoint.
+model's are their running average), `state.json` has the rest, and the size and hash of every file.
+Random numbers and the place in the data follow from the seed and the step, so there is nothing else
+to keep. RUN/best is the model that did best in validation; RUN/last is a link to the newest
+checkpoint.
 """
 
 import hashlib
@@ -184,12 +185,13 @@ def _write(
     ema: Ema | None,
 ) -> None:
     tensors = dict(_moments(model, optimizer))
+    folder.mkdir()
     if ema is None:
-        model.save(folder)
+        _write_model(folder, model)
     else:
         tensors |= {f"{WEIGHT}.{name}": p.detach() for name, p in model.named_parameters()}
         with ema.in_place():
-            model.save(folder)
+            _write_model(folder, model)
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(tensors, folder / TRAINING, metadata=model_folder.METADATA)
     (folder / TRAINING).chmod((folder / model_folder.CONFIG).stat().st_mode)
@@ -197,6 +199,16 @@ def _write(
     values["files"] = {file.name: _described(file) for file in sorted(folder.iterdir())}
     values["hash"] = _hash_of_values(values)
     (folder / STATE).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+
+
+def _write_model(folder: Path, model: AnyModel) -> None:
+    # By way of a folder within: a model's folder waits for the lock of the one it appears in, and
+    # the one around this is locked by the checkpoint that grows there.
+    within = folder / "model"
+    model.save(within)
+    for file in within.iterdir():
+        file.rename(folder / file.name)
+    within.rmdir()
 
 
 def _moments(model: AnyModel, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:

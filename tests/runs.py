@@ -1,0 +1,164 @@
+"""Small runs for the tests of training: a store, settings, processes that can be killed.
+
+Processes are forked from one that has imported torch already, which saves each its four seconds.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from tp_transformer.data.writer import write_store
+from tp_transformer.settings import run_values
+from tp_transformer.training.run import RunConfig, run_config
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(
+    ["tp_transformer.cli", "tp_transformer.training.run", "torch._dynamo"]
+)
+
+SETTINGS = {
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.n_heads": 2,
+    "model.n_layers": 1,
+    "model.dropout": 0.1,
+    "data.batch_size": 8,
+    "optim.learning_rate": 0.01,
+    "training.steps": 30,
+    "training.log_every": 4,
+    "training.checkpoint_every": 3,
+    "training.symbols_per_pass": 150,
+    "validation.every": 10,
+    "validation.count": 12,
+}
+TIMES = {"samples_per_second", "symbols_per_second", "waiting", "elapsed", "time_left"}
+
+
+def make_store(folder):
+    chance = random.Random(0)
+    with write_store(folder, {"kind": "test"}) as writer:
+        for module, difficulty in (
+            ("numbers__place_value", "easy"),
+            ("numbers__gcd", "easy"),
+            ("numbers__gcd", "hard"),
+        ):
+            questions, answers = [], []
+            for _ in range(40):
+                number = chance.randrange(10 ** chance.randrange(1, 9))
+                questions.append(f"What is the units digit of {number}?")
+                answers.append(str(number % 10))
+            writer.append("train", module, difficulty, questions, answers)
+    return folder
+
+
+def options(**changed):
+    """Settings as options of the command line; `training__steps=5` changes one."""
+    named = {name.replace("__", "."): value for name, value in changed.items()}
+    return [f"--{name}={json.dumps(value)}" for name, value in {**SETTINGS, **named}.items()]
+
+
+def config(**changed):
+    values = run_values("tp-transformer-tiny", options(**changed), RunConfig)
+    return run_config(values)
+
+
+def command(data, run, **changed):
+    preset = ["--config", "tp-transformer-tiny"]
+    return ["train", *preset, "--data", str(data), "--run", str(run), *options(**changed)]
+
+
+def start(arguments, log, **environment):
+    """Start `tpt` with these arguments in a process of its own; what it prints goes to `log`."""
+    process = PROCESSES.Process(target=_tpt, args=(arguments, log, environment))
+    process.start()
+    return process
+
+
+def finish(*processes, timeout=120):
+    """The exit codes of some processes, once they have ended."""
+    for process in processes:
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise AssertionError("the process did not end")
+    return [process.exitcode for process in processes]
+
+
+def start_ranks(arguments, n_ranks, log):
+    """Start `tpt` as torchrun would, one process for each rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [
+        start(
+            arguments,
+            log.with_name(f"{log.name}-{rank}"),
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(n_ranks),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
+        for rank in range(n_ranks)
+    ]
+
+
+def _tpt(arguments, log, environment):
+    os.environ.update(environment)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, sys.stdout.fileno())
+    os.dup2(output, sys.stderr.fileno())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
+    from tp_transformer.cli import main
+
+    main(arguments)
+
+
+def wait_for(condition, timeout=60):
+    """Wait until a condition holds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it never came about"
+        time.sleep(0.002)
+
+
+def tensors(folder):
+    """All tensors of a checkpoint."""
+    return {
+        (file.name, name): tensor
+        for file in sorted(Path(folder).glob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+    }
+
+
+def records(run):
+    """The metrics of a run, without what depends on the machine's speed."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def assert_same_run(run, other):
+    """Both have the same weights, averages, metrics and best model, bit for bit."""
+    for name in ("last", "best"):
+        ours, theirs = tensors(run / name), tensors(other / name)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours), name
+    assert records(run) == records(other)
+    states = [json.loads((one / "last" / "state.json").read_text()) for one in (run, other)]
+    for state in states:
+        del state["elapsed"], state["hash"], state["files"]["training.safetensors"]
+        state["window"] = {
+            k: v for k, v in state["window"].items() if k not in {"seconds", "waited"}
+        }
+    assert states[0] == states[1]

@@ -1,0 +1,94 @@
+"""A run that is killed, however and whenever, ends exactly as if nothing had happened."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from runs import assert_same_run, command, finish, records, start, wait_for
+
+import tp_transformer
+
+
+def unfinished(run):
+    """Checkpoints that are being written or removed at this moment."""
+    folder = run / "checkpoints"
+    return [name for name in os.listdir(folder) if name[0] == "."] if folder.is_dir() else []
+
+
+def kill_until_done(arguments, run, log, n_kills, chance):
+    """Start, kill and start again; every other time in the middle of a checkpoint.
+
+    Returns how many of the kills hit a process while it was writing a checkpoint.
+    """
+    n_in_writing = 0
+    for number in range(n_kills):
+        process = start(arguments, log)
+        if number % 2 == 0:
+            after = time.monotonic() + chance.uniform(0.0, 0.3)
+            wait_for(lambda: process.exitcode is not None or os.path.exists(run / "checkpoints"))
+            while process.is_alive() and not (time.monotonic() > after and unfinished(run)):
+                pass
+        else:
+            wait_for(lambda: process.exitcode is not None or (run / "metrics.jsonl").exists())
+            time.sleep(chance.uniform(0.0, 1.0))
+        process.kill()
+        process.join()
+        n_in_writing += bool(unfinished(run))
+    assert finish(start(arguments, log)) == [0]
+    return n_in_writing
+
+
+@pytest.mark.parametrize(
+    ("n_kills", "n_steps"), [(3, 30), pytest.param(20, 150, marks=pytest.mark.slow)]
+)
+def test_killed_runs_end_like_undisturbed_ones(store, undisturbed, tmp_path, n_kills, n_steps):
+    changed = {"training__ema": 0.9, "training__steps": n_steps}
+    if n_steps != 30:
+        undisturbed = tmp_path / "undisturbed"
+        assert finish(start(command(store, undisturbed, **changed), tmp_path / "log")) == [0]
+    run = tmp_path / "killed"
+    arguments = command(store, run, **changed)
+    chance = random.Random(n_kills)
+    n_in_writing = kill_until_done(arguments, run, tmp_path / "log", n_kills, chance)
+    assert n_in_writing >= n_kills // 4
+    assert_same_run(run, undisturbed)
+    assert not unfinished(run)
+    assert tp_transformer.load(run).solve(["What is the units digit of 12?"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_says_where_and_loses_nothing(store, undisturbed, tmp_path, number, code):
+    run, log = tmp_path / "run", tmp_path / "log"
+    arguments = command(store, run, training__ema=0.9)
+    process = start(arguments, log)
+    wait_for(lambda: (run / "metrics.jsonl").exists() and records(run))
+    os.kill(process.pid, number)
+    assert finish(process) == [code]
+    assert number.name in log.read_text()
+    last = (run / "last").resolve()
+    assert str(last.relative_to(run.resolve())) in log.read_text()
+    assert "Traceback" not in log.read_text()
+    step = int(last.name.removeprefix("step-"))
+    assert 0 < step < 30
+    assert finish(start(arguments, log)) == [0]
+    assert f"going on from step {step}" in (run / "log.txt").read_text()
+    assert_same_run(run, undisturbed)
+
+
+def test_a_second_interruption_ends_at_once(store, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    # One step of this takes far longer than the test may.
+    arguments = command(store, run, data__batch_size=1_000_000, training__symbols_per_pass=10**9)
+    process = start(arguments, log)
+    wait_for(lambda: (run / "log.txt").exists() and "parameters" in (run / "log.txt").read_text())
+    for _ in range(2):
+        time.sleep(0.3)
+        os.kill(process.pid, signal.SIGINT)
+    process.join(20)
+    ended = process.exitcode
+    process.kill()
+    process.join()
+    assert ended == 130
+    assert "tpt: interrupted" in log.read_text()
