@@ -76,9 +76,12 @@ def command(data, run, **changed):
     return ["train", *preset, "--data", str(data), "--run", str(run), *options(**changed)]
 
 
-def start(arguments, log, **environment):
-    """Start `tpt` with these arguments in a process of its own; what it prints goes to `log`."""
-    process = PROCESSES.Process(target=_tpt, args=(arguments, log, environment))
+def start(arguments, log, *, double=False, **environment):
+    """Start `tpt` with these arguments in a process of its own; what it prints goes to `log`.
+
+    With `double`, the model is in float64 and LOG-rows.jsonl tells which rows were asked for.
+    """
+    process = PROCESSES.Process(target=_tpt, args=(arguments, log, double, environment))
     process.start()
     return process
 
@@ -94,7 +97,7 @@ def finish(*processes, timeout=120):
     return [process.exitcode for process in processes]
 
 
-def start_ranks(arguments, n_ranks, log):
+def start_ranks(arguments, n_ranks, log, *, double=False):
     """Start `tpt` as torchrun would, one process for each rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -103,6 +106,7 @@ def start_ranks(arguments, n_ranks, log):
         start(
             arguments,
             log.with_name(f"{log.name}-{rank}"),
+            double=double,
             RANK=str(rank),
             LOCAL_RANK=str(rank),
             WORLD_SIZE=str(n_ranks),
@@ -113,7 +117,7 @@ def start_ranks(arguments, n_ranks, log):
     ]
 
 
-def _tpt(arguments, log, environment):
+def _tpt(arguments, log, double, environment):
     os.environ.update(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, sys.stdout.fileno())
@@ -122,7 +126,36 @@ def _tpt(arguments, log, environment):
     torch.set_num_threads(1)
     from tp_transformer.cli import main
 
+    if double:
+        _patch(log.with_name(f"{log.name}-rows.jsonl"))
     main(arguments)
+
+
+def _patch(rows_file):
+    """Let models be in float64, and write down which rows are asked for."""
+    from tp_transformer.data.sampler import Sampler
+    from tp_transformer.training import run
+
+    from_config, rows = run.from_config, Sampler.rows
+
+    def written(self, step, *share):
+        found = rows(self, step, *share)
+        with rows_file.open("a") as file:
+            print(json.dumps({"step": step, "rows": found.tolist()}), file=file)
+        return found
+
+    run.from_config = lambda config: from_config(config).double()
+    Sampler.rows = written
+
+
+def rows_by_step(folder, n_steps):
+    """The rows that all ranks together asked for, step by step."""
+    found = {step: set() for step in range(n_steps)}
+    for file in folder.glob("*-rows.jsonl"):
+        for line in map(json.loads, file.read_text().splitlines()):
+            if line["step"] in found:
+                found[line["step"]] |= set(line["rows"])
+    return found
 
 
 def wait_for(condition, timeout=60):

@@ -1,6 +1,6 @@
 import pytest
-from runs import config, make_store
 
+from runs import config, make_store
 from tp_transformer import train
 
 

@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 import torch
-from runs import config, tensors
 from safetensors.torch import load_file
 
 import tp_transformer
+from runs import config, tensors
 from tp_transformer import train
 from tp_transformer.errors import CheckpointError, UserError
 from tp_transformer.training import checkpoint
@@ -78,7 +78,7 @@ def test_nothing_is_begun_over_checkpoints_that_are_all_damaged(run):
     for path in (run / "checkpoints").iterdir():
         truncate(path / "training.safetensors")
     before = names(run / "checkpoints")
-    with pytest.raises(CheckpointError, match="no checkpoint .* is whole"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint .* is whole"):
         train(None, None, run, quiet=True)
     assert names(run / "checkpoints") == before
 

@@ -6,9 +6,9 @@ import signal
 import time
 
 import pytest
-from runs import assert_same_run, command, finish, records, start, wait_for
 
 import tp_transformer
+from runs import assert_same_run, command, finish, records, start, wait_for
 
 
 def unfinished(run):
@@ -17,24 +17,32 @@ def unfinished(run):
     return [name for name in os.listdir(folder) if name[0] == "."] if folder.is_dir() else []
 
 
-def kill_until_done(arguments, run, log, n_kills, chance):
-    """Start, kill and start again; every other time in the middle of a checkpoint.
+def reached(run):
+    """The step of the newest checkpoint."""
+    last = run / "last"
+    return int(os.readlink(last)[-8:]) if last.is_symlink() else 0
 
-    Returns how many of the kills hit a process while it was writing a checkpoint.
+
+def kill_until_done(arguments, run, log, n_kills, n_steps):
+    """Kill the run again and again on its way; every other time in the middle of a checkpoint.
+
+    Returns how many of the kills left an unfinished checkpoint behind.
     """
+    chance = random.Random(n_kills)
     n_in_writing = 0
     for number in range(n_kills):
         process = start(arguments, log)
-        if number % 2 == 0:
-            after = time.monotonic() + chance.uniform(0.0, 0.3)
-            wait_for(lambda: process.exitcode is not None or os.path.exists(run / "checkpoints"))
-            while process.is_alive() and not (time.monotonic() > after and unfinished(run)):
-                pass
+        step = number * (n_steps - 6) // n_kills
+        while process.is_alive() and reached(run) <= step:
+            time.sleep(0.001)
+        if number % 2:
+            time.sleep(chance.uniform(0.0, 0.05))
         else:
-            wait_for(lambda: process.exitcode is not None or (run / "metrics.jsonl").exists())
-            time.sleep(chance.uniform(0.0, 1.0))
+            while process.is_alive() and not unfinished(run):
+                pass
         process.kill()
         process.join()
+        assert process.exitcode == -signal.SIGKILL, log.read_text()
         n_in_writing += bool(unfinished(run))
     assert finish(start(arguments, log)) == [0]
     return n_in_writing
@@ -50,9 +58,8 @@ def test_killed_runs_end_like_undisturbed_ones(store, undisturbed, tmp_path, n_k
         assert finish(start(command(store, undisturbed, **changed), tmp_path / "log")) == [0]
     run = tmp_path / "killed"
     arguments = command(store, run, **changed)
-    chance = random.Random(n_kills)
-    n_in_writing = kill_until_done(arguments, run, tmp_path / "log", n_kills, chance)
-    assert n_in_writing >= n_kills // 4
+    n_in_writing = kill_until_done(arguments, run, tmp_path / "log", n_kills, n_steps)
+    assert n_in_writing >= max(1, n_kills // 4)
     assert_same_run(run, undisturbed)
     assert not unfinished(run)
     assert tp_transformer.load(run).solve(["What is the units digit of 12?"])

@@ -3,8 +3,8 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import config
 
+from runs import config
 from tp_transformer import Batch, Vocabulary
 from tp_transformer.data.feed import Feed
 from tp_transformer.data.store import open_store
