@@ -95,16 +95,25 @@ def losses(
 
 
 def compare(curves: Curves) -> dict[str, Any]:
-    """How far apart curves are, on average over their points."""
-    single, half = curves["float32"], curves["bfloat16"]
+    """How far apart curves are; in the second half, where they have come close, by itself."""
+    n_points = len(curves["float32"][0])
+    late = {name: [curve[n_points // 2 :] for curve in found] for name, found in curves.items()}
     return {
-        "between precisions": statistics.mean(map(distance, single, half)),
-        "between seeds": statistics.mean(distance(*pair) for pair in combinations(single, 2)),
-        "of the mean curves": distance(mean_curve(single), mean_curve(half)),
+        "distance": {"all": distances(curves), "second half": distances(late)},
         "last loss": {name: mean_curve(found)[-1] for name, found in curves.items()},
         "last loss, spread over seeds": {
             name: statistics.stdev(curve[-1] for curve in found) for name, found in curves.items()
         },
+    }
+
+
+def distances(curves: Curves) -> dict[str, float]:
+    """The mean distance of two curves that differ by their precision, and by their seed."""
+    single, half = curves["float32"], curves["bfloat16"]
+    return {
+        "precisions": statistics.mean(map(distance, single, half)),
+        "seeds": statistics.mean(distance(*pair) for pair in combinations(single, 2)),
+        "means": distance(mean_curve(single), mean_curve(half)),
     }
 
 
@@ -157,7 +166,10 @@ def report(result: dict[str, Any], stem: str) -> str:
     options = "".join(f", {option}" for option in run["options"])
     n_seeds = len(result["curves"]["float32"])
     n_steps = WINDOW * len(result["curves"]["float32"][0])
-    ratio = result["between precisions"] / result["between seeds"]
+    apart = "\n".join(
+        f"| {name} | {found['precisions']:.4f} | {found['seeds']:.4f} | {found['means']:.4f} |"
+        for name, found in result["distance"].items()
+    )
     rows = "\n".join(
         f"| {name} | {last[name]:.4f} | {spread[name]:.4f} | {run['seconds'][name]} |"
         for name in PRECISIONS
@@ -169,9 +181,12 @@ def report(result: dict[str, Any], stem: str) -> str:
 {run["config"]}{options}, batches of {run["batch"]}, {n_steps} steps, {n_seeds} seeds.
 Each point of a curve is the mean over {WINDOW} steps.
 
-Mean distance of two loss curves: **{result["between precisions"]:.4f}** between the precisions with
-one seed, **{result["between seeds"]:.4f}** between two seeds in float32; the ratio is {ratio:.2f}.
-Between the mean curves of the two precisions it is {result["of the mean curves"]:.4f}.
+Mean distance of two loss curves: of one seed in the two precisions, of two seeds in float32, and of
+the seeds' mean curves in the two precisions.
+
+| steps | precisions | seeds | means |
+|---|---:|---:|---:|
+{apart}
 
 | precision | last loss, mean | spread over seeds | seconds |
 |---|---:|---:|---:|
@@ -194,18 +209,18 @@ def draw(result: dict[str, Any], file: Path) -> None:
     figure, (above, below) = plt.subplots(
         2, 1, sharex=True, figsize=(7, 6), height_ratios=(3, 2), layout="constrained"
     )
-    for curves, colour, name in ((single, "C0", "float32"), (half, "C1", "bfloat16")):
+    for curves, style, name in ((single, "C0-", "float32"), (half, "C1--", "bfloat16")):
         for number, curve in enumerate(curves):
-            above.plot(steps, curve, colour, lw=1, label=None if number else f"{name}, each seed")
+            above.plot(steps, curve, style, label=None if number else f"{name}, each seed")
     centre = mean_curve(single)
     for number, curve in enumerate(single):
         away = [a - b for a, b in zip(curve, centre, strict=True)]
         label = None if number else "float32: a seed minus the mean of the seeds"
-        below.plot(steps, away, "C0", lw=1, label=label)
+        below.plot(steps, away, "C0-", label=label)
     for number, (one, other) in enumerate(zip(half, single, strict=True)):
         away = [a - b for a, b in zip(one, other, strict=True)]
         label = None if number else "bfloat16 minus float32, same seed"
-        below.plot(steps, away, "C1", lw=1, label=label)
+        below.plot(steps, away, "C1--", label=label)
     above.set_ylabel("training loss per symbol")
     below.set_ylabel("difference")
     below.set_xlabel("step")
