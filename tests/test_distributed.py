@@ -49,9 +49,12 @@ def alone(store, tmp_path_factory):
 def assert_close(run, other):
     """Losses, gradient norms, counts and weights agree to float64's precision."""
     for ours, theirs in zip(records(run), records(other), strict=True):
-        assert ours.pop("modules", {}) == theirs.pop("modules", {})
+        assert ours.keys() == theirs.keys()
         for name, value in ours.items():
-            assert value == pytest.approx(theirs[name], rel=1e-9), (ours["step"], name)
+            if isinstance(value, float):
+                assert value == pytest.approx(theirs[name], rel=1e-9), (ours["step"], name)
+            else:
+                assert value == theirs[name]
     ours, theirs = tensors(run / "last"), tensors(other / "last")
     for name, tensor in theirs.items():
         assert tensor.dtype == torch.float64 or "step." in name[1]
@@ -131,7 +134,7 @@ def test_a_lost_worker_is_replaced_and_training_goes_on(store, tmp_path, n_kills
     environment["PYTHONPATH"] = str(Path(tp_transformer.__file__).parents[1])
     with (tmp_path / "log").open("w") as log:
         agent = subprocess.Popen(
-            [*module, *launcher, "-m", "tp_transformer", *arguments],
+            [*module, *launcher, "-m", "--", "tp_transformer", *arguments],
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -173,5 +176,5 @@ def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(SettingsError, match="there is no device 'tpu'"):
         choose_device("tpu")
     if not torch.cuda.is_available():
-        with pytest.raises(SettingsError, match="cuda is not available here; available: .*cpu"):
+        with pytest.raises(SettingsError, match=r"cuda is not available here; available: .*cpu"):
             choose_device("cuda")

@@ -4,7 +4,9 @@ A rank is one of the processes that train together. `torchrun` starts them and t
 through environment variables; without these there is one rank, and nothing here communicates.
 """
 
+import gc
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -60,7 +62,7 @@ class Ranks:
         n_bytes = torch.tensor([len(data)], device=self.device)
         dist.broadcast(n_bytes, source)
         content = torch.zeros(int(n_bytes), dtype=torch.uint8)
-        if self.rank == source:
+        if self.rank == source and data:
             content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         content = content.to(self.device)
         if len(content):
@@ -101,9 +103,7 @@ class Ranks:
         """The module, so that its gradients are averaged over the ranks."""
         if self.n_ranks == 1:
             return module
-        return DistributedDataParallel(
-            module, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        return DistributedDataParallel(module, gradient_as_bucket_view=True)
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Inside, a wrapped module's gradients add up in each rank for itself."""
@@ -134,9 +134,22 @@ def open_ranks(device: str = "auto") -> Iterator[Ranks]:
     try:
         yield Ranks(chosen, rank, n_ranks)
     except (UserError, OSError, SystemExit):
-        dist.destroy_process_group()  # all ranks come here together
+        _part()  # all ranks come here together
         raise
     # After any other exception the others may hang in a collective: there is no parting from them.
+    _part()
+
+
+def _part() -> None:
+    """Leave the other ranks.
+
+    Gloo's threads free the tensors of the last collective, for which they need Python's lock; the
+    end of the group waits for these threads, and may hold that lock while it does (seen: one run in
+    four hung at its very end). So what still refers to the group goes first, and the threads get a
+    moment in which the lock is free.
+    """
+    gc.collect()
+    time.sleep(0.1)
     dist.destroy_process_group()
 
 

@@ -183,7 +183,7 @@ class Loop:
         self.optimizer = make_optimizer(model, optim)
         self.ema = None if training.ema is None else Ema(model, training.ema)
         self.state = State()
-        self._loss = ranks.wrap(_SummedLoss(model, training.label_smoothing))
+        self._loss: nn.Module = _SummedLoss(model, training.label_smoothing)
         self._metrics: Recorder = Nowhere()
         self._signals = Signals()
         self._budget = None if training.budget is None else seconds(training.budget)
@@ -204,6 +204,7 @@ class Loop:
         self._metrics = metrics
         self._started = time.monotonic() - self.state.elapsed
         self.model.train()
+        self._loss = self.ranks.wrap(self._loss)
         with self._signals, Ahead(self._share, first=self.state.step) as ahead:
             while True:
                 if self._validation_due():

@@ -123,17 +123,30 @@ def train(
 
     A run that exists knows its settings and its data: they may be left out, but not changed.
     """
-    with open_ranks(device) as ranks, ExitStack() as stack:
-        described = ranks.first(lambda: _claim(Path(run), config, data, stack))
+    with open_ranks(device) as ranks:
+        return _train(ranks, config, data, Path(run), compile, tensorboard, quiet)
+
+
+def _train(
+    ranks: Ranks,
+    config: RunConfig | None,
+    data: str | Path | None,
+    run: Path,
+    compiled: bool,
+    tensorboard: bool,
+    quiet: bool,
+) -> Outcome:
+    with ExitStack() as stack:
+        described = ranks.first(lambda: _claim(run, config, data, stack))
         plan = json.loads(described)
         loop = ranks.each(
-            lambda: _make_loop(run_config(plan["values"]), Path(plan["data"]), Path(run), ranks)
+            lambda: _make_loop(run_config(plan["values"]), Path(plan["data"]), run, ranks)
         )
-        notes = _describe(loop, Path(run), plan, ranks)
+        notes = _describe(loop, run, plan, ranks)
         _resume(loop, ranks, notes)
         if loop.finished:
             return _outcome(loop, was_finished=True)
-        if compile:
+        if compiled:
             compile_model(loop.model)
         metrics = ranks.each(
             lambda: _open_metrics(loop, stack, tensorboard=tensorboard, quiet=quiet)
