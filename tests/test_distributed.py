@@ -51,6 +51,8 @@ def assert_close(run, other):
     for ours, theirs in zip(records(run), records(other), strict=True):
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
+            if name == "padding":
+                continue  # a rank's share is cut by its own lengths
             if isinstance(value, float):
                 assert value == pytest.approx(theirs[name], rel=1e-9), (ours["step"], name)
             else:

@@ -33,6 +33,7 @@ it in this list:
     data/feed.py            the batches of a store, step by step
     model/trace.py          named points that record or replace a tensor on request
     model/binding.py        how a filler and a role become one vector: one class per binding
+    model/grouped.py        attention within the rows of a packed batch
     model/attention.py      TP-attention beside its equations; the drop-in for torch's
     model/layers.py         cells, feed-forward, embedding
     model/loss.py           token-summed loss and counts
@@ -42,6 +43,7 @@ it in this list:
     model/transformer.py    the Transformer and the TP-Transformer
     model/recurrent.py      the LSTM baseline of Saxton et al.
     model/family.py         build a preset, load a folder
+    training/allocator.py   memory that is freed stays with the process
     training/optim.py       the optimizer; schedules as pure functions of the step
     training/display.py     what a run shows: a live panel in a terminal, lines elsewhere
     training/metrics.py     what a run records: metrics.jsonl, a log, TensorBoard

@@ -1,5 +1,6 @@
 """Passes: all rows once, none too large; their gradients add up to that of one pass."""
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +18,13 @@ VOCABULARY = Vocabulary()
 texts = st.text("0123456789", min_size=1, max_size=20)
 
 
-def rows(part):
-    return [
-        (source[source != part.pad].tolist(), target[target != part.pad].tolist())
-        for source, target in zip(part.source, part.target, strict=True)
+def rows(source, target):
+    """The rows of two raggeds, in pairs."""
+    columns = [
+        [tuple(row) for row in np.split(ragged.ids, ragged.offsets[1:-1])]
+        for ragged in (source, target)
     ]
+    return list(zip(*columns, strict=True))
 
 
 def size(row):
@@ -29,23 +32,32 @@ def size(row):
 
 
 @given(
-    st.lists(st.lists(st.tuples(texts, texts), min_size=1, max_size=9), min_size=1, max_size=4),
+    st.lists(st.tuples(texts, texts), min_size=1, max_size=30),
     st.sampled_from([1, 20, 60, 10_000]),
+    st.booleans(),
 )
-def test_every_row_is_in_one_pass_and_passes_are_small_and_full(parts, limit):
-    batches = [Batch.from_text(*map(list, zip(*part, strict=True)), VOCABULARY) for part in parts]
-    passes = [[row for part in one for row in rows(part)] for one in divide(batches, limit)]
-    assert [row for one in passes for row in one] == [r for part in batches for r in rows(part)]
+def test_every_row_is_in_one_pass_and_passes_are_small_and_full(pairs, limit, packed):
+    encoded = [VOCABULARY.encode(column) for column in map(list, zip(*pairs, strict=True))]
+    passes = [rows(*one) for one in divide(*encoded, limit)]
+    everything = [row for one in passes for row in one]
+    assert sorted(everything) == sorted(rows(*encoded))
+    assert [len(source) for source, _ in everything] == sorted(encoded[0].lengths)
     sums = [sum(map(size, one)) for one in passes]
     assert all(total <= limit or len(one) == 1 for total, one in zip(sums, passes, strict=True))
     for total, following in zip(sums, passes[1:], strict=False):
         assert total + size(following[0]) > limit
-    share = Share.of(batches, limit)
-    everything = [row for one in passes for row in one]
+    share = Share.of(*encoded, VOCABULARY.pad, limit, packed=packed)
+    assert [sum(map(len, batches)) for batches in share.passes] == [len(one) for one in passes]
     assert share.n_rows == len(everything)
     assert share.n_symbols == sum(map(size, everything))
     assert share.n_tokens == sum(len(target) - 1 for _, target in everything)
-    assert share.n_positions >= share.n_symbols
+    assert share.n_positions == share.n_symbols if packed else share.n_positions >= share.n_symbols
+
+
+def test_no_rows_are_no_passes():
+    nothing = VOCABULARY.encode([])
+    share = Share.of(nothing, nothing, VOCABULARY.pad, 10, packed=True)
+    assert (share.passes, share.n_rows, share.n_positions) == ([], 0, 0)
 
 
 def gradient(store, tmp_path, symbols_per_pass):

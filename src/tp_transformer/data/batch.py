@@ -1,8 +1,9 @@
 """Batch: padding, masks and the target's shift, so that no other file counts positions.
 
 Of the positions of a random batch over all modules only 42% of the source's and 22% of the target's
-hold a symbol. `cut` divides a batch into parts of rows of like lengths, in which seven of eight
-positions do; the losses of the parts add up to that of the whole.
+hold a symbol. Two ways to spare a model the rest: `Packed` lays all rows end to end, for models
+that can tell them apart; `cut` divides a batch into padded parts of rows of like lengths, in which
+seven of eight positions hold a symbol. The losses of parts add up to that of the whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,11 +71,81 @@ class Batch:
         """True where `target_output` holds a symbol to predict."""
         return self.target_output != self.pad
 
+    def count_rows(self, marked: Tensor) -> Tensor:
+        """How many rows have a marked target position."""
+        return marked.any(dim=1).sum()
+
     def to(self, device: torch.device | str) -> Self:
         """The same batch on another device."""
         return type(self)(
             source=self.source.to(device), target=self.target.to(device), pad=self.pad
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """Questions and answers end to end, without padding: the shortest first, both on their own."""
+
+    source: Tensor  # (1, position)
+    target_input: Tensor  # (1, position)
+    target_output: Tensor  # (1, position)
+    source_lengths: Ids  # ascending
+    target_lengths: Ids  # ascending, of what the decoder reads
+    target_of_source: Ids  # which of the targets belongs to each source
+    pad: int
+
+    @classmethod
+    def from_ragged(cls, source: Ragged, target: Ragged, pad: int) -> Self:
+        """Lay rows of ids end to end."""
+        by_source = np.argsort(source.lengths, kind="stable")
+        by_target = np.argsort(target.lengths, kind="stable")
+        source, target = source.take(by_source), target.take(by_target)
+        rank = np.empty_like(by_target)
+        rank[by_target] = np.arange(len(by_target))
+        return cls(
+            source=torch.from_numpy(source.ids[None]),
+            target_input=torch.from_numpy(np.delete(target.ids, target.offsets[1:] - 1)[None]),
+            target_output=torch.from_numpy(np.delete(target.ids, target.offsets[:-1])[None]),
+            source_lengths=source.lengths,
+            target_lengths=target.lengths - 1,
+            target_of_source=rank[by_source],
+            pad=pad,
+        )
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.source_lengths)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch; packed batches are for CPUs."""
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"a packed batch stays on the CPU; cut one into parts for {device}")
+        return self
+
+    @property
+    def source_position(self) -> Tensor:
+        """The position of each source symbol within its row."""
+        return _position(self.source_lengths)
+
+    @property
+    def target_position(self) -> Tensor:
+        """The position of each target symbol within its row."""
+        return _position(self.target_lengths)
+
+    @property
+    def target_mask(self) -> Tensor:
+        """True where `target_output` holds a symbol to predict, as everywhere."""
+        return torch.ones_like(self.target_output, dtype=torch.bool)
+
+    def count_rows(self, marked: Tensor) -> Tensor:
+        """How many rows have a marked target position."""
+        row = torch.from_numpy(np.repeat(np.arange(len(self)), self.target_lengths))
+        return torch.tensor(len(torch.unique(row[marked[0]])))
+
+
+def _position(lengths: Ids) -> Tensor:
+    starts = np.cumsum(lengths) - lengths
+    return torch.from_numpy(np.arange(lengths.sum()) - np.repeat(starts, lengths))
 
 
 def cut(source: Ragged, target: Ragged, pad: int, part_cost: int = PART_COST) -> list[Batch]:

@@ -12,7 +12,7 @@ import numpy as np
 from tp_transformer.data.batch import Batch, cut
 from tp_transformer.data.sampler import Rows, Sampler
 from tp_transformer.data.store import Segment, Split
-from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
 
 MOST_HELD_OUT = 0.05  # of a segment's rows, so that a small store keeps nearly all of them
@@ -71,9 +71,13 @@ class Feed:
         self.vocabulary = vocabulary or Vocabulary()
         self.split = split
 
+    def tokens(self, step: int, rank: int = 0, n_ranks: int = 1) -> tuple[Ragged, Ragged]:
+        """The sources and targets of a step's batch, or of a rank's share of it."""
+        return self.split.tokens(self.sampler.rows(step, rank, n_ranks), self.vocabulary)
+
     def parts(self, step: int, rank: int = 0, n_ranks: int = 1) -> list[Batch]:
-        """A step's batch, or a rank's share of it, cut into parts with little padding."""
-        return self._parts(self.sampler.rows(step, rank, n_ranks))
+        """The same, cut into parts with little padding."""
+        return cut(*self.tokens(step, rank, n_ranks), self.vocabulary.pad)
 
     @property
     def held_out_rows(self) -> Rows:
@@ -81,16 +85,13 @@ class Feed:
         rows = [np.arange(one.start, one.start + one.count) for one in self._held_out]
         return np.concatenate(rows) if rows else np.zeros(0, np.int64)
 
-    def validation(self, rank: int = 0, n_ranks: int = 1) -> dict[str, list[Batch]]:
+    def validation(self, rank: int = 0, n_ranks: int = 1) -> dict[str, tuple[Ragged, Ragged]]:
         """The rows held out, or a rank's share of them, module by module."""
         by_module: dict[str, list[Rows]] = {}
         for one in self._held_out:
             by_module.setdefault(one.module, []).append(np.arange(one.start, one.start + one.count))
         shares = {name: np.concatenate(rows)[rank::n_ranks] for name, rows in by_module.items()}
-        return {name: self._parts(rows) if len(rows) else [] for name, rows in shares.items()}
-
-    def _parts(self, rows: Rows) -> list[Batch]:
-        return cut(*self.split.tokens(rows, self.vocabulary), self.vocabulary.pad)
+        return {name: self.split.tokens(rows, self.vocabulary) for name, rows in shares.items()}
 
 
 def _hold_out(

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import make_binding
+from tp_transformer.model.grouped import Plan, grouped_attention
 from tp_transformer.model.trace import Traced
 
 
@@ -152,6 +153,26 @@ class Attention(Traced):
         output = self.out_proj(bound.transpose(1, 2).flatten(2))
         return self.point("output", output), weights  # (batch, query, d_model)
 
+    def attend_packed(
+        self, projected: Tensor, memory: Tensor | None = None, *, plan: Plan
+    ) -> Tensor:
+        """Equations 2 to 4 for a packed batch; tensors are (1, position, part * d_model)."""
+        filler, role = grouped_attention(
+            self._parts(projected),
+            None if memory is None else self._parts(memory),
+            plan,
+            has_role=self.binding.needs_role,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        bound = filler.transpose(0, 1)  # (head, position, d_head)
+        if role is not None:
+            bound = self.binding(bound, role.transpose(0, 1))
+        return self.out_proj(bound.transpose(0, 1).flatten(1))[None]
+
+    def _parts(self, projected: Tensor) -> Tensor:
+        n_positions = projected.shape[1]
+        return projected.view(n_positions, -1, self.n_heads, self.binding.d_head)
+
 
 class SelfAttention(Attention):
     """Attention of a sequence to itself, with one fused map for query, key, value and role."""
@@ -168,10 +189,16 @@ class SelfAttention(Attention):
         return {**_blocks(self.names, self.in_proj.weight, self.in_proj.bias), **super().maps()}
 
     def forward(
-        self, state: Tensor, mask: Tensor | None, cache: KeyValueCache | None = None
+        self, state: Tensor, mask: Tensor | Plan | None, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Attend within `state` (batch, position, d_model), and to what the cache remembers."""
-        parts = self.in_proj(state).chunk(len(self.names), dim=-1)
+        """Attend within `state` (batch, position, d_model), and to what the cache remembers.
+
+        A packed batch has a plan of who attends to whom in the place of a mask.
+        """
+        projected = self.in_proj(state)
+        if isinstance(mask, Plan):
+            return self.attend_packed(projected, plan=mask)
+        parts = projected.chunk(len(self.names), dim=-1)
         query, key, value, *roles = map(self.heads, self.names, parts)
         if cache is not None:
             key, value = cache.append(key, value)
@@ -203,12 +230,22 @@ class CrossAttention(Attention):
         return self.heads("key", key), self.heads("value", value)
 
     def forward(
-        self, state: Tensor, key_value: tuple[Tensor, Tensor], mask: Tensor | None
+        self,
+        state: Tensor,
+        key_value: tuple[Tensor, ...],
+        mask: Tensor | Plan | None,
     ) -> Tensor:
-        """Attend from `state` (batch, position, d_model) to the remembered keys and values."""
-        parts = self.in_proj(state).chunk(len(self.names), dim=-1)
+        """Attend from `state` (batch, position, d_model) to the remembered keys and values.
+
+        For a packed batch these are still in one tensor, as `memory_proj` made them.
+        """
+        projected = self.in_proj(state)
+        if isinstance(mask, Plan):
+            return self.attend_packed(projected, *key_value, plan=mask)
+        parts = projected.chunk(len(self.names), dim=-1)
         query, *roles = map(self.heads, self.names, parts)
-        return self.attend(query, *key_value, roles[0] if roles else None, mask)[0]
+        key, value = key_value
+        return self.attend(query, key, value, roles[0] if roles else None, mask)[0]
 
 
 class TPMultiheadAttention(Attention):

@@ -5,10 +5,8 @@ all positions of a known target at once (`decode`), or one symbol at a time (`be
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -17,13 +15,21 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tp_transformer.data.batch import Batch
+from tp_transformer.data.batch import Batch, Packed
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
-from tp_transformer.errors import FolderError, SettingsError, TextError
+from tp_transformer.errors import FolderError, SettingsError, TextError, TraceError
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.decoding import greedy
 from tp_transformer.model.loss import Loss, token_loss
-from tp_transformer.model.trace import Edit, Trace, Traced, one_call, trace, trace_names
+from tp_transformer.model.trace import (
+    Edit,
+    Trace,
+    Traced,
+    is_traced,
+    one_call,
+    trace,
+    trace_names,
+)
 from tp_transformer.settings import to_values
 
 Config = TypeVar("Config")
@@ -64,6 +70,7 @@ class Model(Traced, Generic[Config, Memory, State]):
     """A question-answering model over the symbols of a vocabulary."""
 
     architecture: ClassVar[str]
+    can_pack: ClassVar[bool] = False  # whether it reads packed batches
     n_positions: int | None = None  # the longest sequence, where there is a longest one
 
     def __init__(self, config: Config, n_vocab: int, vocabulary: Vocabulary) -> None:
@@ -96,14 +103,17 @@ class Model(Traced, Generic[Config, Memory, State]):
         """The scores after each position of `target`, given `source`; both are padded ids."""
         return self.decode(target, self.encode(source))
 
-    def loss(self, batch: Batch | Sequence[Batch], *, label_smoothing: float = 0.0) -> Loss:
-        """The loss of a batch's answers under teacher forcing; of its parts, if it was cut."""
-        parts = [batch] if isinstance(batch, Batch) else batch
-        losses = (
-            token_loss(self(part.source, part.target_input), part, label_smoothing)
-            for part in parts
-        )
-        return reduce(add, losses)
+    def scores_packed(self, packed: Packed) -> Tensor:
+        """The scores after each target position of a packed batch: (1, position, n_vocab)."""
+        raise NotImplementedError(f"{type(self).__name__} does not read packed batches")
+
+    def loss(self, batch: Batch | Packed, *, label_smoothing: float = 0.0) -> Loss:
+        """The loss of a batch's answers under teacher forcing."""
+        if isinstance(batch, Batch):
+            return token_loss(self(batch.source, batch.target_input), batch, label_smoothing)
+        if is_traced(self):
+            raise TraceError("a packed batch cannot be traced: its positions have no rows; pad it")
+        return token_loss(self.scores_packed(batch), batch, label_smoothing)
 
     def solve(self, questions: Iterable[str], *, max_length: int = 30) -> list[str]:
         """Answer questions, with at most `max_length` characters each.

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from tp_transformer.errors import TextError
 from tp_transformer.model.attention import CrossAttention, KeyValueCache, SelfAttention
+from tp_transformer.model.grouped import Plan
 from tp_transformer.model.trace import Traced
 
 
@@ -43,9 +44,12 @@ class Embedding(nn.Module):
         if self.role_proj is not None:
             nn.init.normal_(self.role_proj.weight, std=spread)
 
-    def forward(self, ids: Tensor, offset: int = 0) -> Tensor:
-        """The states of ids (batch, position) whose first position is `offset`."""
-        end = offset + ids.shape[1]
+    def forward(self, ids: Tensor, offset: int = 0, position: Tensor | None = None) -> Tensor:
+        """The states of ids (batch, position) whose first position is `offset`.
+
+        Where they do not simply follow each other, `position` has the position of each.
+        """
+        end = offset + ids.shape[1] if position is None else int(position.max()) + 1
         if end > self.n_positions:
             raise TextError(
                 f"a text of {end} symbols, start and end included, is longer than the "
@@ -54,7 +58,7 @@ class Embedding(nn.Module):
         state: Tensor = self.symbols(ids) * math.sqrt(self.symbols.embedding_dim)
         if self._positions.dtype != state.dtype or self._positions.device != state.device:
             self._positions = sinusoids(self.n_positions, state.shape[-1]).to(state)
-        state = state + self._positions[offset:end]
+        state = state + self._positions[slice(offset, end) if position is None else position]
         if self.role_proj is not None:
             state = state * (self.role_proj(state) + 1)
         return self.dropout(state)  # (batch, position, d_model)
@@ -109,7 +113,7 @@ class EncoderCell(Traced):
         """The state that the cell hands on."""
         return ("output",)
 
-    def forward(self, state: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, state: Tensor, mask: Tensor | Plan | None) -> Tensor:
         """One cell of the encoder at every position of (batch, source, d_model)."""
         attended = self.self_attention(self.self_attention_norm(state), mask)
         state = state + self.dropout(attended)
@@ -151,9 +155,9 @@ class DecoderCell(Traced):
     def forward(
         self,
         state: Tensor,
-        mask: Tensor | None,
-        key_value: tuple[Tensor, Tensor],
-        source_mask: Tensor | None,
+        mask: Tensor | Plan | None,
+        key_value: tuple[Tensor, ...],
+        source_mask: Tensor | Plan | None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """One cell of the decoder at every position of (batch, target, d_model)."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tp_transformer.data.batch import Batch
+from tp_transformer.data.batch import Batch, Packed
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Loss:
         )
 
 
-def token_loss(logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+def token_loss(logits: Tensor, batch: Batch | Packed, label_smoothing: float = 0.0) -> Loss:
     """The loss of `logits` (batch, target, n_vocab) for the symbols that should come next."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(
@@ -44,4 +44,4 @@ def token_loss(logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Lo
         label_smoothing=label_smoothing,
     )
     wrong = (logits.argmax(dim=-1) != batch.target_output) & batch.target_mask
-    return Loss(total, batch.target_mask.sum(), len(batch) - wrong.any(dim=1).sum())
+    return Loss(total, batch.target_mask.sum(), len(batch) - batch.count_rows(wrong))

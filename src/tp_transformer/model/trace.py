@@ -113,6 +113,11 @@ def one_call(module: nn.Module) -> Iterator[bool]:
             trace.join(False)
 
 
+def is_traced(module: nn.Module) -> bool:
+    """Whether an active trace looks at `module` or at anything inside it."""
+    return any(traced._traces for _, traced in _traced_modules(module))
+
+
 def trace_names(module: nn.Module) -> list[str]:
     """Every name that a trace of `module` can ask for."""
     return [path + name for path, traced in _traced_modules(module) for name in traced.points()]

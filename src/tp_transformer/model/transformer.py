@@ -6,11 +6,13 @@ from typing import Literal, cast
 
 from torch import Tensor, nn
 
+from tp_transformer.data.batch import Packed
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.attention import Attention, KeyValueCache, causal_mask
 from tp_transformer.model.base import Model
 from tp_transformer.model.binding import check_binding
+from tp_transformer.model.grouped import Plans
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 
 
@@ -81,6 +83,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     """Encoder, decoder, one embedding for both and for the output (sections 2.1 to 2.3)."""
 
     architecture = "transformer"
+    can_pack = True
 
     def __init__(self, config: TransformerConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__(config, config.n_vocab, vocabulary or Vocabulary())
@@ -122,6 +125,18 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     def decode(self, target: Tensor, memory: Memory) -> Tensor:
         """The scores of every symbol after each position of `target`: (batch, target, n_vocab)."""
         return self._advance(target, self._remember(memory, caches=None))
+
+    def scores_packed(self, packed: Packed) -> Tensor:
+        """The scores of every symbol after each target position: (1, position, n_vocab)."""
+        plans = Plans(packed, self.config.n_heads)
+        memory = self.embedding(packed.source, position=packed.source_position)
+        for cell in self.encoder:
+            memory = cell(memory, plans.encoder)
+        hidden = self.embedding(packed.target_input, position=packed.target_position)
+        for cell in cast(Iterable[DecoderCell], self.decoder):
+            key_value = cell.cross_attention.memory_proj(memory)
+            hidden = cell(hidden, plans.decoder, (key_value,), plans.cross)
+        return self.embedding.logits(hidden)
 
     def begin(self, memory: Memory, max_length: int) -> DecoderState:
         """The state before the first of at most `max_length` steps."""

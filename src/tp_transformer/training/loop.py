@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -21,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.atomic import whole
-from tp_transformer.data.batch import Batch
+from tp_transformer.data.batch import Batch, Packed
 from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError, UserError
@@ -30,7 +32,7 @@ from tp_transformer.training.checkpoint import AnyModel, Best, State
 from tp_transformer.training.optim import Ema, OptimConfig, clip, learning_rate, make_optimizer
 from tp_transformer.training.passes import Share
 from tp_transformer.training.signals import NUMBERS, Signals
-from tp_transformer.training.validate import Score, validate
+from tp_transformer.training.validate import Score, packs, validate
 
 BAD_BATCH = "bad_batch.json"
 
@@ -159,8 +161,9 @@ class _SummedLoss(nn.Module):
         super().__init__()
         self.model, self.label_smoothing = model, label_smoothing
 
-    def forward(self, parts: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        loss = self.model.loss(parts, label_smoothing=self.label_smoothing)
+    def forward(self, batches: Sequence[Batch | Packed]) -> tuple[Tensor, Tensor]:
+        losses = (self.model.loss(one, label_smoothing=self.label_smoothing) for one in batches)
+        loss = reduce(add, losses)
         return loss.total, loss.n_right
 
 
@@ -248,8 +251,9 @@ class Loop:
         return self.ended and self._saved_step == self.state.step and not self._validation_due()
 
     def _share(self, step: int) -> Share:
-        parts = self.feed.parts(step, self.ranks.rank, self.ranks.n_ranks)
-        return Share.of(parts, self.training.symbols_per_pass)
+        rows = self.feed.tokens(step, self.ranks.rank, self.ranks.n_ranks)
+        pad, limit = self.feed.vocabulary.pad, self.training.symbols_per_pass
+        return Share.of(*rows, pad, limit, packed=packs(self.model, self.ranks))
 
     def _step(self, ahead: Ahead[Share]) -> int | None:
         """Take one step, unless its loss or gradient is not finite; return a signal, if one came.
@@ -310,12 +314,12 @@ class Loop:
         rights: list[Tensor] = []
         # One autocast for all passes: weights are cast once, not once for each pass.
         with self._autocast():
-            for number, parts in enumerate(share.passes, 1):
+            for number, batches in enumerate(share.passes, 1):
                 if self._signals.received and ranks.n_ranks == 1:
                     return None
                 is_last = number == len(share.passes)
                 with nullcontext() if is_last else ranks.no_sync(self._loss):
-                    total, n_right = self._loss([part.to(ranks.device) for part in parts])
+                    total, n_right = self._loss([one.to(ranks.device) for one in batches])
                     (total * scale).backward()
                 totals.append(total.detach())
                 rights.append(n_right)

@@ -1,61 +1,57 @@
 """A rank's share of a batch, divided into passes of bounded size whose gradients add up."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from torch import Tensor
+import numpy as np
 
-from tp_transformer.data.batch import Batch
+from tp_transformer.data.batch import Batch, Packed, cut
+from tp_transformer.data.vocabulary import Ragged
 
 
 @dataclass(frozen=True)
 class Share:
     """A rank's share of a batch, divided into passes, and how much it is."""
 
-    passes: list[list[Batch]]
+    passes: list[list[Batch] | list[Packed]]
     n_rows: int
     n_tokens: int  # symbols to predict
     n_symbols: int
     n_positions: int
 
     @classmethod
-    def of(cls, parts: Sequence[Batch], symbols_per_pass: int) -> Self:
-        """Divide the parts of a batch into passes, and count."""
+    def of(cls, source: Ragged, target: Ragged, pad: int, limit: int, *, packed: bool) -> Self:
+        """Divide rows into passes of at most `limit` symbols, without padding or with little."""
+        passes = [
+            [Packed.from_ragged(*rows, pad)] if packed else cut(*rows, pad)
+            for rows in divide(source, target, limit)
+        ]
+        n_rows = len(source.lengths)
+        n_tokens = int(target.lengths.sum()) - n_rows
         return cls(
-            passes=list(divide(parts, symbols_per_pass)),
-            n_rows=sum(map(len, parts)),
-            n_tokens=sum(int(part.target_mask.sum()) for part in parts),
-            n_symbols=sum(int(_symbols(part).sum()) for part in parts),
-            n_positions=sum(part.source.numel() + part.target_input.numel() for part in parts),
+            passes=passes,
+            n_rows=n_rows,
+            n_tokens=n_tokens,
+            n_symbols=int(source.lengths.sum()) + n_tokens,
+            n_positions=sum(
+                batch.source.numel() + batch.target_input.numel()
+                for batches in passes
+                for batch in batches
+            ),
         )
 
 
-def divide(parts: Sequence[Batch], limit: int) -> Iterator[list[Batch]]:
-    """Divide the rows of a batch's parts into passes of at most `limit` symbols.
+def divide(source: Ragged, target: Ragged, limit: int) -> Iterator[tuple[Ragged, Ragged]]:
+    """Rows in passes of at most `limit` symbols, by ascending length of their sources.
 
     A row that has more than that by itself is a pass of its own.
     """
-    held: list[Batch] = []
-    n_symbols = 0
-    for part in parts:
-        start = 0
-        for row, size in enumerate(_symbols(part).tolist()):
-            if n_symbols and n_symbols + size > limit:
-                yield [*held, *_rows(part, start, row)]
-                held, n_symbols, start = [], 0, row
-            n_symbols += size
-        held += _rows(part, start, len(part))
-    if held:
-        yield held
-
-
-def _symbols(part: Batch) -> Tensor:
-    """How many symbols of each row the encoder and the decoder read."""
-    return (part.source != part.pad).sum(dim=1) + part.target_mask.sum(dim=1)
-
-
-def _rows(part: Batch, start: int, end: int) -> list[Batch]:
-    if start == end:
-        return []
-    return [Batch(source=part.source[start:end], target=part.target[start:end], pad=part.pad)]
+    order = np.argsort(source.lengths, kind="stable")
+    source, target = source.take(order), target.take(order)
+    ends = np.cumsum(source.lengths + target.lengths - 1)  # the decoder reads one symbol less
+    start = before = 0
+    while start < len(ends):
+        end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        yield source.between(start, end), target.between(start, end)
+        start, before = end, int(ends[end - 1])

@@ -33,6 +33,7 @@ from tp_transformer.model.recurrent import LSTM, LSTMConfig
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.settings import Values
 from tp_transformer.training import checkpoint
+from tp_transformer.training.allocator import keep_freed_memory
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
 from tp_transformer.training.loop import (
     Loop,
@@ -124,6 +125,8 @@ def train(
     A run that exists knows its settings and its data: they may be left out, but not changed.
     """
     with open_ranks(device) as ranks:
+        if ranks.device.type == "cpu":
+            keep_freed_memory()
         return _train(ranks, config, data, Path(run), compile, tensorboard, quiet)
 
 

@@ -1,16 +1,15 @@
 """Validation: loss and exact match on the questions that are held out of training."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tp_transformer.data.batch import Batch
 from tp_transformer.data.feed import Feed
+from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.distributed import Ranks
 from tp_transformer.training.checkpoint import AnyModel
-from tp_transformer.training.passes import divide
+from tp_transformer.training.passes import Share
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ def validate(model: AnyModel, feed: Feed, ranks: Ranks, symbols_per_pass: int) -
     model.eval()
     try:
         with torch.no_grad():
-            sums = [_sums(model, parts, ranks, symbols_per_pass) for parts in shares.values()]
+            sums = [_sums(model, rows, ranks, symbols_per_pass) for rows in shares.values()]
     finally:
         model.train(was_training)
     table = ranks.sum(torch.stack(sums)).cpu()  # (module, 4)
@@ -40,13 +39,22 @@ def validate(model: AnyModel, feed: Feed, ranks: Ranks, symbols_per_pass: int) -
     return Score(total / n_tokens, n_right / n_rows, int(n_rows), modules)
 
 
-def _sums(model: AnyModel, parts: Sequence[Batch], ranks: Ranks, symbols_per_pass: int) -> Tensor:
-    """The loss, symbols, right answers and answers of some parts, summed."""
-    wide = ranks.wide
-    sums = torch.zeros(4, dtype=wide, device=ranks.device)
-    for some in divide(parts, symbols_per_pass):
-        loss = model.loss([part.to(ranks.device) for part in some])
-        found = [loss.total.to(wide), loss.n_tokens.to(wide), loss.n_right.to(wide)]
-        n_rows = torch.tensor(sum(map(len, some)), dtype=wide, device=ranks.device)
-        sums += torch.stack([*found, n_rows])
+def packs(model: AnyModel, ranks: Ranks) -> bool:
+    """Whether a model is given packed batches.
+
+    A GPU does better with few padded parts: packed attention takes many small products.
+    """
+    return model.can_pack and ranks.device.type == "cpu"
+
+
+def _sums(model: AnyModel, rows: tuple[Ragged, Ragged], ranks: Ranks, limit: int) -> Tensor:
+    """The loss, symbols, right answers and answers of some rows, summed."""
+    share = Share.of(*rows, model.vocabulary.pad, limit, packed=packs(model, ranks))
+    sums = torch.zeros(4, dtype=ranks.wide, device=ranks.device)
+    sums[1], sums[3] = share.n_tokens, share.n_rows
+    for batches in share.passes:
+        for batch in batches:
+            loss = model.loss(batch.to(ranks.device))
+            sums[0] += loss.total.to(ranks.wide)
+            sums[2] += loss.n_right.to(ranks.wide)
     return sums

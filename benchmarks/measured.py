@@ -1,0 +1,52 @@
+"""What every benchmark tells: the machine, and where its results are written."""
+
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine(device: str = "cpu") -> dict[str, str]:
+    """What the numbers were measured on."""
+    return {
+        "processor": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "cores": str(os.cpu_count()),
+        "bfloat16 in hardware": "yes" if device == "cuda" or has_bfloat16() else "no",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
+def described(found: dict[str, str]) -> str:
+    """A machine in one line."""
+    return "; ".join(f"{name} {value}" for name, value in found.items())
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies in bfloat16; others take ten times as long as in float32."""
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return asked is not None and bool(asked())
+
+
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
+
+
+def write(name: str, result: dict[str, Any], text: str) -> Path:
+    """Write a dated result as JSON and Markdown; returns the path without its ending."""
+    RESULTS.mkdir(exist_ok=True)
+    stem = RESULTS / f"{result['date']}-{name}"
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    stem.with_suffix(".md").write_text(text, "utf-8")
+    return stem

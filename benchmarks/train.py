@@ -1,0 +1,275 @@
+"""How quickly models train, beside torch's own padded Transformer and the machine's peak.
+
+    python benchmarks/train.py STORE [--sizes tp-transformer-small:256 tp-transformer:128]
+                               [--precisions float32 bfloat16] [--bindings none hadamard]
+                               [--batches 5]
+
+For each preset (with its batch size), precision (bfloat16 only where the processor has it, unless
+asked for) and binding: samples and symbols (padding not
+counted) per second, and the share of the machine's peak in matrix products, which is measured in
+the same run. All take one step on the same random batch over all modules, in turn, then all on the
+next one, so that a busy moment hits them alike; what is compared is the median of the ratios. A
+step is all that training does: divide the batch, forward, backward, clip, Adam.
+
+The peer is `torch.nn.Transformer` of the same size in float32 on the padded batch: what one would
+write without this project. Writes a dated JSON and Markdown file.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import measured
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import tp_transformer as tpt
+from tp_transformer.data.feed import Feed
+from tp_transformer.data.store import open_store
+from tp_transformer.data.vocabulary import Ragged
+from tp_transformer.model.layers import sinusoids
+from tp_transformer.training.allocator import keep_freed_memory
+from tp_transformer.training.optim import OptimConfig, clip, make_optimizer
+from tp_transformer.training.passes import Share
+
+Rows = tuple[Ragged, Ragged]
+LIMIT = 16_384  # symbols per pass, as TrainingConfig has it
+
+
+@dataclass
+class Contestant:
+    """Something that takes steps, and how long each took."""
+
+    name: str
+    precision: str
+    model: nn.Module
+    step: Callable[[Rows], None]
+    operations: Callable[[Rows], float]  # of the matrix products of a step
+    seconds: list[float] = field(default_factory=list)
+
+
+class Peer(nn.Module):
+    """A Transformer as torch offers it: padded, one embedding for input and output."""
+
+    def __init__(self, d_model: int, d_ff: int, n_heads: int, n_layers: int, n_vocab: int) -> None:
+        super().__init__()
+        self.symbols = nn.Embedding(n_vocab, d_model)
+        self.transformer = nn.Transformer(
+            d_model, n_heads, n_layers, n_layers, d_ff, 0.0, batch_first=True, norm_first=True
+        )
+        self.register_buffer("positions", sinusoids(200, d_model).float(), persistent=False)
+
+    def loss(self, source: Tensor, target: Tensor, pad: int) -> Tensor:
+        """The mean loss of the targets' symbols."""
+        inputs, outputs = target[:, :-1], target[:, 1:]
+        causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
+        padding = torch.zeros(source.shape).masked_fill(source == pad, -math.inf)
+        hidden = self.transformer(
+            self._embed(source),
+            self._embed(inputs),
+            tgt_mask=causal,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        logits = hidden @ self.symbols.weight.T
+        return F.cross_entropy(logits.flatten(0, 1), outputs.flatten(), ignore_index=pad)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        scale = math.sqrt(self.symbols.embedding_dim)
+        return self.symbols(ids) * scale + self.positions[: ids.shape[1]]
+
+
+def peer(preset: str) -> Contestant:
+    """Torch's Transformer with the sizes of a preset."""
+    plain = tpt.build(preset, binding="none", embedding_binding=False)
+    config, pad = plain.config, plain.vocabulary.pad
+    model = Peer(config.d_model, config.d_ff, config.n_heads, config.n_layers, config.n_vocab)
+    optim = OptimConfig()
+    optimizer = torch.optim.Adam(model.parameters(), optim.learning_rate, optim.betas)
+
+    def step(rows: Rows) -> None:
+        source, target = (torch.from_numpy(ragged.padded(pad)) for ragged in rows)
+        optimizer.zero_grad()
+        model.loss(source, target, pad).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), optim.clip_norm)
+        optimizer.step()
+
+    return Contestant(
+        "torch.nn.Transformer", "float32", model, step, lambda rows: operations(plain, rows)
+    )
+
+
+def ours(preset: str, precision: str, binding: str) -> Contestant:
+    """A model of this project, stepping as the training loop does."""
+    config = tpt.build(preset).config
+    fields = {"binding": binding, "embedding_binding": binding != "none"}
+    if binding == "low-rank":
+        fields["rank"] = config.d_model // config.n_heads
+    model = tpt.build(preset, **fields)
+    optim = OptimConfig()
+    optimizer = make_optimizer(model, optim)
+    pad = model.vocabulary.pad
+
+    def step(rows: Rows) -> None:
+        share = Share.of(*rows, pad, LIMIT, packed=model.can_pack)
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            for batches in share.passes:
+                total = sum(model.loss(batch).total for batch in batches)
+                (total / share.n_tokens).backward()
+        clip(model.parameters(), optim)
+        optimizer.step()
+
+    return Contestant(binding, precision, model, step, lambda rows: operations(model, rows))
+
+
+def operations(model: tpt.Transformer, rows: Rows) -> float:
+    """The multiplications and additions of a step's matrix products, attention's included."""
+    config = model.config
+    n_source, n_target = rows[0].lengths, rows[1].lengths - 1
+    sizes = {name: p.numel() for name, p in model.named_parameters() if p.dim() > 1}
+    of_memory = sum(size for name, size in sizes.items() if "memory_proj" in name)
+    encoder = sum(size for name, size in sizes.items() if name.startswith("encoder."))
+    decoder = sum(size for name, size in sizes.items() if name.startswith("decoder."))
+    bound = sizes.get("embedding.role_proj.weight", 0)
+    dense = (encoder + of_memory + bound) * n_source.sum()
+    dense += (decoder - of_memory + bound + config.n_vocab * config.d_model) * n_target.sum()
+    pairs = n_source * n_source + n_target * n_target + n_target * n_source
+    attention = 2 * config.d_model * config.n_layers * pairs.sum()
+    return float(6 * (dense + attention))  # two for the forward pass, four for the backward
+
+
+def peak(precision: str, size: int = 2048) -> float:
+    """The most operations per second in a product of two large matrices."""
+    a, b = torch.randn(2, size, size).to(getattr(torch, precision))
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        a @ b
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
+
+
+def race(store: Path, batch_size: int, contestants: list[Contestant], n: int) -> list[Rows]:
+    """Let all take a step on each batch in turn; the first batch only warms them up."""
+    split = open_store(store)["train"]
+    feed = Feed(split, batch_size=batch_size)
+    batches = [split.tokens(feed.sampler.rows(step), feed.vocabulary) for step in range(n + 1)]
+    for number, rows in enumerate(batches):
+        for contestant in contestants:
+            start = time.perf_counter()
+            contestant.step(rows)
+            if number:
+                contestant.seconds.append(time.perf_counter() - start)
+    return batches[1:]
+
+
+def reached(
+    contestant: Contestant, base: Contestant, batches: list[Rows], peaks: dict[str, float]
+) -> dict[str, Any]:
+    """What a contestant reached, and how many times the peer that is."""
+    total = sum(contestant.seconds)
+    n_rows = sum(len(source.lengths) for source, _ in batches)
+    n_symbols = sum(int(s.lengths.sum() + t.lengths.sum()) for s, t in batches) - n_rows
+    ratios = [b / own for b, own in zip(base.seconds, contestant.seconds, strict=True)]
+    return {
+        "name": contestant.name,
+        "precision": contestant.precision,
+        "parameters": sum(parameter.numel() for parameter in contestant.model.parameters()),
+        "samples_per_second": n_rows / total,
+        "symbols_per_second": n_symbols / total,
+        "share_of_peak": sum(map(contestant.operations, batches))
+        / total
+        / peaks[contestant.precision],
+        "times_peer": statistics.median(ratios),
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Every size, one after another."""
+    peaks = {precision: peak(precision) for precision in options.precisions}
+    peaks.setdefault("float32", peak("float32"))
+    sizes = {}
+    for entry in options.sizes:
+        preset, _, batch_size = entry.partition(":")
+        base = peer(preset)
+        contestants = [base] + [
+            ours(preset, precision, binding)
+            for precision in options.precisions
+            for binding in options.bindings
+        ]
+        batches = race(options.store, int(batch_size), contestants, options.batches)
+        sizes[entry] = [reached(one, base, batches, peaks) for one in contestants]
+        print(table(entry, sizes[entry]), flush=True)
+    return {
+        "date": date.today().isoformat(),
+        "machine": measured.machine(),
+        "threads": torch.get_num_threads(),
+        "batches": options.batches,
+        "peak_gflops": {name: value / 1e9 for name, value in peaks.items()},
+        "sizes": sizes,
+    }
+
+
+def table(entry: str, results: list[dict[str, Any]]) -> str:
+    """A size's results for people."""
+    preset, _, batch_size = entry.partition(":")
+    lines = [
+        f"## {preset}, batches of {batch_size}",
+        "",
+        "| model or binding | precision | parameters | samples/s | symbols/s | peak | times torch |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for one in results:
+        lines.append(
+            f"| {one['name']} | {one['precision']} | {one['parameters']:,} "
+            f"| {one['samples_per_second']:.1f} | {one['symbols_per_second']:,.0f} "
+            f"| {one['share_of_peak']:.0%} | {one['times_peer']:.2f} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def report(result: dict[str, Any]) -> str:
+    """All results for people."""
+    peaks = ", ".join(
+        f"{value:.0f} GFLOPS in {name}" for name, value in result["peak_gflops"].items()
+    )
+    head = f"""# Training speed, {result["date"]}
+
+{measured.described(result["machine"])}; {result["threads"]} threads.
+Peak of matrix products: {peaks}.
+{result["batches"]} random batches over all modules, each by all in turn. "Times torch" is the
+median of the ratios to `torch.nn.Transformer` of the same size, padded, in float32.
+"""
+    tables = [table(entry, results) for entry, results in result["sizes"].items()]
+    return "\n".join([head, *tables])
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("store", type=Path)
+    parser.add_argument(
+        "--sizes", nargs="+", default=["tp-transformer-small:256", "tp-transformer:128"]
+    )
+    parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"])
+    parser.add_argument("--bindings", nargs="+", default=["none", "hadamard"])
+    parser.add_argument("--batches", type=int, default=5)
+    options = parser.parse_args()
+    if options.precisions is None:
+        options.precisions = ["float32", "bfloat16"] if measured.has_bfloat16() else ["float32"]
+    keep_freed_memory()
+    result = measure(options)
+    measured.write("train", result, report(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The run folder: begun, gone on with, refused."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+import tp_transformer
+from runs import command, config, make_store, options
+from tp_transformer import atomic, train
+from tp_transformer.cli import main
+from tp_transformer.errors import FolderError, SettingsError, UserError
+from tp_transformer.settings import read
+from tp_transformer.training.run import LOCK, config_values, run_config
+
+
+def tpt(capsys, *arguments):
+    code = 0
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def run(undisturbed, tmp_path):
+    return shutil.copytree(undisturbed, tmp_path / "run", symlinks=True)
+
+
+def test_the_folder_explains_itself(undisturbed, store):
+    assert run_config(read(undisturbed / "config.yaml")) == config(training__ema=0.9)
+    origin = json.loads((undisturbed / "run.json").read_text())
+    model = tp_transformer.load(undisturbed)
+    assert origin["n_parameters"] == model.n_parameters
+    assert origin["data"] == str(store)
+    assert {"torch", "python", "numpy", "tp_transformer", "seed", "device", "threads"} < set(origin)
+
+
+def test_settings_survive_the_folder():
+    for name in tp_transformer.preset_names():
+        values = read(name)
+        assert run_config(config_values(run_config(values))) == run_config(values)
+
+
+def test_the_command_line_trains_and_tells_what_next(capsys, store, tmp_path):
+    run = tmp_path / "run"
+    arguments = [*command(store, run, training__steps=2), "--modules", "*gcd", "--device", "cpu"]
+    code, out, _ = tpt(capsys, *arguments)
+    assert code == 0
+    assert f"{run} is finished, after step 2" in out
+    assert re.search(r"best: .*run/best, of step 2", out)
+    assert read(run / "config.yaml")["data"]["modules"] == ["*gcd"]
+    code, out, _ = tpt(capsys, "train", "--run", str(run))
+    assert code == 0
+    assert "was finished already" in out
+    again = ["--config", str(run / "config.yaml"), "--data", str(store)]
+    code, out, _ = tpt(capsys, "train", "--run", str(run), *again)
+    assert code == 0
+    assert "was finished already" in out
+
+
+def test_other_settings_are_refused_by_name(capsys, run):
+    code, out, err = tpt(
+        capsys, "train", "--run", str(run), "--training.steps=40", "--model.d_ff", "64"
+    )
+    assert (code, out) == (2, "")
+    assert f"model.d_ff is 32 in {run}, not 64" in err
+    assert f"training.steps is 30 in {run}, not 40" in err
+    assert err.count("\n") == 1
+    code, _, err = tpt(capsys, "train", "--run", str(run), "--budget", "2h")
+    assert code == 2
+    assert "training.budget is absent" in err
+
+
+def test_other_data_are_refused(run, tmp_path):
+    other = make_store(tmp_path / "other")
+    assert train(None, other, run).was_finished  # the same store in another place
+    manifest = json.loads((other / "store.json").read_text())
+    manifest["source"] = {"kind": "another"}
+    (other / "store.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="was begun on other data"):
+        train(None, other, run)
+
+
+def test_a_folder_that_holds_something_else_is_refused(store, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(FolderError, match=r"holds something else \(thesis\.txt\)"):
+        train(config(), store, tmp_path / "mine")
+    with pytest.raises(FolderError, match="is a file"):
+        train(config(), store, tmp_path / "mine" / "thesis.txt")
+    with pytest.raises(UserError, match="is not a run yet"):
+        train(None, store, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_two_processes_on_one_run(run):
+    held = atomic.lock(run / LOCK)
+    assert held is not None
+    with pytest.raises(FolderError, match="another process is training"):
+        train(None, None, run)
+    os.close(held)
+    assert train(None, None, run).was_finished
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nothing"], "nothing; `tpt data prepare`"),
+        (["--config", "nonsense"], "there is no preset 'nonsense'"),
+        (["--budget", "soon"], "'soon' is no length of time"),
+        (["--training.stesp=3"], "'stesp' (did you mean 'steps'?)"),
+        (["--optim.learning_rate=-1"], "learning_rate must be above 0"),
+        (["--device", "cuda"], "cuda is not available"),
+        (["--data.batch_size=many"], "data.batch_size must be a whole number"),
+        (["--modules", "nonsense"], "nonsense"),
+        (["--model.n_positions=10"], "the model reads at most 8"),
+    ],
+)
+def test_mistakes_end_in_one_line(capsys, store, tmp_path, arguments, message):
+    given = ["--config", "tp-transformer-tiny", "--data", str(store), *options()]
+    code, out, err = tpt(capsys, "train", "--run", str(tmp_path / "run"), *given, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("tpt: ")
+    assert err.count("\n") == 1
+
+
+def test_settings_belong_to_verbs_that_take_them(capsys):
+    code, _, err = tpt(capsys, "models", "--training.steps=3")
+    assert code == 2
+    assert "unrecognized arguments: --training.steps=3" in err
+
+
+def test_load_takes_the_best_or_else_the_last(run):
+    def weights(folder):
+        return tp_transformer.load(folder).state_dict()["embedding.symbols.weight"]
+
+    (run / "last").unlink()
+    (run / "last").symlink_to("checkpoints/step-00000027")
+    best, last = weights(run / "best"), weights(run / "last")
+    assert not best.equal(last)
+    assert weights(run).equal(best)
+    shutil.rmtree(run / "best")
+    assert weights(run).equal(last)
+    (run / "last").unlink()
+    with pytest.raises(FolderError, match="has no checkpoint yet"):
+        tp_transformer.load(run)
+
+
+def test_a_run_without_a_model_is_refused():
+    with pytest.raises(SettingsError, match="needs the section 'model'"):
+        run_config({"training": {"steps": 3}})
