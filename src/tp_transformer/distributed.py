@@ -15,6 +15,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from tp_transformer.errors import SettingsError, UserError
@@ -130,7 +132,7 @@ def open_ranks(device: str = "auto") -> Iterator[Ranks]:
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    _join("nccl" if chosen.type == "cuda" else "gloo", rank, n_ranks)
     try:
         yield Ranks(chosen, rank, n_ranks)
     except (UserError, OSError, SystemExit):
@@ -138,6 +140,18 @@ def open_ranks(device: str = "auto") -> Iterator[Ranks]:
         raise
     # After any other exception the others may hang in a collective: there is no parting from them.
     _part()
+
+
+def _join(backend: str, rank: int, n_ranks: int) -> None:
+    """Meet the other ranks.
+
+    Torchrun keeps one store of addresses over its restarts. Each attempt needs names of its own in
+    it, or a rank may find the address of a process that is no more, and fail (seen with Gloo).
+    """
+    store, _, _ = next(rendezvous("env://", rank, n_ranks))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = PrefixStore(f"attempt-{attempt}", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=n_ranks)
 
 
 def _part() -> None:

@@ -1,8 +1,11 @@
 """Batches of a store: the rows that the sampler names, all of them, as they are in the store."""
 
+import threading
+import time
+
 import pytest
 
-from tp_transformer.data.feed import Feed
+from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.data.sampler import Sampler
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Vocabulary
@@ -54,3 +57,107 @@ def test_modules_and_weights_are_passed_on(train):
     assert all("gcd" in question for question, _ in texts(feed.parts(0)))
     feed = Feed(train, batch_size=20, weights={"numbers__lcm": 1.0})
     assert all("lcm" in question for question, _ in texts(feed.parts(0)))
+
+
+def held_out(feed):
+    return sorted(feed.held_out_rows.tolist())
+
+
+def test_the_last_rows_of_every_segment_are_held_out(store_of):
+    split = store_of({"numbers__gcd": (100, 300), "numbers__lcm": (1, 2)})
+    feed = Feed(split, batch_size=8, held_out=13)
+    # 13 over 4 segments: 4, 3, 3, 3; at most 5% of 100, one of two, none of one.
+    expected = [range(96, 100), range(397, 400), range(402, 403)]
+    assert held_out(feed) == [row for rows in expected for row in rows]
+    n_kept = 403 - len(held_out(feed))
+    assert len(feed.sampler) == n_kept
+    steps = -(-n_kept // 8)
+    trained = {row for step in range(steps) for row in feed.sampler.rows(step).tolist()}
+    assert trained == set(range(403)) - set(held_out(feed))
+
+
+def test_no_more_than_a_twentieth_is_held_out(store_of):
+    split = store_of({"numbers__gcd": (100,), "numbers__lcm": (10_000,)})
+    assert len(Feed(split, batch_size=8, held_out=1000).held_out_rows) == 5 + 500
+    assert len(Feed(split, batch_size=8).held_out_rows) == 0
+    only = Feed(split, batch_size=8, held_out=1000, weights={"numbers__gcd": 1.0})
+    assert held_out(only) == [95, 96, 97, 98, 99]
+
+
+def test_validation_is_those_rows_by_module_and_shared_by_ranks(store_of):
+    split = store_of({"numbers__gcd": (100, 300), "numbers__lcm": (60,)})
+    feed = Feed(split, batch_size=8, held_out=21)
+    whole = feed.validation()
+    assert {name: sum(map(len, parts)) for name, parts in whole.items()} == {
+        "numbers__gcd": 12,
+        "numbers__lcm": 3,
+    }
+    found = sorted(pair for parts in whole.values() for pair in texts(parts))
+    assert found == sorted(zip(*split.rows(held_out(feed)), strict=True))
+    shares = [feed.validation(rank, 4) for rank in range(4)]
+    for module in whole:
+        together = [pair for share in shares for pair in texts(share[module])]
+        assert sorted(together) == texts(whole[module])
+
+
+@pytest.fixture
+def store_of(tmp_path):
+    def make(counts):
+        with write_store(tmp_path / "held out", {"kind": "test"}) as writer:
+            for module, sizes in counts.items():
+                for difficulty, count in zip(("easy", "hard"), sizes, strict=False):
+                    numbers = [str(number) for number in range(count)]
+                    questions = [f"{module[-3:]} {difficulty} {number}?" for number in numbers]
+                    writer.append("train", module, difficulty, questions, numbers)
+        return open_store(tmp_path / "held out")["train"]
+
+    return make
+
+
+def test_what_is_made_ahead_comes_in_order_and_in_time():
+    made = []
+
+    def make(step):
+        made.append(step)
+        return step * 10
+
+    with Ahead(make, first=5, depth=3) as ahead:
+        assert [ahead.next() for _ in range(4)] == [50, 60, 70, 80]
+        assert ahead.waited < 5
+    assert made[:4] == [5, 6, 7, 8]
+    assert len(made) <= 4 + 3
+
+
+def test_waiting_is_measured():
+    with Ahead(lambda step: time.sleep(0.05), first=0, depth=1) as ahead:
+        for _ in range(4):
+            ahead.next()
+        assert ahead.waited > 0.1
+    with Ahead(lambda step: time.sleep(0.05), first=0) as ahead:
+        ahead.next()
+        time.sleep(0.4)
+        before = ahead.waited
+        ahead.next()
+        assert ahead.waited - before < 0.05
+
+
+def test_an_error_made_ahead_is_raised_when_its_turn_comes():
+    def make(step):
+        if step == 2:
+            raise ValueError("the third")
+        return step
+
+    with Ahead(make, first=0) as ahead:
+        assert [ahead.next(), ahead.next()] == [0, 1]
+        with pytest.raises(ValueError, match="the third"):
+            ahead.next()
+
+
+def test_the_thread_ends_promptly():
+    before = threading.active_count()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Ahead(lambda step: time.sleep(0.1), first=0) as ahead:
+        ahead.next()
+        raise KeyboardInterrupt
+    assert time.monotonic() - start < 5
+    assert threading.active_count() == before
