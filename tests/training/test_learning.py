@@ -1,5 +1,6 @@
 """A model learns: the README's commands, as they stand there, end with a model that answers."""
 
+import os
 import subprocess
 import sys
 
@@ -14,9 +15,12 @@ def test_the_documented_commands_train_a_model_that_answers(tmp_path, monkeypatc
     """On questions never seen in training, found by search and not by teacher forcing."""
     monkeypatch.chdir(tmp_path)
     (block,) = (block for block in blocks("console") if "--run runs/digits" in block)
+    # One thread: two that wait for each other are slow where other tests run meanwhile.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for program, *arguments in commands(f"```console\n{block}```"):
         assert program == "tpt"
-        subprocess.run([sys.executable, "-m", "tp_transformer", *arguments], check=True)
+        command = [sys.executable, "-m", "tp_transformer", *arguments]
+        subprocess.run(command, check=True, env=environment)
     assert exact_match("runs/digits", "digits") > 0.95
     (code,) = (code for code in blocks("python") if "runs/digits" in code)
     names: dict = {}
