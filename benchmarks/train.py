@@ -225,7 +225,7 @@ def table(entry: str, results: list[dict[str, Any]]) -> str:
     lines = [
         f"## {preset}, batches of {batch_size}",
         "",
-        "| model or binding | precision | parameters | samples/s | symbols/s | peak | times torch |",
+        "| model | precision | parameters | samples/s | symbols/s | of peak | times torch |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for one in results:

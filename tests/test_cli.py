@@ -40,6 +40,11 @@ def test_models_prints_the_counts_beside_the_papers(capsys, monkeypatch):
         ((), "tpt: expected"),
         (("nonsense",), "invalid choice: 'nonsense'"),
         (("models", "--nonsense"), "unrecognized arguments: --nonsense"),
+        (("models", "--training.steps=3"), "unrecognized arguments: --training.steps=3"),
+        (
+            ("train", "--config", "tp-transformer-tiny", "--run", "x", "--steps=3"),
+            "--training.steps",
+        ),
         (("import-authors", "x.pt"), "required"),
         (("import-authors", "x.pt", "--vocab", "v.pt", "--out", "o", "--heads", "many"), "heads"),
     ],

@@ -2,48 +2,104 @@
 
 import re
 import shlex
-from pathlib import Path
+import subprocess
 
 import pytest
+from torch.distributed.run import parse_args as torchrun_options
 
 import tp_transformer
-from tp_transformer import cli
+from corpora import make_store, pairs
+from documents import README, ROOT, blocks, commands
+from tp_transformer import cli, settings
 from tp_transformer.data.leaks import MAX_ATTEMPTS
+from tp_transformer.training.run import RunConfig, run_config, train
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
-
-
-def blocks(language, text=README):
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+TRAINING = (ROOT / "docs" / "training.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("code", blocks("python"))
+# What needs a trained model runs after it is trained, in tests/training/test_learning.py.
+@pytest.mark.parametrize("code", [code for code in blocks("python") if "runs/" not in code])
 def test_its_python_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102
 
 
 def test_it_has_python_and_commands():
-    assert len(blocks("python")) == 5
+    assert len(blocks("python")) == 6
     assert len(commands(README)) >= 4
 
 
-def commands(text):
-    lines = "\n".join(blocks("console", text)).splitlines()
-    return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
-
-
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/training.md"])
 def test_its_commands_exist(document):
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE)
     for program, *arguments in commands((ROOT / document).read_text("utf-8")):
         if program == "make":
             assert arguments[0] in targets
         elif program == "tpt":
-            cli._parser().parse_args(arguments)
+            check_arguments(arguments)
+        elif program == "torchrun":
+            check_torchrun(arguments)
         else:
             assert [program, *arguments] == ["pip", "install", "."]
+
+
+def check_arguments(arguments):
+    plain, dotted = cli._without_settings(arguments)
+    options = cli._parser().parse_args(plain)
+    if options.verb == "train":
+        run_config(settings.run_values(options.train.config, dotted, RunConfig))
+    else:
+        assert not dotted
+
+
+def check_torchrun(arguments):
+    """Its own parser goes first, and stumbles over what looks like an option of its own."""
+    options = torchrun_options(arguments)
+    assert (options.module, options.training_script) == (True, "tp_transformer")
+    check_arguments(options.training_script_args)
+
+
+def test_the_options_it_explains_exist():
+    """Each must fit by itself, or with the others of its row."""
+    rows = re.findall(r"^\| .* \| (`.*) \|$", TRAINING, flags=re.MULTILINE)
+    found = [re.findall(r"--\w+\.\w+=[^`' ]+", row) for row in rows]
+    assert sum(map(len, found)) >= 8
+    for options in found:
+        complete = [option for option in options if "…" not in option and "{" not in option]
+        run_config(settings.run_values("tp-transformer", complete, RunConfig))
+
+
+def test_the_slurm_script_is_a_script():
+    (script,) = blocks("bash", TRAINING)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    (command,) = re.findall(r"^srun torchrun (.*?) &$", script, flags=re.DOTALL | re.MULTILINE)
+    check_torchrun(shlex.split(command.replace("\\\n", " ")))
+
+
+@pytest.mark.parametrize("text", [README, TRAINING], ids=["README.md", "docs/training.md"])
+def test_its_tree_is_what_a_run_writes(text, tmp_path):
+    model = {"d_model": 8, "d_ff": 8, "n_heads": 2, "n_layers": 1}
+    data = {"batch_size": 4}
+    config = run_config({"model": model, "data": data, "training": {"steps": 2, "log_every": 1}})
+    store = make_store(tmp_path / "math", {("train", "numbers__gcd", "easy"): pairs("x", 60)})
+    train(config, store, tmp_path / "run", quiet=True)
+    (tree,) = (block for block in blocks("", text) if block.startswith("runs/"))
+    written = {
+        path.relative_to(tmp_path / "run").as_posix().replace("step-00000002", "step-00002000")
+        for path in (tmp_path / "run").rglob("*")
+        if not path.name.startswith(".")
+    }
+    assert paths_of(tree) == written
+
+
+def paths_of(tree):
+    """The paths that an indented tree names."""
+    paths, above = set(), []
+    for line in tree.splitlines()[1:]:
+        depth = (len(line) - len(line.lstrip())) // 2 - 1
+        above = [*above[:depth], line.split()[0].rstrip("/")]
+        paths.add("/".join(above))
+    return paths
 
 
 def test_its_table_of_models_is_what_the_command_prints(capsys, monkeypatch):

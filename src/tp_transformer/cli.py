@@ -64,13 +64,21 @@ def _complain(line: str) -> None:
 
 
 def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The plain arguments, and those that are settings: `--model.n_layers=2`, or with a space."""
+    """The plain arguments, and those that are settings: `--model.n_layers=2`, or with a space.
+
+    Of a verb that takes settings, every option that is not its own counts as one: `settings` can
+    tell who writes `--steps=3` that `--training.steps` was meant.
+    """
+    verb = VERBS.get(arguments[0]) if arguments else None
+    takes_settings = verb is not None and verb.takes_settings
+    own = {"--help", *(verb.arguments if verb is not None else ())}
     plain: list[str] = []
     dotted: list[str] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
-        if not re.match(r"--\w+\.", argument):
+        is_own = argument.partition("=")[0] in own
+        if is_own or not re.match(r"--\w" if takes_settings else r"--\w+\.", argument):
             plain.append(argument)
             continue
         dotted.append(argument)

@@ -124,7 +124,7 @@ def _parse_override(text: str, hint: Any) -> Any:
 
 def dump(values: Mapping[str, Any]) -> str:
     """Settings as YAML that reads back as the same settings."""
-    return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False)
 
 
 def differences(old: Mapping[str, Values], new: Mapping[str, Values]) -> list[str]:

@@ -160,3 +160,21 @@ def test_the_lstm_says_that_it_does_not_read_packed_batches():
     assert not model.can_pack
     with pytest.raises(NotImplementedError, match="LSTM"):
         model.loss(Packed.from_ragged(*encoded(pairs(3)), VOCABULARY.pad))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_compiled_layers_compute_the_same():
+    torch.manual_seed(0)
+    model = build("tp-transformer-tiny", **SIZES)
+    rows = [encoded(pairs(count)) for count in (5, 9)]
+    batches = [kind.from_ragged(*one, VOCABULARY.pad) for one in rows for kind in (Batch, Packed)]
+    expected = [loss_and_gradients(model, batch) for batch in batches]
+    names = model.state_dict().keys()
+    model.compile_layers()
+    assert model.state_dict().keys() == names
+    for batch, (wanted, wanted_gradients) in zip(batches, expected, strict=True):
+        loss, gradients = loss_and_gradients(model, batch)
+        torch.testing.assert_close(loss.total, wanted.total, rtol=1e-5, atol=0)
+        for one, other in zip(gradients, wanted_gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -167,7 +167,11 @@ def test_a_run_ends_by_epochs_and_by_time(store, tmp_path):
     by_epochs = config(training__steps=None, training__epochs=0.5)
     assert train(by_epochs, store, tmp_path / "epochs", quiet=True).step == math.ceil(114 * 0.5 / 8)
     by_time = config(
-        training__steps=None, training__budget="1s", optim__schedule="cosine", training__log_every=1
+        training__steps=None,
+        training__budget="1s",
+        optim__schedule="cosine",
+        optim__warmup=0,
+        training__log_every=1,
     )
     assert train(by_time, store, tmp_path / "time", quiet=True).step > 0
     text = (tmp_path / "time" / "metrics.jsonl").read_text()

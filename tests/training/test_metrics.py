@@ -248,16 +248,19 @@ def test_a_resumed_panel_knows_the_best_and_the_curve_but_not_the_old_speed():
 
 
 def test_a_terminal_gets_the_panel_with_what_is_said_above(tmp_path):
-    """`script` gives the process a terminal."""
+    """`script` gives the process a terminal; the run is one that is resumed."""
+    with open_metrics(tmp_path) as metrics:
+        metrics.record(validation_record(10, 0.4, True))
     code = (
         "import pathlib\nfrom tp_transformer.training.metrics import Metrics\n"
-        f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=0, tensorboard=False, "
+        f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=10, tensorboard=False, "
         f'title="a run") as m:\n    m.record({train_record(20)!r})\n    m.say("[saved] here")\n'
     )
     (tmp_path / "code.py").write_text(code)
     command = ["script", "-qec", f"{sys.executable} {tmp_path / 'code.py'}", "/dev/null"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"\[saved\] here.*a run.*20%.*step 20.*13:20 left", shown, flags=re.DOTALL)
+    parts = r"\[saved\] here.*a run.*20%.*step 20.*13:20 left.*best 40\.0% \(step 10\)"
+    assert re.search(parts, shown, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize(

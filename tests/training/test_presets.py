@@ -4,11 +4,8 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer import settings
-from tp_transformer.data.feed import FeedConfig
-from tp_transformer.model.family import model_config
-from tp_transformer.training.loop import TrainingConfig, ValidationConfig
 from tp_transformer.training.optim import OptimConfig
-from tp_transformer.training.run import RunConfig
+from tp_transformer.training.run import RunConfig, run_config
 
 SCHLAG = ("tp-transformer", "tp-transformer-b", "tp-transformer-c", "transformer")
 SAXTON = ("transformer-saxton", "lstm-saxton")
@@ -16,18 +13,7 @@ OURS = ("tp-transformer-small", "transformer-small", "tp-transformer-tiny", "tra
 
 
 def resolved(name):
-    values = settings.run_values(name, [], RunConfig)
-
-    def section(kind, where):
-        return settings.to_dataclass(kind, values.get(where, {}), where)
-
-    return RunConfig(
-        model=model_config(values["model"]),
-        data=section(FeedConfig, "data"),
-        optim=section(OptimConfig, "optim"),
-        training=section(TrainingConfig, "training"),
-        validation=section(ValidationConfig, "validation"),
-    )
+    return run_config(settings.run_values(name, [], RunConfig))
 
 
 def test_every_preset_is_covered_here():

@@ -115,6 +115,10 @@ class Model(Traced, Generic[Config, Memory, State]):
             raise TraceError("a packed batch cannot be traced: its positions have no rows; pad it")
         return token_loss(self.scores_packed(batch), batch, label_smoothing)
 
+    def compile_layers(self) -> None:
+        """Have torch compile what is worth it: a minute at the start, some percent from then on."""
+        self.compile(dynamic=True)
+
     def solve(self, questions: Iterable[str], *, max_length: int = 30) -> list[str]:
         """Answer questions, with at most `max_length` characters each.
 

@@ -68,14 +68,22 @@ class Side:
 
     def gather(self, states: Tensor, part: int) -> Tensor:
         """One part of packed states (position, part, head, d_head), laid out in groups."""
-        _, n_parts, n_heads, d_head = states.shape
-        rows = (self.position * n_parts + part) * n_heads + self.head
-        gathered = states.view(-1, d_head).index_select(0, rows)
+        gathered = _vectors(states).index_select(0, self._of_part(states, part))
         return gathered.to(torch.promote_types(states.dtype, torch.float32))
 
-    def spread(self, grouped: Tensor, states: Tensor) -> None:
-        """Put what is laid out in groups back into packed states (position, head, d_head)."""
-        states.copy_(grouped.index_select(0, self.place).view(states.shape))
+    def scatter(self, grouped: Tensor, states: Tensor, part: int) -> None:
+        """Put what is laid out in groups back as one part of packed states."""
+        grouped = grouped.to(states.dtype)
+        if len(self.place) == len(self.position):
+            _vectors(states).index_copy_(0, self._of_part(states, part), grouped)
+        else:  # some places only fill up
+            kept = grouped.index_select(0, self.place)
+            states[:, part] = kept.view(len(states), *states.shape[2:])
+
+    def _of_part(self, states: Tensor, part: int) -> Tensor:
+        """For each place, the number of its vector among those of all positions, parts, heads."""
+        _, n_parts, n_heads, _ = states.shape
+        return (self.position * n_parts + part) * n_heads + self.head
 
 
 @dataclass(frozen=True)
@@ -199,12 +207,12 @@ class _Grouped(torch.autograd.Function):
                     attended, _rows(v, group.n_keys), out=_rows(filler[queries], group.n_queries)
                 )
                 saved.append((weights, kept))
-            out = states.new_empty(len(states), *states.shape[2:])
-            plan.queries.spread(filler, out)
+            packed = filler.to(states.dtype).index_select(0, plan.queries.place)
         ctx.save_for_backward(query, key, value)
         ctx.plan, ctx.saved = plan, saved
         ctx.states, ctx.memory = states.shape, None if memory is None else memory.shape
-        return out, states[:, -1].clone() if has_role else None
+        packed = packed.view(len(states), *states.shape[2:])
+        return packed, states[:, -1] if has_role else None
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -232,10 +240,12 @@ class _Grouped(torch.autograd.Function):
             d_query *= 1 / math.sqrt(query.shape[-1])
             d_states = d_filler.new_empty(ctx.states)
             d_memory = None if ctx.memory is None else d_filler.new_empty(ctx.memory)
-            plan.queries.spread(d_query, d_states[:, 0])
+            plan.queries.scatter(d_query, d_states, 0)
             for part, grouped in enumerate((d_key, d_value)):
-                to = d_states[:, part + 1] if d_memory is None else d_memory[:, part]
-                plan.keys.spread(grouped, to)
+                if d_memory is None:
+                    plan.keys.scatter(grouped, d_states, part + 1)
+                else:
+                    plan.keys.scatter(grouped, d_memory, part)
             if d_role is not None:
                 d_states[:, -1] = d_role
         ctx.saved = None
@@ -261,3 +271,7 @@ def _kept(weights: Tensor, dropout: float) -> Tensor | None:
 def _rows(grouped: Tensor, length: int) -> Tensor:
     """A group's states as (head * row, position, d_head)."""
     return grouped.view(-1, length, grouped.shape[-1])
+
+
+def _vectors(states: Tensor) -> Tensor:
+    return states.view(-1, states.shape[-1])

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from tp_transformer.data.batch import Packed
@@ -137,6 +138,18 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
             key_value = cell.cross_attention.memory_proj(memory)
             hidden = cell(hidden, plans.decoder, (key_value,), plans.cross)
         return self.embedding.logits(hidden)
+
+    def compile_layers(self) -> None:
+        """Have torch compile the cells, all but the attention of packed batches.
+
+        That has as many products as there are lengths, which are others in every batch.
+        """
+        for cell in (*self.encoder, *self.decoder):
+            for attention in cell.modules():
+                if isinstance(attention, Attention):
+                    packed = torch.compiler.disable(attention.attend_packed)  # type: ignore[no-untyped-call]
+                    attention.attend_packed = packed  # type: ignore[method-assign]
+            cell.compile(dynamic=True)
 
     def begin(self, memory: Memory, max_length: int) -> DecoderState:
         """The state before the first of at most `max_length` steps."""

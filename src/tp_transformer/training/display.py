@@ -136,6 +136,7 @@ class Panel(Display):
         self._validation: Record | None = None
         self._best: Record | None = None
         self._losses: list[float] = []
+        self._curve = ""
         self._live = Live(get_renderable=self.render, console=console, refresh_per_second=2)
 
     def __enter__(self) -> Self:
@@ -149,11 +150,13 @@ class Panel(Display):
         """Take in the curve and the validations from before the run was resumed."""
         for record in records:
             self._take(record)
+        self._curve = curve(self._losses)
         self._train = None  # its speed and its time left are of another day
 
     def show(self, record: Record) -> None:
-        """Take in a record; the next renewal shows it."""
+        """Take in a record and show it."""
         self._take(record)
+        self._curve = curve(self._losses)  # not at each renewal: a long run has many losses
         self._live.refresh()
 
     def say(self, text: str) -> None:
@@ -177,7 +180,7 @@ class Panel(Display):
         rows.add_column(style="dim", no_wrap=True)
         rows.add_column()
         if self._train is not None:
-            rows.add_row("loss", self._loss_row(self._train))
+            rows.add_row("loss", f"{number(self._train['loss'])}  {self._curve}")
         rows.add_row("exact match", self._exact_match_row())
         if self._train is not None:
             rows.add_row("speed", self._speed_row(self._train))
@@ -211,9 +214,6 @@ class Panel(Display):
             return f"after {duration(record['elapsed'])}"
         passed = time.monotonic() - self._shown_at
         return f"{duration(record['time_left'] - passed)} left"
-
-    def _loss_row(self, record: Record) -> str:
-        return f"{number(record['loss'])}  {curve(self._losses)}"
 
     def _exact_match_row(self) -> str:
         parts = []

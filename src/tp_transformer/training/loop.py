@@ -497,12 +497,3 @@ def _is_better(score: Score, best: Best | None) -> bool:
     if not math.isfinite(score.loss):
         return False
     return best is None or (score.exact_match, -score.loss) > (best.exact_match, -best.loss)
-
-
-def compile_model(model: AnyModel) -> None:
-    """Have torch compile a model: longer to start, quicker to step."""
-    compile_layers = getattr(model, "compile_layers", None)
-    if compile_layers is not None:
-        compile_layers()
-    else:
-        model.compile(dynamic=True)

@@ -89,9 +89,9 @@ def forget_after(path: Path, step: int) -> list[Record]:
 def _parsed(line: str) -> Record | None:
     try:
         record = json.loads(line)
-    except ValueError:
+        return record if isinstance(record["kind"], str) and record["step"] >= 0 else None
+    except (ValueError, KeyError, TypeError):
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
 def _finite(value: Any) -> Any:

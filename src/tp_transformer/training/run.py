@@ -41,7 +41,6 @@ from tp_transformer.training.loop import (
     Recorder,
     TrainingConfig,
     ValidationConfig,
-    compile_model,
 )
 from tp_transformer.training.metrics import LOG, METRICS, Metrics
 from tp_transformer.training.optim import OptimConfig
@@ -150,7 +149,7 @@ def _train(
         if loop.finished:
             return _outcome(loop, was_finished=True)
         if compiled:
-            compile_model(loop.model)
+            loop.model.compile_layers()
         metrics = ranks.each(
             lambda: _open_metrics(loop, stack, tensorboard=tensorboard, quiet=quiet)
         )

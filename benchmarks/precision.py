@@ -1,0 +1,235 @@
+"""Whether training in bfloat16 follows training in float32: the loss curves of several seeds.
+
+    python benchmarks/precision.py STORE [--config tp-transformer-tiny] [--batch 32] [--seeds 3]
+
+Trains the same runs in both precisions, seed by seed, from the same weights on the same batches.
+Two curves of one seed differ by the precision alone, two curves of one precision by the seed
+alone: the first difference should be the smaller one. Further options, such as
+--model.d_model=32, are passed on. Results and a figure go to benchmarks/results/.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import date
+from importlib.metadata import version
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tp_transformer import settings
+from tp_transformer.training.run import RunConfig, run_config, train
+
+RESULTS = Path(__file__).parent / "results"
+PRECISIONS = ("float32", "bfloat16")
+WINDOW = 20  # steps that a point of a curve averages: single batches differ more than anything else
+
+Curves = dict[str, list[list[float]]]  # precision -> seed -> loss at each step
+
+
+def main() -> None:
+    """Train, print, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--config", default="tp-transformer-tiny")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="auto")
+    options, overrides = parser.parse_known_args()
+    if options.steps % WINDOW:
+        parser.error(f"--steps must be a multiple of {WINDOW}")
+    curves: Curves = {precision: [] for precision in PRECISIONS}
+    seconds = dict.fromkeys(PRECISIONS, 0.0)
+    for seed in range(options.seeds):
+        for precision in PRECISIONS:
+            start = time.perf_counter()
+            curves[precision].append(losses(options, overrides, precision, seed))
+            seconds[precision] += time.perf_counter() - start
+            print(f"seed {seed}, {precision}: {curves[precision][-1][-1]:.4f}", flush=True)
+    result = {
+        "date": date.today().isoformat(),
+        "machine": machine(options.device),
+        "run": {
+            "config": options.config,
+            "batch": options.batch,
+            "options": overrides,
+            "seconds": {name: round(value) for name, value in seconds.items()},
+        },
+        **compare(curves),
+        "curves": curves,
+    }
+    write(result)
+
+
+def losses(
+    options: argparse.Namespace, overrides: Sequence[str], precision: str, seed: int
+) -> list[float]:
+    """The loss of each window of a run."""
+    values = settings.run_values(
+        options.config,
+        [
+            f"--data.batch_size={options.batch}",
+            f"--training.steps={options.steps}",
+            f"--training.precision={precision}",
+            f"--training.seed={seed}",
+            f"--training.log_every={WINDOW}",
+            f"--validation.every={options.steps + 1}",
+            *overrides,
+        ],
+        RunConfig,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        train(run_config(values), options.store, run, device=options.device, quiet=True)
+        lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record["loss"] for record in records if record["kind"] == "train"]
+
+
+def compare(curves: Curves) -> dict[str, Any]:
+    """How far apart curves are; in the second half, where they have come close, by itself."""
+    n_points = len(curves["float32"][0])
+    late = {name: [curve[n_points // 2 :] for curve in found] for name, found in curves.items()}
+    return {
+        "distance": {"all": distances(curves), "second half": distances(late)},
+        "last loss": {name: mean_curve(found)[-1] for name, found in curves.items()},
+        "last loss, spread over seeds": {
+            name: statistics.stdev(curve[-1] for curve in found) for name, found in curves.items()
+        },
+    }
+
+
+def distances(curves: Curves) -> dict[str, float]:
+    """The mean distance of two curves that differ by their precision, and by their seed."""
+    single, half = curves["float32"], curves["bfloat16"]
+    return {
+        "precisions": statistics.mean(map(distance, single, half)),
+        "seeds": statistics.mean(distance(*pair) for pair in combinations(single, 2)),
+        "means": distance(mean_curve(single), mean_curve(half)),
+    }
+
+
+def distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """The mean absolute difference of two curves."""
+    return statistics.mean(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
+    """The mean over the seeds at each point."""
+    return [statistics.mean(points) for points in zip(*curves, strict=True)]
+
+
+def machine(device: str) -> dict[str, str]:
+    """What the numbers were measured on."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    return {
+        "processor": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "cores": str(os.cpu_count()),
+        "bfloat16 in hardware": str(device == "cuda" or bool(supported())),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
+
+
+def write(result: dict[str, Any]) -> None:
+    """Print the result, and write it as JSON, Markdown and a figure."""
+    RESULTS.mkdir(exist_ok=True)
+    stem = RESULTS / f"{result['date']}-precision"
+    text = report(result, stem.name)
+    print(text)
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    stem.with_suffix(".md").write_text(text, "utf-8")
+    draw(result, stem.with_suffix(".svg"))
+
+
+def report(result: dict[str, Any], stem: str) -> str:
+    """The result for people."""
+    run, last = result["run"], result["last loss"]
+    spread = result["last loss, spread over seeds"]
+    options = "".join(f", {option}" for option in run["options"])
+    n_seeds = len(result["curves"]["float32"])
+    n_steps = WINDOW * len(result["curves"]["float32"][0])
+    apart = "\n".join(
+        f"| {name} | {found['precisions']:.4f} | {found['seeds']:.4f} | {found['means']:.4f} |"
+        for name, found in result["distance"].items()
+    )
+    rows = "\n".join(
+        f"| {name} | {last[name]:.4f} | {spread[name]:.4f} | {run['seconds'][name]} |"
+        for name in PRECISIONS
+    )
+    return f"""# bfloat16 against float32, {result["date"]}
+
+{"; ".join(f"{name} {value}" for name, value in result["machine"].items())}
+
+{run["config"]}{options}, batches of {run["batch"]}, {n_steps} steps, {n_seeds} seeds.
+Each point of a curve is the mean over {WINDOW} steps.
+
+Mean distance of two loss curves: of one seed in the two precisions, of two seeds in float32, and of
+the seeds' mean curves in the two precisions.
+
+| steps | precisions | seeds | means |
+|---|---:|---:|---:|
+{apart}
+
+| precision | last loss, mean | spread over seeds | seconds |
+|---|---:|---:|---:|
+{rows}
+
+![The loss curves]({stem}.svg)
+"""
+
+
+def draw(result: dict[str, Any], file: Path) -> None:
+    """Every curve, and below it what the precision changes against what the seed changes."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "precision"  # the same numbers, the same file
+    from matplotlib import pyplot as plt
+
+    single, half = (result["curves"][name] for name in PRECISIONS)
+    steps = [WINDOW * (index + 1) for index in range(len(single[0]))]
+    figure, (above, below) = plt.subplots(
+        2, 1, sharex=True, figsize=(7, 6), height_ratios=(3, 2), layout="constrained"
+    )
+    for curves, style, name in ((single, "C0-", "float32"), (half, "C1--", "bfloat16")):
+        for number, curve in enumerate(curves):
+            above.plot(steps, curve, style, label=None if number else f"{name}, each seed")
+    centre = mean_curve(single)
+    for number, curve in enumerate(single):
+        away = [a - b for a, b in zip(curve, centre, strict=True)]
+        label = None if number else "float32: a seed minus the mean of the seeds"
+        below.plot(steps, away, "C0-", label=label)
+    for number, (one, other) in enumerate(zip(half, single, strict=True)):
+        away = [a - b for a, b in zip(one, other, strict=True)]
+        label = None if number else "bfloat16 minus float32, same seed"
+        below.plot(steps, away, "C1--", label=label)
+    above.set_ylabel("training loss per symbol")
+    below.set_ylabel("difference")
+    below.set_xlabel("step")
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()

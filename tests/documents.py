@@ -1,0 +1,20 @@
+"""The documents of the project, and what stands in them."""
+
+import re
+import shlex
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language, text=README):
+    """The fenced blocks of a language; of none, if it is empty."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [content for name, content in found if name == language]
+
+
+def commands(text):
+    """What the text would have its reader type."""
+    lines = "\n".join(blocks("console", text)).splitlines()
+    return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
