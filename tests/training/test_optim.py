@@ -1,5 +1,6 @@
 """Schedules against closed forms; the optimizer, clipping and the average against plain loops."""
 
+import itertools
 import math
 
 import pytest
@@ -26,6 +27,13 @@ def test_a_cosine_follows_progress_down_to_its_end():
     assert learning_rate(config, 7, 0.5) == pytest.approx(2 * 0.55)
     assert learning_rate(config, 7, 0.25) == pytest.approx(2 * (0.1 + 0.9 * (1 + 0.5**0.5) / 2))
     assert learning_rate(config, 7, 1.0) == learning_rate(config, 8, 1.5) == pytest.approx(0.2)
+
+
+def test_warm_up_and_cosine_multiply_without_a_jump():
+    config = OptimConfig(learning_rate=2.0, schedule="cosine", warmup=40)
+    found = rates(config, range(1, 101), 100)
+    assert max(abs(b - a) for a, b in itertools.pairwise(found)) < 0.06
+    assert found[39] == pytest.approx(2 * (1 + math.cos(math.pi * 0.39)) / 2, rel=0.02)
 
 
 def test_the_inverse_square_root_starts_where_warm_up_ends():

@@ -65,16 +65,18 @@ def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
     The cosine follows the progress of the whole run, not the step, so that a run with a budget of
     time ends at the bottom of it, too.
     """
-    if step <= config.warmup:
-        factor = step / config.warmup
-    elif config.schedule == "cosine":
+    warmth = min(step / config.warmup, 1.0) if config.warmup else 1.0
+    return config.learning_rate * warmth * _scheduled(config, step, progress)
+
+
+def _scheduled(config: OptimConfig, step: int, progress: float) -> float:
+    """What the schedule leaves of the learning rate, warm-up apart."""
+    if config.schedule == "cosine":
         height = (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-        factor = config.final + (1 - config.final) * height
-    elif config.schedule == "inverse-square-root":
-        factor = math.sqrt(config.warmup / step)
-    else:
-        factor = 1.0
-    return config.learning_rate * factor
+        return config.final + (1 - config.final) * height
+    if config.schedule == "inverse-square-root":
+        return math.sqrt(config.warmup / max(step, config.warmup))
+    return 1.0
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
