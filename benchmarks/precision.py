@@ -10,24 +10,20 @@ alone: the first difference should be the smaller one. Further options, such as
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from datetime import date
-from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import torch
+import measured
 
 from tp_transformer import settings
 from tp_transformer.training.run import RunConfig, run_config, train
 
-RESULTS = Path(__file__).parent / "results"
 PRECISIONS = ("float32", "bfloat16")
 WINDOW = 20  # steps that a point of a curve averages: single batches differ more than anything else
 
@@ -56,7 +52,7 @@ def main() -> None:
             print(f"seed {seed}, {precision}: {curves[precision][-1][-1]:.4f}", flush=True)
     result = {
         "date": date.today().isoformat(),
-        "machine": machine(options.device),
+        "machine": measured.machine(options.device),
         "run": {
             "config": options.config,
             "batch": options.batch,
@@ -127,36 +123,11 @@ def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
     return [statistics.mean(points) for points in zip(*curves, strict=True)]
 
 
-def machine(device: str) -> dict[str, str]:
-    """What the numbers were measured on."""
-    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    return {
-        "processor": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "cores": str(os.cpu_count()),
-        "bfloat16 in hardware": str(device == "cuda" or bool(supported())),
-        "python": platform.python_version(),
-        "torch": version("torch"),
-    }
-
-
-def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
-
-
 def write(result: dict[str, Any]) -> None:
     """Print the result, and write it as JSON, Markdown and a figure."""
-    RESULTS.mkdir(exist_ok=True)
-    stem = RESULTS / f"{result['date']}-precision"
-    text = report(result, stem.name)
+    text = report(result, f"{result['date']}-precision")
     print(text)
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    stem.with_suffix(".md").write_text(text, "utf-8")
-    draw(result, stem.with_suffix(".svg"))
+    draw(result, measured.write("precision", result, text).with_suffix(".svg"))
 
 
 def report(result: dict[str, Any], stem: str) -> str:
@@ -176,7 +147,7 @@ def report(result: dict[str, Any], stem: str) -> str:
     )
     return f"""# bfloat16 against float32, {result["date"]}
 
-{"; ".join(f"{name} {value}" for name, value in result["machine"].items())}
+{measured.described(result["machine"])}
 
 {run["config"]}{options}, batches of {run["batch"]}, {n_steps} steps, {n_seeds} seeds.
 Each point of a curve is the mean over {WINDOW} steps.
