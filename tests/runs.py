@@ -158,7 +158,7 @@ def rows_by_step(folder, n_steps):
     return found
 
 
-def wait_for(condition, timeout=60):
+def wait_for(condition, timeout=180):
     """Wait until a condition holds."""
     end = time.monotonic() + timeout
     while not condition():

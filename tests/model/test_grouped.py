@@ -31,9 +31,14 @@ def pairs(count, longest=30):
     return [(text(chance.randint(1, longest)), text(chance.randint(0, 9))) for _ in range(count)]
 
 
-def loss_and_gradients(model, batch, **options):
+def padded_loss(model, batch, label_smoothing=0.0):
+    """The loss by way of the scores of padded rows."""
+    return token_loss(model(batch.source, batch.target_input), batch, label_smoothing)
+
+
+def loss_and_gradients(model, batch):
     model.zero_grad()
-    loss = model.loss(batch, **options)
+    loss = model.loss(batch) if isinstance(batch, Packed) else padded_loss(model, batch)
     loss.total.backward()
     return loss, [parameter.grad.clone() for parameter in model.parameters()]
 
@@ -67,11 +72,9 @@ def test_packed_is_padded_at_the_longest_lengths():
 def test_label_smoothing_is_the_same():
     model = build("tp-transformer-tiny", **SIZES).double()
     rows = encoded(pairs(9))
-    losses = [
-        model.loss(kind.from_ragged(*rows, VOCABULARY.pad), label_smoothing=0.1).total
-        for kind in (Batch, Packed)
-    ]
-    torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
+    padded = padded_loss(model, Batch.from_ragged(*rows, VOCABULARY.pad), label_smoothing=0.1)
+    packed = model.loss(Packed.from_ragged(*rows, VOCABULARY.pad), label_smoothing=0.1)
+    torch.testing.assert_close(packed.total, padded.total, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("kind", [Batch, Packed])
@@ -113,8 +116,9 @@ def test_dropout_leaves_the_mean_and_the_gradient_follows_it():
 def test_dropout_is_off_outside_training():
     model = build("tp-transformer-tiny", dropout=0.5, **SIZES).double().eval()
     rows = encoded(pairs(6))
-    losses = [model.loss(kind.from_ragged(*rows, VOCABULARY.pad)).total for kind in (Batch, Packed)]
-    torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
+    padded = padded_loss(model, Batch.from_ragged(*rows, VOCABULARY.pad))
+    packed = model.loss(Packed.from_ragged(*rows, VOCABULARY.pad))
+    torch.testing.assert_close(packed.total, padded.total, rtol=1e-12, atol=0)
 
 
 def test_mixed_precision_keeps_close_to_single():
@@ -143,6 +147,32 @@ def test_rows_lie_end_to_end_in_order_of_their_lengths():
     found = list(zip(questions, (answers[i] for i in packed.target_of_source), strict=True))
     assert sorted(found) == sorted(rows)
     assert packed.source_position.tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 4]
+
+
+def test_a_padded_batch_is_packed_unless_it_is_traced(monkeypatch):
+    model = build("tp-transformer-tiny", **SIZES).double()
+    rows = encoded(pairs(7))
+    batch = Batch.from_ragged(*rows, VOCABULARY.pad)
+    padded = padded_loss(model, batch)
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", None)
+    found = model.loss(batch)
+    torch.testing.assert_close(found.total, padded.total, rtol=1e-12, atol=0)
+    assert (found.n_tokens, found.n_right) == (padded.n_tokens, padded.n_right)
+    monkeypatch.setattr(model, "forward", forward)
+    with model.trace("encoder.0.output") as trace:
+        torch.testing.assert_close(model.loss(batch).total, padded.total, rtol=1e-12, atol=0)
+    assert trace["encoder.0.output"].shape[:2] == batch.source.shape
+
+
+def test_a_batch_without_its_padding():
+    rows = encoded(pairs(9))
+    packed = Packed.from_ragged(*rows, VOCABULARY.pad)
+    found = Packed.of(Batch.from_ragged(*rows, VOCABULARY.pad))
+    for name in ("source", "target_input", "target_output"):
+        assert torch.equal(getattr(found, name), getattr(packed, name))
+    for name in ("source_lengths", "target_lengths", "target_of_source"):
+        assert np.array_equal(getattr(found, name), getattr(packed, name))
 
 
 def test_a_trace_asks_for_padding():

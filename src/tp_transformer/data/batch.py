@@ -112,6 +112,13 @@ class Packed:
             pad=pad,
         )
 
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Leave out the padding of a batch."""
+        return cls.from_ragged(
+            _ragged(batch.source, batch.pad), _ragged(batch.target, batch.pad), batch.pad
+        )
+
     def __len__(self) -> int:
         """How many rows there are."""
         return len(self.source_lengths)
@@ -141,6 +148,12 @@ class Packed:
         """How many rows have a marked target position."""
         row = torch.from_numpy(np.repeat(np.arange(len(self)), self.target_lengths))
         return torch.tensor(len(torch.unique(row[marked[0]])))
+
+
+def _ragged(padded: Tensor, pad: int) -> Ragged:
+    mask = padded != pad
+    ends = mask.sum(dim=1).cumsum(dim=0)
+    return Ragged(padded[mask].numpy(), np.concatenate([[0], ends.numpy()]))
 
 
 def _position(lengths: Ids) -> Tensor:

@@ -108,12 +108,21 @@ class Model(Traced, Generic[Config, Memory, State]):
         raise NotImplementedError(f"{type(self).__name__} does not read packed batches")
 
     def loss(self, batch: Batch | Packed, *, label_smoothing: float = 0.0) -> Loss:
-        """The loss of a batch's answers under teacher forcing."""
+        """The loss of a batch's answers under teacher forcing.
+
+        On a CPU its padding is left out of the computation where nobody traces it.
+        """
+        if isinstance(batch, Batch) and self._should_pack(batch):
+            batch = Packed.of(batch)
         if isinstance(batch, Batch):
             return token_loss(self(batch.source, batch.target_input), batch, label_smoothing)
         if is_traced(self):
             raise TraceError("a packed batch cannot be traced: its positions have no rows; pad it")
         return token_loss(self.scores_packed(batch), batch, label_smoothing)
+
+    def _should_pack(self, batch: Batch) -> bool:
+        is_there = len(batch) > 0 and batch.source.device.type == "cpu"
+        return self.can_pack and is_there and not is_traced(self)
 
     def compile_layers(self) -> None:
         """Have torch compile what is worth it: a minute at the start, some percent from then on."""

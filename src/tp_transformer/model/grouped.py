@@ -195,7 +195,8 @@ class _Grouped(torch.autograd.Function):
                 for part in ((1, 2) if memory is None else (0, 1))
             )
             filler = torch.empty_like(query)
-            saved = []
+            all_weights: list[Tensor] = []
+            all_kept: list[Tensor] = []  # by dropout
             for group, queries, keys in plan:
                 q, k, v = query[queries], key[keys], value[keys]
                 weights = _weights(
@@ -206,10 +207,11 @@ class _Grouped(torch.autograd.Function):
                 torch.bmm(
                     attended, _rows(v, group.n_keys), out=_rows(filler[queries], group.n_queries)
                 )
-                saved.append((weights, kept))
+                all_weights.append(weights)
+                all_kept += [] if kept is None else [kept]
             packed = filler.to(states.dtype).index_select(0, plan.queries.place)
-        ctx.save_for_backward(query, key, value)
-        ctx.plan, ctx.saved = plan, saved
+        ctx.save_for_backward(query, key, value, *all_weights, *all_kept)
+        ctx.plan = plan
         ctx.states, ctx.memory = states.shape, None if memory is None else memory.shape
         packed = packed.view(len(states), *states.shape[2:])
         return packed, states[:, -1] if has_role else None
@@ -218,13 +220,17 @@ class _Grouped(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_filler: Tensor, d_role: Tensor | None) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
-        query, key, value = ctx.saved_tensors
+        query, key, value, *saved = ctx.saved_tensors
+        n_groups = len(plan.groups)
+        all_weights, all_kept = saved[:n_groups], saved[n_groups:] or [None] * n_groups
         with torch.autocast(d_filler.device.type, enabled=False):
             gradient = torch.zeros_like(query)
             rows = d_filler.reshape(-1, query.shape[-1]).to(query.dtype)
             gradient.index_copy_(0, plan.queries.place, rows)
             d_query, d_key, d_value = map(torch.empty_like, (query, key, value))
-            for (group, queries, keys), (weights, kept) in zip(plan, ctx.saved, strict=True):
+            for (group, queries, keys), weights, kept in zip(
+                plan, all_weights, all_kept, strict=True
+            ):
                 q, g = (_rows(x[queries], group.n_queries) for x in (query, gradient))
                 k, v = (_rows(x[keys], group.n_keys) for x in (key, value))
                 attended = weights if kept is None else weights * kept
@@ -248,7 +254,6 @@ class _Grouped(torch.autograd.Function):
                     plan.keys.scatter(grouped, d_memory, part)
             if d_role is not None:
                 d_states[:, -1] = d_role
-        ctx.saved = None
         return d_states, d_memory, None, None, None
 
 
