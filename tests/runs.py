@@ -33,6 +33,7 @@ SETTINGS = {
     "model.dropout": 0.1,
     "data.batch_size": 8,
     "optim.learning_rate": 0.01,
+    "optim.warmup": 0,
     "training.steps": 30,
     "training.log_every": 4,
     "training.checkpoint_every": 3,
