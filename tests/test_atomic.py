@@ -1,5 +1,6 @@
 """What is written appears whole or not at all, whatever happens on the way."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tp_transformer.atomic import _REPLACED, _prefix, whole
+from tp_transformer.atomic import _REPLACED, _prefix, lock, whole
 
 
 def names(folder):
@@ -117,3 +118,27 @@ def test_many_threads_may_replace_one_folder(tmp_path):
         list(pool.map(replace, range(4)))
     assert names(tmp_path) == ["folder"]
     assert len(names(tmp_path / "folder")) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_where_there_are_no_locks_everything_is_free(tmp_path, monkeypatch, number):
+    """As on some network file systems."""
+
+    def refuse(*_):
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    (tmp_path / "file").touch()
+    assert lock(tmp_path / "file") is not None
+    with whole(tmp_path / "made") as made:
+        made.write_text("1")
+    assert (tmp_path / "made").read_text() == "1"
+
+
+def test_a_lock_is_held_by_one_only_and_a_file_is_opened_for_writing(tmp_path):
+    (tmp_path / "file").touch()
+    held = lock(tmp_path / "file")
+    assert lock(tmp_path / "file") is None
+    assert os.write(held, b"x") == 1  # over NFS only such files can be locked
+    os.close(held)
+    assert lock(tmp_path / "file") is not None

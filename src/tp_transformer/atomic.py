@@ -4,6 +4,7 @@ What is written grows in a hidden folder beside its destination and takes its na
 end. A process that is killed leaves that hidden folder behind; the next one removes it.
 """
 
+import errno
 import os
 import shutil
 import sys
@@ -16,6 +17,8 @@ if sys.platform != "win32":
     import fcntl
 
 _REPLACED = "replaced"
+# What file systems answer that have no locks, or none of folders, as NFS.
+_NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
@@ -83,31 +86,42 @@ def _alone(folder: Path) -> Iterator[None]:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _take(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
 
 
-def lock(work: Path) -> int | None:
-    """Hold a folder for as long as this process lives; None if another process holds it.
+def lock(path: Path) -> int | None:
+    """Hold a file or folder for as long as this process lives; None if another process holds it.
 
     The system gives the lock back when a process dies, however it dies; a process number in a
-    file name would not survive a restart or a container. Windows has no such lock: there every
-    folder is taken to be free.
+    file name would not survive a restart or a container. Windows has no such lock, nor have some
+    network file systems: there everything is taken to be free.
     """
     if sys.platform == "win32":
         return os.open(os.devnull, os.O_RDONLY)
     try:
-        descriptor = os.open(work, os.O_RDONLY)
+        # Over NFS only what is open for writing can be locked; a folder cannot be opened so.
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     except FileNotFoundError:
         return None  # whoever held it has just removed it
+    if _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _take(descriptor: int, kind: int) -> bool:
+    """Lock what is open; False only if another process holds it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        fcntl.flock(descriptor, kind)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
 
 
 def _sync(path: Path) -> None:

@@ -77,6 +77,12 @@ def test_the_last_rows_of_every_segment_are_held_out(store_of):
     assert trained == set(range(403)) - set(held_out(feed))
 
 
+def test_as_many_are_held_out_as_asked_for_also_when_that_is_few(store_of):
+    split = store_of({"numbers__gcd": (50, 50)})
+    for count in (0, 1, 2, 3, 4):
+        assert len(Feed(split, batch_size=8, held_out=count).held_out_rows) == count
+
+
 def test_no_more_than_a_twentieth_is_held_out(store_of):
     split = store_of({"numbers__gcd": (100,), "numbers__lcm": (10_000,)})
     assert len(Feed(split, batch_size=8, held_out=1000).held_out_rows) == 5 + 500

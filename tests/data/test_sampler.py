@@ -80,6 +80,14 @@ def test_the_epoch_counts_samples():
     assert sampler.epoch(3) == 1.5
 
 
+def test_modules_without_a_share_do_not_count():
+    ranges = [Range("a", 0, 30), Range("b", 30, 70), Range("a", 100, 10)]
+    weights = {"a": 1.0, "b": 0.0}
+    sampler = Sampler(ranges, batch_size=20, seed=0, weights=weights)
+    assert len(sampler) == 40
+    assert sampler.epoch(3) == 1.5
+
+
 def test_a_mixture_keeps_its_proportions_and_repeats_nothing_early():
     sampler = Sampler(RANGES, batch_size=BLOCK // 16, seed=5, weights={"a": 1.0, "b": 3.0})
     rows = sequence(sampler, range(16))

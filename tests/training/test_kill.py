@@ -8,7 +8,9 @@ import time
 import pytest
 
 import tp_transformer
-from runs import assert_same_run, command, finish, records, start, wait_for
+from runs import assert_same_run, command, config, finish, records, start, wait_for
+from tp_transformer.training import checkpoint
+from tp_transformer.training.run import train
 from tp_transformer.training.signals import NUMBERS, Signals
 
 
@@ -85,12 +87,14 @@ def test_a_signal_saves_says_where_and_loses_nothing(store, undisturbed, tmp_pat
     assert_same_run(run, undisturbed)
 
 
-def test_a_second_interruption_ends_at_once():
+def test_a_second_interruption_ends_at_once(monkeypatch):
     handlers = [signal.getsignal(number) for number in NUMBERS]
     with Signals() as signals:
         assert signals.received is None
-        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(2):  # one Ctrl-C, told by the terminal and by torchrun
+            os.kill(os.getpid(), signal.SIGINT)
         assert signals.received == signal.SIGINT
+        monkeypatch.setattr("tp_transformer.training.signals.SECONDS_OF_ONE_CTRL_C", 0.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     with Signals() as signals:
@@ -98,3 +102,18 @@ def test_a_second_interruption_ends_at_once():
             os.kill(os.getpid(), signal.SIGTERM)
         assert signals.received == signal.SIGTERM
     assert [signal.getsignal(number) for number in NUMBERS] == handlers
+
+
+def test_a_signal_during_the_last_save_does_not_cut_it_short(store, tmp_path, monkeypatch):
+    plain = checkpoint._write
+
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        plain(*arguments)
+
+    monkeypatch.setattr(checkpoint, "_write", interrupted)
+    run = tmp_path / "run"
+    settings = config(training__steps=2, training__checkpoint_every=None, validation__count=0)
+    assert train(settings, store, run, quiet=True).signal is None
+    assert os.listdir(run / "checkpoints") == ["step-00000002"]
+    assert (run / "log.txt").read_text().rstrip().endswith("finished after step 2")

@@ -86,6 +86,15 @@ def test_other_data_are_refused(run, tmp_path):
         train(None, other, run)
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "log.txt"])
+def test_files_that_only_look_like_a_runs_are_left_alone(store, tmp_path, name):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("mine")
+    with pytest.raises(FolderError, match="holds something else"):
+        train(config(), store, tmp_path / "run", quiet=True)
+    assert (tmp_path / "run" / name).read_text() == "mine"
+
+
 def test_a_folder_that_holds_something_else_is_refused(store, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()

@@ -102,7 +102,9 @@ def _hold_out(
     kept, held_out = list(segments), []
     for number, one in enumerate(used if count else ()):
         share = count // len(used) + (number < count % len(used))
-        n_rows = max(min(share, int(one.count * MOST_HELD_OUT)), 1 if one.count > 1 else 0)
+        # Of a small segment one row at least, or a small store would have no validation at all.
+        most = max(int(one.count * MOST_HELD_OUT), 1) if one.count > 1 else 0
+        n_rows = min(share, most)
         if n_rows:
             kept[segments.index(one)] = replace(one, count=one.count - n_rows)
             start = one.start + one.count - n_rows

@@ -124,8 +124,11 @@ class Sampler:
             self._mixture = _Mixture([_Pool.of(ranges) for ranges in by_module], quotas, seed)
 
     def __len__(self) -> int:
-        """How many rows there are to sample from."""
-        return len(self._all)
+        """How many rows there are to sample from: those of modules with a weight."""
+        if self._mixture is None:
+            return len(self._all)
+        pools = zip(self._mixture.pools, self._mixture.quotas, strict=True)
+        return sum(len(pool) for pool, quota in pools if quota)
 
     def rows(self, step: int, rank: int = 0, n_ranks: int = 1) -> Rows:
         """The rows of the batch of a step, or those that fall to one of several ranks."""

@@ -79,11 +79,18 @@ class TrainingConfig:
             raise SettingsError("a run needs an end: set steps, epochs or budget")
         if self.budget is not None:
             seconds(self.budget)
-        for name in ("steps", "epochs", "symbols_per_pass", "patience", "max_bad_steps"):
-            _refuse_below(name, getattr(self, name), 1 if name != "epochs" else None)
-        for name in ("log_every", "checkpoint_every", "keep"):
+        for name in ("epochs", "checkpoint_minutes"):
+            _refuse_below(name, getattr(self, name), None)
+        for name in (
+            "steps",
+            "symbols_per_pass",
+            "patience",
+            "max_bad_steps",
+            "log_every",
+            "checkpoint_every",
+            "keep",
+        ):
             _refuse_below(name, getattr(self, name), 1)
-        _refuse_below("checkpoint_minutes", self.checkpoint_minutes, None)
         if self.ema is not None and not 0 < self.ema < 1:
             raise SettingsError(f"ema must be above 0 and below 1, not {self.ema}")
         if not 0 <= self.label_smoothing < 1:
@@ -132,7 +139,9 @@ def seconds(text: str) -> float:
         for amount, size in zip(match.groups() if match else (), units.values(), strict=False)
     )
     if total <= 0:
-        raise SettingsError(f"{text!r} is no length of time; 90s, 45min, 2h and 1d12h are")
+        raise SettingsError(
+            f"{text!r} is no length of time; 90s, 45min, 2h and 1d12h are (units d, h, min, s)"
+        )
     return total
 
 
@@ -143,6 +152,8 @@ class Recorder(Protocol):
 
     def say(self, text: str) -> None: ...  # noqa: D102
 
+    def note(self, text: str) -> None: ...  # noqa: D102
+
 
 class Nowhere:
     """For the ranks that write nothing."""
@@ -152,6 +163,9 @@ class Nowhere:
 
     def say(self, text: str) -> None:
         """Forget a line."""
+
+    def note(self, text: str) -> None:
+        """Forget a line of the log."""
 
 
 class _SummedLoss(nn.Module):
@@ -220,7 +234,7 @@ class Loop:
                 if stopped is not None:
                     self._stop(stopped)
                     return stopped
-        self._save()
+            self._save()  # still inside: a signal must not cut it short
         return None
 
     @property
@@ -428,6 +442,7 @@ class Loop:
         state.stale = 0 if is_better else state.stale + 1
         if is_better:
             state.best = Best(state.step, score.exact_match, score.loss)
+            self._checkpoint_owed = True  # or after a kill nobody knows what is in best/
         self._record(
             {
                 "kind": "validation",

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -66,6 +66,11 @@ class Metrics:
         """Put one line into the log and onto the screen."""
         self._write_log(text)
         self._display.say(text)
+
+    def note(self, text: str) -> None:
+        """Put one line into the log alone; a disk that is full has been told of already."""
+        with suppress(OSError):
+            self._write_log(text)
 
     def _write_log(self, text: str) -> None:
         self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")

@@ -155,7 +155,19 @@ def _train(
         )
         for note in notes:
             metrics.say(note)
-        return _outcome(loop, signal=loop.run(metrics))
+        return _outcome(loop, signal=_run(loop, metrics))
+
+
+def _run(loop: Loop, metrics: Recorder) -> int | None:
+    """Train, and leave in the log how it ended."""
+    try:
+        signal = loop.run(metrics)
+    except (UserError, OSError) as error:
+        metrics.note(str(error))
+        raise
+    if signal is None:
+        metrics.note(f"finished after step {loop.state.step:,}")
+    return signal
 
 
 def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: ExitStack) -> str:
@@ -190,7 +202,9 @@ def _refuse_other_folder(run: Path) -> None:
     if run.exists() and not run.is_dir():
         raise FolderError(f"{run} is a file; choose a new folder")
     names = {entry.name for entry in run.iterdir()} if run.exists() else set()
-    for name in sorted(names - {CONFIG, LOCK, METRICS, LOG}):
+    # A run that was killed while it began: the lock is the first of its files.
+    begun = {CONFIG, LOCK, METRICS, LOG} if LOCK in names else set()
+    for name in sorted(names - begun):
         if not name.startswith("."):
             raise FolderError(f"{run} holds something else ({name}); choose a new folder")
 
