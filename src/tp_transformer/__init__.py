@@ -37,7 +37,7 @@ it in this list:
     model/attention.py      TP-attention beside its equations; the drop-in for torch's
     model/layers.py         cells, feed-forward, embedding
     model/loss.py           token-summed loss and counts
-    model/decoding.py       greedy search over one cached step
+    model/decoding.py       greedy and beam search over one cached step
     model/folder.py         a model on disk: written whole, read without unpickling
     model/base.py           what every model can do: loss, solve, trace, save
     model/transformer.py    the Transformer and the TP-Transformer

@@ -79,6 +79,17 @@ class DecoderState:
     keys_values: list[tuple[Tensor, Tensor]]  # of the source, each (batch, head, source, d_head)
     caches: list[KeyValueCache] | None  # of the target so far; None when it is decoded at once
 
+    def select(self, rows: Tensor, questions: Tensor | None) -> None:
+        """Go on with these rows, and with these questions or with all of them."""
+        for cache in self.caches or ():
+            cache.select(rows)
+        if questions is not None:
+            self.source_mask = self.source_mask.index_select(0, questions)
+            self.keys_values = [
+                (key.index_select(0, questions), value.index_select(0, questions))
+                for key, value in self.keys_values
+            ]
+
 
 class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     """Encoder, decoder, one embedding for both and for the output (sections 2.1 to 2.3)."""
