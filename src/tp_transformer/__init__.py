@@ -43,6 +43,7 @@ it in this list:
     model/transformer.py    the Transformer and the TP-Transformer
     model/recurrent.py      the LSTM baseline of Saxton et al.
     model/family.py         build a preset, load a folder
+    solving.py              questions from wherever they come, answers as they come
     training/allocator.py   memory that is freed stays with the process
     training/optim.py       the optimizer; schedules as pure functions of the step
     training/display.py     what a run shows: a live panel in a terminal, lines elsewhere
