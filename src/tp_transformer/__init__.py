@@ -36,6 +36,7 @@ it in this list:
     model/grouped.py        attention within the rows of a packed batch
     model/attention.py      TP-attention beside its equations; the drop-in for torch's
     model/layers.py         cells, feed-forward, embedding
+    model/stepping.py       one more position of the decoder, without detours
     model/loss.py           token-summed loss and counts
     model/decoding.py       greedy and beam search over one cached step
     model/folder.py         a model on disk: written whole, read without unpickling

@@ -1,7 +1,8 @@
 """The Transformer and the TP-Transformer: one model whose attention has a role or has none."""
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 import torch
@@ -15,6 +16,7 @@ from tp_transformer.model.base import Model
 from tp_transformer.model.binding import check_binding
 from tp_transformer.model.grouped import Plans
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+from tp_transformer.model.stepping import Stepper, steppers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +77,18 @@ class Memory:
 class DecoderState:
     """What the decoder keeps between steps, layer by layer."""
 
-    source_mask: Tensor
+    source_mask: Tensor | None
     keys_values: list[tuple[Tensor, Tensor]]  # of the source, each (batch, head, source, d_head)
     caches: list[KeyValueCache] | None  # of the target so far; None when it is decoded at once
+    steppers: list[Stepper] = field(default_factory=list)  # where there is a short way for a step
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
         """Go on with these rows, and with these questions or with all of them."""
         for cache in self.caches or ():
             cache.select(rows)
         if questions is not None:
-            self.source_mask = self.source_mask.index_select(0, questions)
+            if self.source_mask is not None:
+                self.source_mask = self.source_mask.index_select(0, questions)
             self.keys_values = [
                 (key.index_select(0, questions), value.index_select(0, questions))
                 for key, value in self.keys_values
@@ -164,11 +168,29 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     def begin(self, memory: Memory, max_length: int) -> DecoderState:
         """The state before the first of at most `max_length` steps."""
-        return self._remember(memory, [KeyValueCache(max_length) for _ in self.decoder])
+        state = self._remember(memory, [KeyValueCache(max_length) for _ in self.decoder])
+        state.steppers = steppers(self.decoder)
+        if state.steppers:
+            # Read at every step: next to each other, and with a mask of numbers, as attention
+            # adds it, or with none if there is no padding.
+            state.keys_values = [(k.contiguous(), v.contiguous()) for k, v in state.keys_values]
+            padding = ~memory.mask
+            numbers = torch.zeros_like(padding, dtype=memory.state.dtype)
+            masked = numbers.masked_fill(padding, -math.inf)
+            state.source_mask = masked if padding.any() else None
+        return state
 
     def step(self, previous: Tensor, state: DecoderState) -> Tensor:
         """The scores (batch, n_vocab) of the next symbol, after one more `previous` (batch)."""
-        return self._advance(previous[:, None], state)[:, 0]
+        if not state.steppers:
+            return self._advance(previous[:, None], state)[:, 0]
+        caches = state.caches or []
+        hidden = self.embedding(previous[:, None], caches[0].length)[:, 0]
+        for stepper, cache, (key, value) in zip(
+            state.steppers, caches, state.keys_values, strict=True
+        ):
+            hidden = stepper(hidden, cache, key, value, state.source_mask)
+        return self.embedding.logits(hidden)
 
     def _remember(self, memory: Memory, caches: list[KeyValueCache] | None) -> DecoderState:
         cells = cast(Iterable[DecoderCell], self.decoder)
