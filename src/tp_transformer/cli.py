@@ -241,9 +241,11 @@ def _solve(options: Namespace) -> None:
     from tp_transformer.errors import SettingsError
     from tp_transformer.model.family import load
     from tp_transformer.solving import questions_from, solve_each
+    from tp_transformer.training.allocator import keep_freed_memory
 
     if options.questions and options.file is not None:
         raise SettingsError("the questions are either arguments or in --file, not both")
+    keep_freed_memory()
     model = load(options.model).to(choose_device(options.device))
     found = solve_each(
         model,
