@@ -1,8 +1,10 @@
 """How quickly models answer, beside Hugging Face's generate() and CTranslate2.
 
-    python benchmarks/decode.py STORE [--sizes tp-transformer-small tp-transformer]
-                                [--batches 1 64 1024] [--beam 1] [--steps 16] [--rounds 3]
-                                [--precisions float32 bfloat16]
+    python benchmarks/decode.py STORE [--sizes tp-transformer-small:1,64,1024 tp-transformer:1,64]
+                                [--precisions float32 bfloat16] [--beam 1] [--steps 16]
+                                [--rounds 3]
+
+A size is a preset and the numbers of questions that are asked at once.
 
 All answer the same random test questions, always in the same number of steps: the end symbol is
 kept from winning. Contestants are the preset, the plain Transformer of its size, a BART of its size
@@ -249,15 +251,19 @@ def contestants_of(preset: str, options: argparse.Namespace, folder: Path) -> li
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every size with every number of questions."""
     split = open_store(options.store)["interpolate"]
-    chosen = np.random.default_rng(0).choice(len(split), max(options.batches), replace=False)
-    questions, _ = split.rows(np.sort(chosen))
-    questions = [questions[place] for place in np.random.default_rng(1).permutation(len(questions))]
+    sizes = [
+        (preset, [int(number) for number in numbers.split(",")])
+        for preset, _, numbers in (size.partition(":") for size in options.sizes)
+    ]
+    most = max(number for _, numbers in sizes for number in numbers)
+    chosen = np.random.default_rng(0).choice(len(split), most, replace=False)
+    questions = [question for row in chosen for question in split.rows([row])[0]]
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        for preset in options.sizes:
+        for preset, numbers in sizes:
             contestants = contestants_of(preset, options, Path(folder))
             peer = next(one for one in contestants if one.name == PEER)
-            for n in options.batches:
+            for n in numbers:
                 rounds = options.rounds * (5 if n == 1 else 1)
                 race(contestants, questions[:n], rounds)
                 rows = [reached(one, peer, n) for one in contestants]
@@ -308,8 +314,8 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
-    parser.add_argument("--sizes", nargs="+", default=["tp-transformer-small", "tp-transformer"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 64, 1024])
+    sizes = ["tp-transformer-small:1,64,1024", "tp-transformer:1,64"]
+    parser.add_argument("--sizes", nargs="+", default=sizes)
     parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"])
     parser.add_argument("--beam", type=int, default=1)
     parser.add_argument("--steps", type=int, default=16)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.errors import SettingsError, TextError
+from tp_transformer.errors import SettingsError, TextError, TraceError
 from tp_transformer.model import base
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.decoding import beam_search, greedy
+from tp_transformer.model.decoding import Found, beam_search, greedy
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let r(g) be the second derivative of 2*g**3/3.", "?"]
 MANY = [*QUESTIONS, *(f"What is {n} + {n * n * n}?" for n in range(2, 12))]
@@ -219,6 +219,24 @@ def test_rows_that_are_done_are_no_longer_computed(name, beam):
     assert sizes[-1] < max(sizes)
 
 
+def test_in_float32_only_near_ties_are_decided_otherwise():
+    """Where an answer differs from that in float64, the two symbols were about as likely."""
+    model = model_of("hadamard")
+    questions = [f"What is {n} + {n * n}?" for n in range(300)]
+    exact = model.solve(questions, max_length=6)
+    rounded = model.float().solve(questions, max_length=6)
+    model.double()
+    margins = []
+    for question, answer, other in zip(questions, exact, rounded, strict=True):
+        if answer != other:
+            batch = tpt.Batch.from_text([question] * 2, [answer, other], model.vocabulary)
+            scores = model(batch.source[:1], batch.target_input[:1])[0].log_softmax(dim=-1)
+            place = int((batch.target_output[0] != batch.target_output[1]).nonzero()[0])
+            margins.append((scores[place, batch.target_output[:, place]]).diff().abs().item())
+    assert len(margins) < 3, margins
+    assert max(margins, default=0.0) < 1e-4
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
 def test_solves_in_bfloat16(name, beam):
@@ -330,3 +348,51 @@ def test_solve_reads_up_to_the_last_position():
     assert len(model.solve(["1" * 198], max_length=200)) == 1
     with pytest.raises(SettingsError, match="answers of 201"):
         model.solve(["1"], max_length=201)
+
+
+def test_a_beam_search_that_cannot_be_is_refused():
+    model = tpt.build("tp-transformer-tiny")
+    for options, message in (
+        ({"beam": 0}, "at least 1 beam"),
+        ({"beam": 2, "n_best": 3}, "1 to 2 answers"),
+        ({"length_penalty": -0.5}, "length penalty"),
+        ({"length_penalty": math.nan}, "length penalty"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            model.answers(["1"], **options)
+    with model.trace("embedding"), pytest.raises(TraceError, match="cannot be traced"):
+        model.solve(["1"], beam=2)
+
+
+def test_answers_of_no_characters_are_cut_short_at_once():
+    (answers,) = tpt.build("tp-transformer-tiny").answers(["1"], max_length=0)
+    assert [(one.text, one.log_probability, one.is_complete) for one in answers] == [("", 0, False)]
+
+
+def test_texts_that_are_spelled_alike_are_one_answer():
+    """A model that cannot tell the padding symbol from the characters of its name."""
+    model = tpt.build("tp-transformer-tiny")
+    ids = tuple(model.vocabulary.encode(["<pad>"]).ids[1:].tolist())
+    found = [
+        Found(symbols=symbols, log_probability=score, score=score, is_complete=True)
+        for symbols, score in ((ids, -1.0), ((0, 2), -2.0), ((5, 2), -3.0))
+    ]
+    assert [one.score for one in model._answers(found)] == [-1.0, -3.0]
+
+
+def test_solving_what_is_trained_finds_what_was_taught():
+    model = tpt.build("tp-transformer-tiny")
+    questions = [f"{a}+{b}" for a in range(4) for b in range(4)]
+    answers = [str(a + b) for a in range(4) for b in range(4)]
+    batch = tpt.Batch.from_text(questions, answers, model.vocabulary)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        model.loss(batch).mean.backward()
+        optimizer.step()
+    assert model.solve(questions) == answers
+    assert model.solve(questions, beam=5) == answers
+    for found, answer in zip(model.answers(questions, beam=3), answers, strict=True):
+        assert found[0].text == answer
+        assert found[0].is_complete
+        assert found[0].log_probability > math.log(0.5)
