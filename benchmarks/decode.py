@@ -75,12 +75,12 @@ def ours(
         name,
         precision,
         model.n_parameters,
-        lambda questions: _check(model.solve(questions, max_length=steps, beam=beam)),
+        lambda questions: _check(model.solve(questions, max_length=steps, beam=beam), steps),
     )
 
 
-def _check(answers: list[str]) -> None:
-    if not all(answers):
+def _check(answers: list[str], steps: int) -> None:
+    if any(len(answer) < steps for answer in answers):
         raise RuntimeError("an answer ended before its time")
 
 

@@ -20,8 +20,8 @@ from tp_transformer.model.attention import (
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.layers import DecoderCell, FeedForward
 
-# From so many queries on (rows times heads), two products for all are quicker than the fused
-# attention, which works through them one by one: twice as quick with heads of 16, as quick with 64.
+# From so many rows times heads on, products for all of them are quicker than the fused attention,
+# which works through them one by one: 1.3 times with twice as many, 0.6 times with an eighth.
 MANY_QUERIES = 256
 
 _PLAIN = {
