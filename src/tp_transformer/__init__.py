@@ -36,13 +36,15 @@ it in this list:
     model/grouped.py        attention within the rows of a packed batch
     model/attention.py      TP-attention beside its equations; the drop-in for torch's
     model/layers.py         cells, feed-forward, embedding
+    model/stepping.py       one more position of the decoder, without detours
     model/loss.py           token-summed loss and counts
-    model/decoding.py       greedy search over one cached step
+    model/decoding.py       greedy and beam search over one cached step
     model/folder.py         a model on disk: written whole, read without unpickling
     model/base.py           what every model can do: loss, solve, trace, save
     model/transformer.py    the Transformer and the TP-Transformer
     model/recurrent.py      the LSTM baseline of Saxton et al.
     model/family.py         build a preset, load a folder
+    solving.py              questions from wherever they come, answers as they come
     training/allocator.py   memory that is freed stays with the process
     training/optim.py       the optimizer; schedules as pure functions of the step
     training/display.py     what a run shows: a live panel in a terminal, lines elsewhere

@@ -236,6 +236,37 @@ def _train(options: Namespace) -> None:
         raise SystemExit(128 + outcome.signal)
 
 
+def _solve(options: Namespace) -> None:
+    from tp_transformer.distributed import choose_device
+    from tp_transformer.errors import SettingsError
+    from tp_transformer.model.family import load
+    from tp_transformer.solving import questions_from, solve_each
+    from tp_transformer.training.allocator import keep_freed_memory
+
+    if options.questions and options.file is not None:
+        raise SettingsError("the questions are either arguments or in --file, not both")
+    keep_freed_memory()
+    model = load(options.model).to(choose_device(options.device))
+    found = solve_each(
+        model,
+        questions_from(options.questions, options.file),
+        noun="question" if options.questions else "line",
+        beam=options.n_best if options.beam is None else options.beam,
+        n_best=options.n_best,
+        length_penalty=options.length_penalty,
+        max_length=options.max_length,
+    )
+    n_bad = 0
+    for asked in found:
+        n_bad += asked.error is not None
+        if asked.error is not None and not options.json:
+            _complain(asked.error)
+        else:
+            print(asked.as_json() if options.json else asked.as_text(), flush=True)
+    if n_bad:
+        raise SystemExit(2)
+
+
 def _rows_of(store: "Store") -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in store.items())
 
@@ -251,6 +282,8 @@ class Verb:
     takes_settings: bool = False  # such as --model.n_layers=2, as `options.settings`
 
 
+_MODEL = {"type": Path | None, "help": "the folder of a model or a run"}
+_DEVICE = {"choices": ["auto", "cpu", "cuda", "mps"], "default": "auto"}
 _STORE = {"type": Path, "help": "the store, a folder"}
 _MODULES = {
     "nargs": "+",
@@ -338,6 +371,28 @@ DATA_VERBS = {
 VERBS = {
     "demo": Verb("show what the project does; needs no data and no network", _demo),
     "models": Verb("list every preset with its parameter count and the paper's", _models),
+    "solve": Verb(
+        "answer questions: those given, those in a file, or standard input line by line",
+        _solve,
+        {
+            "questions": {"type": str, "nargs": "*", "help": "the questions"},
+            "--file": {"type": Path | None, "help": "a file with a question on each line"},
+            "--model": _MODEL,
+            "--beam": {
+                "type": int | None,
+                "help": "beginnings to follow at a time; 1, or as many as --n-best, by default",
+            },
+            "--n-best": {"type": int, "default": 1, "help": "answers to each question"},
+            "--length-penalty": {
+                "type": float,
+                "default": 0.0,
+                "help": "divides log-probabilities by the length to this power; 0 does not",
+            },
+            "--max-length": {"type": int, "default": 30, "help": "characters of an answer"},
+            "--json": {"action": "store_true", "help": "an object per line, with scores"},
+            "--device": _DEVICE,
+        },
+    ),
     "data": Verb("the Mathematics Dataset: read it, look at it, pass it on", verbs=DATA_VERBS),
     "train": Verb(
         "train a model, or go on with a run; any setting as --SECTION.FIELD=VALUE, such as "
@@ -358,7 +413,7 @@ VERBS = {
                 "nargs": "+",
                 "help": "train on these modules only; `*` stands for any characters",
             },
-            "--device": {"choices": ["auto", "cpu", "cuda", "mps"], "default": "auto"},
+            "--device": _DEVICE,
             "--compile": {"action": "store_true", "help": "have torch compile the model"},
             "--tensorboard": {"action": "store_true", "help": "write curves for TensorBoard, too"},
         },

@@ -1,48 +1,262 @@
 """Greedy search against decoding from scratch at every step, and `solve` around it."""
 
+import math
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.errors import SettingsError, TextError
+from tp_transformer.errors import SettingsError, TextError, TraceError
 from tp_transformer.model import base
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.decoding import greedy
+from tp_transformer.model.decoding import Found, beam_search, greedy
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let r(g) be the second derivative of 2*g**3/3.", "?"]
+MANY = [*QUESTIONS, *(f"What is {n} + {n * n * n}?" for n in range(2, 12))]
 
 
 def model_of(name):
-    if name == "lstm":
-        return tpt.build("lstm-saxton", d_hidden=24, n_vocab=72).double()
-    rank = 3 if name == "low-rank" else None
-    return tpt.build("tp-transformer-tiny", binding=name, rank=rank).double()
+    """A model that is livelier than freshly drawn, and more ready to end."""
+    eos = tpt.Vocabulary().eos
+    with torch.no_grad():
+        if name == "lstm":
+            model = tpt.build("lstm-saxton", d_hidden=24, n_vocab=72).double().eval()
+            for parameter in model.parameters():
+                parameter.normal_(std=0.7)
+            model.output.weight[eos] *= 3
+            return model
+        rank = 3 if name == "low-rank" else None
+        model = tpt.build("tp-transformer-tiny", binding=name, rank=rank).double().eval()
+        model.embedding.symbols.weight.normal_(std=0.3)
+        model.embedding.symbols.weight[eos] *= 3
+        return model
 
 
-def uncached(model, source, max_length):
-    """The same search with the whole target decoded anew at every step, one row at a time."""
-    answers = []
-    for row in source:
-        row = row[row != model.vocabulary.pad]
-        target = [model.vocabulary.sos]
-        while len(target) <= max_length and target[-1] != model.vocabulary.eos:
-            logits = model(row[None], torch.tensor([target]))
-            target.append(int(logits[0, -1].argmax()))
-        answers.append(target[1:])
-    return answers
+def source_of(model, questions=QUESTIONS):
+    return torch.from_numpy(model.vocabulary.encode(questions).padded(model.vocabulary.pad))
+
+
+def unpadded(model, source):
+    return [row[row != model.vocabulary.pad] for row in source]
+
+
+def next_log_probabilities(model, row, target):
+    """After a beginning, decoded from scratch by itself: nothing is cached, nothing padded."""
+    return model(row[None], torch.tensor([target]))[0, -1].log_softmax(dim=-1)
+
+
+def uncached_greedy(model, row, max_length):
+    target = [model.vocabulary.sos]
+    while len(target) <= max_length and target[-1] != model.vocabulary.eos:
+        target.append(int(next_log_probabilities(model, row, target).argmax()))
+    return target[1:]
+
+
+def uncached_beam(model, row, max_length, beam, penalty):
+    """Beam search for one question in plain lists; answers as (score, sum, symbols)."""
+    live, done = [(0.0, [])], []
+    for length in range(1, max_length + 1):
+        grown = [
+            (total + log_probability, [*symbols, symbol])
+            for total, symbols in live
+            for symbol, log_probability in enumerate(
+                next_log_probabilities(model, row, [model.vocabulary.sos, *symbols]).tolist()
+            )
+        ]
+        grown.sort(key=lambda pair: -pair[0])
+        ended = [pair for pair in grown[:beam] if pair[1][-1] == model.vocabulary.eos]
+        done += [(total / length**penalty, total, symbols) for total, symbols in ended]
+        done = sorted(done, reverse=True)[:beam]
+        live = [pair for pair in grown if pair[1][-1] != model.vocabulary.eos][:beam]
+        longest = 1 if beam == 1 else max_length**penalty
+        if len(done) == beam and done[-1][0] >= live[0][0] / longest:
+            return done
+    done += [(total / max_length**penalty, total, symbols) for total, symbols in live]
+    return sorted(done, reverse=True)[:beam]
 
 
 @pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
-def test_equals_uncached_decoding(name):
+def test_greedy_search_equals_uncached_decoding(name):
     model = model_of(name)
-    torch.nn.init.normal_(next(model.parameters()), std=0.3)  # livelier than freshly drawn
-    source = torch.from_numpy(model.vocabulary.encode(QUESTIONS).padded(model.vocabulary.pad))
+    source = source_of(model)
     with torch.no_grad():
-        found = greedy(model.eval(), source, 12)
-        expected = uncached(model, source, 12)
+        found = greedy(model, source, 12)
+        expected = [uncached_greedy(model, row, 12) for row in unpadded(model, source)]
     for row, symbols in zip(found, expected, strict=True):
         assert row[: len(symbols)].tolist() == symbols
         assert (row[len(symbols) :] == model.vocabulary.pad).all()
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.8])
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+def test_beam_search_equals_uncached_decoding(name, beam, penalty):
+    model = model_of(name)
+    source = source_of(model)
+    with torch.no_grad():
+        found = beam_search(model, source, 7, beam, penalty)
+        for answers, row in zip(found, unpadded(model, source), strict=True):
+            expected = uncached_beam(model, row, 7, beam, penalty)
+            assert [list(one.symbols) for one in answers] == [one[2] for one in expected]
+            for one, (score, total, _) in zip(answers, expected, strict=True):
+                assert one.score == pytest.approx(score, abs=1e-9)
+                assert one.log_probability == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["hadamard", "lstm"])
+def test_the_lengths_that_are_compared_differ(name):
+    """Otherwise no row would leave before the others, and the tests above would prove little."""
+    model = model_of(name)
+    with torch.no_grad():
+        found = beam_search(model, source_of(model), 7, 5)
+    assert len({len(one.symbols) for answers in found for one in answers}) > 2
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.5])
+@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+def test_one_beam_is_greedy_search(name, penalty):
+    model = model_of(name)
+    greedy_answers = model.solve(MANY, max_length=9)
+    found = model.answers(MANY, max_length=9, beam=1, length_penalty=penalty)
+    assert [[one.text for one in answers] for answers in found] == [[a] for a in greedy_answers]
+
+
+@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+def test_a_log_probability_is_that_of_teacher_forcing(name):
+    model = model_of(name)
+    eos = model.vocabulary.eos
+    with torch.no_grad():
+        found = beam_search(model, source_of(model), 6, 4, 1.0)
+        for answers, row in zip(found, unpadded(model, source_of(model)), strict=True):
+            for one in answers:
+                assert one.is_complete == (one.symbols[-1] == eos)
+                assert eos not in one.symbols[:-1]
+                target = torch.tensor([[model.vocabulary.sos, *one.symbols]])
+                scores = model(row[None], target[:, :-1])[0].log_softmax(dim=-1)
+                total = scores.gather(1, target[0, 1:, None]).sum().item()
+                assert one.log_probability == pytest.approx(total, abs=1e-9)
+                assert one.score == pytest.approx(total / len(one.symbols), abs=1e-9)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_the_best_are_sorted_and_differ_and_fewer_are_the_first_of_more(penalty):
+    model = model_of("hadamard")
+    found = model.answers(MANY, max_length=8, beam=6, length_penalty=penalty)
+    for answers in found:
+        scores = [one.score for one in answers]
+        assert scores == sorted(scores, reverse=True)
+        assert len({one.text for one in answers}) == len(answers) == 6
+    two = model.answers(MANY, max_length=8, beam=6, n_best=2, length_penalty=penalty)
+    assert [[one.text for one in answers] for answers in two] == [
+        [one.text for one in answers[:2]] for answers in found
+    ]
+    if not penalty:
+        assert model.solve(MANY, max_length=8, beam=6) == [answers[0].text for answers in found]
+
+
+def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_of_them():
+    """Against a count of every text there is: no search, no cache."""
+    vocabulary = tpt.Vocabulary(("<pad>", "<sos>", "<eos>", "0", "1"))
+    model = tpt.build("tp-transformer-tiny", n_vocab=5, vocabulary=vocabulary).double().eval()
+    torch.nn.init.normal_(next(model.parameters()), std=0.2)
+    source = source_of(model, ["01101"])
+    with torch.no_grad():
+        (found,) = beam_search(model, source, 3, 200)
+        totals = {(): 0.0}
+        for _ in range(3):
+            for beginning in [key for key in totals if vocabulary.eos not in key]:
+                following = next_log_probabilities(model, source[0], [vocabulary.sos, *beginning])
+                total = totals.pop(beginning)
+                for symbol, log_probability in enumerate(following.tolist()):
+                    totals[(*beginning, symbol)] = total + log_probability
+    assert sum(map(math.exp, totals.values())) == pytest.approx(1.0)
+    assert [one.symbols for one in found] == sorted(totals, key=lambda text: -totals[text])
+
+
+def test_beams_that_have_ended_make_way_for_better_ones():
+    """The likeliest text begins with an unlikely symbol, which greedy search passes by."""
+    model = Scripted("1", "1")
+    a, b, end = model.vocabulary.encode(["ab"]).ids[[1, 2, 3]]
+
+    def step(previous, state):
+        table = torch.full((72, 72), -30.0)
+        table[model.vocabulary.sos, [a, b]] = torch.tensor([0.6, 0.4]).log()
+        table[a, :10] = torch.tensor(0.1).log()  # whatever follows is unlikely
+        table[b, end] = 0.0
+        return table[previous]
+
+    model.step = step
+    source = torch.zeros(2, 1, dtype=torch.long)
+    assert greedy(model, source, 4)[0, 0] == a
+    for beam in (2, 4):
+        found = beam_search(model, source, 4, beam)[1][0]
+        assert found.symbols == (b, end)
+        assert found.log_probability == pytest.approx(math.log(0.4), abs=1e-3)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("name", ["hadamard", "lstm"])
+def test_rows_that_are_done_are_no_longer_computed(name, beam):
+    model = model_of(name)
+    sizes = []
+    step = model.step
+
+    def counted(previous, state):
+        sizes.append(len(previous))
+        return step(previous, state)
+
+    model.step = counted
+    if beam == 1:
+        answers = model.solve(MANY, max_length=30)
+        ends = sorted(len(answer) + 1 for answer in answers)
+        assert sizes[0] == len(MANY)
+        assert len(sizes) == min(ends[-1], 30)
+        assert ends[0] < ends[-1]  # otherwise there is nothing to see
+    else:
+        model.answers(MANY, max_length=30, beam=beam)
+        assert sizes[:2] == [len(MANY), beam * len(MANY)]
+    assert sizes[-1] < max(sizes)
+
+
+def test_in_float32_only_near_ties_are_decided_otherwise():
+    """Where an answer differs from that in float64, the two symbols were about as likely."""
+    model = model_of("hadamard")
+    questions = [f"What is {n} + {n * n}?" for n in range(300)]
+    exact = model.solve(questions, max_length=6)
+    rounded = model.float().solve(questions, max_length=6)
+    model.double()
+    margins = []
+    for question, answer, other in zip(questions, exact, rounded, strict=True):
+        if answer != other:
+            batch = tpt.Batch.from_text([question] * 2, [answer, other], model.vocabulary)
+            scores = model(batch.source[:1], batch.target_input[:1])[0].log_softmax(dim=-1)
+            place = int((batch.target_output[0] != batch.target_output[1]).nonzero()[0])
+            margins.append((scores[place, batch.target_output[:, place]]).diff().abs().item())
+    assert len(margins) < 3, margins
+    assert max(margins, default=0.0) < 1e-4
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+def test_solves_in_bfloat16(name, beam):
+    """As a cast of the model."""
+    model = model_of(name).bfloat16()
+    answers = model.answers(QUESTIONS, max_length=5, beam=beam)
+    assert [len(found) for found in answers] == [beam] * len(QUESTIONS)
+    assert all(math.isfinite(one.score) for found in answers for one in found)
+    assert len(model.solve(QUESTIONS, max_length=5, beam=beam)) == len(QUESTIONS)
+
+
+@dataclass
+class Place:
+    """Where each row of a batch is in its script."""
+
+    script: torch.Tensor
+    step: int = 0
+
+    def select(self, rows, questions):
+        self.script = self.script[rows]
 
 
 class Scripted:
@@ -50,20 +264,21 @@ class Scripted:
 
     def __init__(self, *answers):
         self.vocabulary = tpt.Vocabulary()
-        self.script = self.vocabulary.encode(answers).padded(self.vocabulary.pad)[:, 1:]
+        padded = self.vocabulary.encode(answers).padded(self.vocabulary.pad)
+        self.script = torch.from_numpy(padded[:, 1:])
         self.heard = []
 
     def encode(self, source):
         return source
 
     def begin(self, memory, max_length):
-        return {"step": 0}
+        return Place(self.script)
 
     def step(self, previous, state):
         self.heard.append(previous.tolist())
-        symbols = torch.from_numpy(self.script[:, state["step"]])
-        state["step"] += 1
-        return torch.nn.functional.one_hot(symbols, 72)
+        symbols = state.script[:, state.step]
+        state.step += 1
+        return 50.0 * torch.nn.functional.one_hot(symbols, 72)
 
 
 def test_stops_at_the_end_symbol_and_feeds_back_what_it_said():
@@ -72,7 +287,7 @@ def test_stops_at_the_end_symbol_and_feeds_back_what_it_said():
     assert model.vocabulary.decode(found.numpy()) == ["7", "-12", ""]
     assert found.shape == (3, 4)
     assert model.heard[0] == [model.vocabulary.sos] * 3
-    assert model.heard[1] == model.script[:, 0].tolist()
+    assert model.heard[1] == model.script[:2, 0].tolist()  # the third has left
 
 
 def test_cuts_at_the_longest_length():
@@ -133,3 +348,51 @@ def test_solve_reads_up_to_the_last_position():
     assert len(model.solve(["1" * 198], max_length=200)) == 1
     with pytest.raises(SettingsError, match="answers of 201"):
         model.solve(["1"], max_length=201)
+
+
+def test_a_beam_search_that_cannot_be_is_refused():
+    model = tpt.build("tp-transformer-tiny")
+    for options, message in (
+        ({"beam": 0}, "at least 1 beam"),
+        ({"beam": 2, "n_best": 3}, "1 to 2 answers"),
+        ({"length_penalty": -0.5}, "length penalty"),
+        ({"length_penalty": math.nan}, "length penalty"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            model.answers(["1"], **options)
+    with model.trace("embedding"), pytest.raises(TraceError, match="cannot be traced"):
+        model.solve(["1"], beam=2)
+
+
+def test_answers_of_no_characters_are_cut_short_at_once():
+    (answers,) = tpt.build("tp-transformer-tiny").answers(["1"], max_length=0)
+    assert [(one.text, one.log_probability, one.is_complete) for one in answers] == [("", 0, False)]
+
+
+def test_texts_that_are_spelled_alike_are_one_answer():
+    """A model that cannot tell the padding symbol from the characters of its name."""
+    model = tpt.build("tp-transformer-tiny")
+    ids = tuple(model.vocabulary.encode(["<pad>"]).ids[1:].tolist())
+    found = [
+        Found(symbols=symbols, log_probability=score, score=score, is_complete=True)
+        for symbols, score in ((ids, -1.0), ((0, 2), -2.0), ((5, 2), -3.0))
+    ]
+    assert [one.score for one in model._answers(found)] == [-1.0, -3.0]
+
+
+def test_solving_what_is_trained_finds_what_was_taught():
+    model = tpt.build("tp-transformer-tiny")
+    questions = [f"{a}+{b}" for a in range(4) for b in range(4)]
+    answers = [str(a + b) for a in range(4) for b in range(4)]
+    batch = tpt.Batch.from_text(questions, answers, model.vocabulary)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        model.loss(batch).mean.backward()
+        optimizer.step()
+    assert model.solve(questions) == answers
+    assert model.solve(questions, beam=5) == answers
+    for found, answer in zip(model.answers(questions, beam=3), answers, strict=True):
+        assert found[0].text == answer
+        assert found[0].is_complete
+        assert found[0].log_probability > math.log(0.5)

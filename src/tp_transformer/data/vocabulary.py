@@ -90,8 +90,11 @@ class Vocabulary:
         """The id that ends every sequence."""
         return self.symbols.index(EOS)
 
-    def encode(self, texts: Sequence[str], noun: str = "text") -> Ragged:
-        """The ids of each text, between start and end symbols; `noun` is what errors call one."""
+    def encode(self, texts: Sequence[str], noun: str = "text", first: int = 1) -> Ragged:
+        """The ids of each text, between start and end symbols.
+
+        Errors call a text by `noun` and by its number, counted from `first`.
+        """
         lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
         characters = _code_points("".join(texts))
         ids = np.where(
@@ -101,7 +104,7 @@ class Vocabulary:
         )
         if (ids < 0).any():
             row, column = _row_and_column(np.cumsum(lengths), int(np.argmax(ids < 0)))
-            self._refuse_character(f"{noun} {row + 1}", texts[row], column)
+            self._refuse_character(f"{noun} {row + first}", texts[row], column)
         offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
         framed = np.empty(offsets[-1], dtype=np.int64)
         is_text = np.ones(len(framed), dtype=bool)

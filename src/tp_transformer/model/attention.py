@@ -43,6 +43,8 @@ def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
 
 Map = tuple[Tensor, Tensor | None]  # weight (out, in) and bias (out)
 
+FIRST_ROOM = 8  # positions that a cache has room for at first
+
 
 def _detached(weight: Tensor, bias: Tensor | None) -> Map:
     return weight.detach(), None if bias is None else bias.detach()
@@ -58,26 +60,37 @@ def _blocks(names: tuple[str, ...], weight: Tensor, bias: Tensor | None) -> dict
 
 @dataclass
 class KeyValueCache:
-    """The keys and values of the positions decoded so far, in room made for `capacity` of them."""
+    """The keys and values of the positions decoded so far, of at most `capacity`."""
 
     capacity: int
     length: int = 0
-    _buffers: tuple[Tensor, ...] = field(default=(), repr=False)
+    _buffers: tuple[Tensor, ...] = field(default=(), repr=False)  # (batch, head, room, d_head)
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values of new positions; return those of all positions."""
-        if not self._buffers:
-            self._buffers = tuple(
-                new.new_empty(*new.shape[:2], self.capacity, new.shape[-1]) for new in (key, value)
-            )
         end = self.length + key.shape[-2]
         if end > self.capacity:
             raise ValueError(f"there is room for {self.capacity} positions, not for {end}")
+        if not self._buffers or end > self._buffers[0].shape[2]:
+            self._make_room(key, end)
         for buffer, new in zip(self._buffers, (key, value), strict=True):
             buffer[:, :, self.length : end] = new
         self.length = end
         all_keys, all_values = (buffer[:, :, :end] for buffer in self._buffers)
         return all_keys, all_values
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, in this order."""
+        self._buffers = tuple(buffer.index_select(0, rows) for buffer in self._buffers)
+
+    def _make_room(self, like: Tensor, end: int) -> None:
+        """Room for twice as many positions: most answers are short, and `select` copies it all."""
+        room = min(self.capacity, max(FIRST_ROOM, 2 * end))
+        batch, n_heads, _, d_head = like.shape
+        larger = tuple(like.new_empty(batch, n_heads, room, d_head) for _ in range(2))
+        for buffer, old in zip(larger, self._buffers, strict=False):
+            buffer[:, :, : self.length] = old[:, :, : self.length]
+        self._buffers = larger
 
 
 class Attention(Traced):
@@ -237,15 +250,20 @@ class CrossAttention(Attention):
     ) -> Tensor:
         """Attend from `state` (batch, position, d_model) to the remembered keys and values.
 
-        For a packed batch these are still in one tensor, as `memory_proj` made them.
+        For a packed batch these are still in one tensor, as `memory_proj` made them. Where several
+        rows belong to each question, as in a beam search, they attend as if they were positions of
+        one row, so that keys and values are there once.
         """
         projected = self.in_proj(state)
         if isinstance(mask, Plan):
             return self.attend_packed(projected, *key_value, plan=mask)
+        key, value = key_value
+        if len(key) != len(state):
+            projected = projected.view(len(key), -1, projected.shape[-1])
         parts = projected.chunk(len(self.names), dim=-1)
         query, *roles = map(self.heads, self.names, parts)
-        key, value = key_value
-        return self.attend(query, key, value, roles[0] if roles else None, mask)[0]
+        output, _ = self.attend(query, key, value, roles[0] if roles else None, mask)
+        return output.view(state.shape)
 
 
 class TPMultiheadAttention(Attention):

@@ -5,8 +5,9 @@ all positions of a known target at once (`decode`), or one symbol at a time (`be
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -19,7 +20,7 @@ from tp_transformer.data.batch import Batch, Packed
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.errors import FolderError, SettingsError, TextError, TraceError
 from tp_transformer.model import folder as model_folder
-from tp_transformer.model.decoding import greedy
+from tp_transformer.model.decoding import Found, SearchState, beam_search, greedy
 from tp_transformer.model.loss import Loss, token_loss
 from tp_transformer.model.trace import (
     Edit,
@@ -34,7 +35,8 @@ from tp_transformer.settings import to_values
 
 Config = TypeVar("Config")
 Memory = TypeVar("Memory")
-State = TypeVar("State")
+State = TypeVar("State", bound=SearchState)
+T = TypeVar("T")
 
 _DTYPES = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
 
@@ -64,6 +66,23 @@ class WithoutWeights(TorchFunctionMode):
         if func in _DRAWS:
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         return func(*args, **kwargs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer that a search found.
+
+    Attributes:
+        text: the answer
+        log_probability: of its symbols, the end symbol included
+        score: the same after the length penalty, by which answers are compared
+        is_complete: whether it came to its end, or was cut at the longest length
+    """
+
+    text: str
+    log_probability: float
+    score: float
+    is_complete: bool
 
 
 class Model(Traced, Generic[Config, Memory, State]):
@@ -128,26 +147,68 @@ class Model(Traced, Generic[Config, Memory, State]):
         """Have torch compile what is worth it: a minute at the start, some percent from then on."""
         self.compile(dynamic=True)
 
-    def solve(self, questions: Iterable[str], *, max_length: int = 30) -> list[str]:
+    def solve(self, questions: Iterable[str], *, max_length: int = 30, beam: int = 1) -> list[str]:
         """Answer questions, with at most `max_length` characters each.
 
-        Under a trace all questions are decoded together in the order given, so that what is
-        recorded and what an edit sees are those questions, padded.
+        One beam is greedy search; with more, the answer is the best of `answers`. Under a trace all
+        questions are decoded together in the order given, from the first step to the last, so that
+        what is recorded and what an edit sees are those questions, padded.
         """
-        texts = _as_texts(questions)
-        encoded = self.vocabulary.encode(texts, "question")
-        self._refuse_lengths(encoded, max_length)
-        answers = [""] * len(texts)
+        if beam != 1:
+            found = self.answers(questions, max_length=max_length, beam=beam)
+            return [answers[0].text for answers in found]
+        encoded = self.read(_as_texts(questions))
+        self._refuse_length(max_length)
         with one_call(self) as traced:
-            groups = [np.arange(len(texts))]
-            if not traced:
-                by_length = np.argsort(encoded.lengths, kind="stable")
-                groups = np.split(by_length, range(ROWS_AT_ONCE, len(texts), ROWS_AT_ONCE))
-            for rows in groups:
-                found = self._solve_together(encoded.take(rows), max_length) if len(rows) else []
-                for row, answer in zip(rows, found, strict=True):
-                    answers[row] = answer
-        return answers
+
+            def search(source: Tensor) -> list[str]:
+                symbols = greedy(self, source, max_length, rows_may_leave=not traced)
+                return self.vocabulary.decode(symbols.cpu().numpy())
+
+            return self._search(encoded, search, None if traced else ROWS_AT_ONCE)
+
+    def answers(
+        self,
+        questions: Iterable[str],
+        *,
+        max_length: int = 30,
+        beam: int = 5,
+        n_best: int | None = None,
+        length_penalty: float = 0.0,
+    ) -> list[list[Answer]]:
+        """The best answers to each question, best first: as many as there are beams, or `n_best`.
+
+        What an answer scores is its log-probability, divided by its length to the power of the
+        penalty; see `beam_search`.
+        """
+        encoded = self.read(_as_texts(questions))
+        self._refuse_length(max_length)
+        _refuse_search(beam, n_best, length_penalty)
+        if is_traced(self):
+            raise TraceError("a beam search cannot be traced: its rows change; use solve(beam=1)")
+
+        def search(source: Tensor) -> list[list[Answer]]:
+            found = beam_search(self, source, max_length, beam, length_penalty)
+            return [self._answers(answers)[:n_best] for answers in found]
+
+        return self._search(encoded, search, max(ROWS_AT_ONCE // beam, 1))
+
+    def read(self, questions: Sequence[str], noun: str = "question", first: int = 1) -> Ragged:
+        """The ids of questions; refuses those that are empty, too long or hold other characters.
+
+        Errors call a question by `noun` and by its number, counted from `first`.
+        """
+        encoded = self.vocabulary.encode(questions, noun, first)
+        longest = self.n_positions or np.inf
+        lengths = encoded.lengths  # start and end included
+        for row in np.flatnonzero(lengths == 2):
+            raise TextError(f"{noun} {row + first} is empty")
+        for row in np.flatnonzero(lengths > longest):
+            raise TextError(
+                f"{noun} {row + first} has {lengths[row] - 2} characters; "
+                f"the model reads at most {longest - 2}"
+            )
+        return encoded
 
     def trace(
         self, *names: str, edit: Mapping[str, Edit] | None = None
@@ -201,31 +262,69 @@ class Model(Traced, Generic[Config, Memory, State]):
         model.load_state_dict(dict(weights), assign=True)
         return model
 
-    def _solve_together(self, questions: Ragged, max_length: int) -> list[str]:
-        source = torch.from_numpy(questions.padded(self.vocabulary.pad))
-        in_training = [module for module in self.modules() if module.training]
-        self.eval()
-        try:
-            with torch.no_grad():
-                symbols = greedy(self, source.to(next(self.parameters()).device), max_length)
-        finally:
-            for module in in_training:
-                module.training = True
-        return self.vocabulary.decode(symbols.cpu().numpy())
+    def _search(
+        self, questions: Ragged, search: Callable[[Tensor], list[T]], at_once: int | None
+    ) -> list[T]:
+        """What a search finds for each question, those of like lengths searched together.
 
-    def _refuse_lengths(self, questions: Ragged, max_length: int) -> None:
-        """Refuse questions that are empty or too long, and answers that have no room."""
-        longest = self.n_positions or np.inf
-        lengths = questions.lengths  # start and end included
-        for row in np.flatnonzero(lengths == 2):
-            raise TextError(f"question {row + 1} is empty")
-        for row in np.flatnonzero(lengths > longest):
-            raise TextError(
-                f"question {row + 1} has {lengths[row] - 2} characters; "
-                f"the model reads at most {longest - 2}"
+        Without a limit, all are searched together in the order given.
+        """
+        order = np.arange(len(questions.lengths))
+        if at_once is not None:
+            order = np.argsort(questions.lengths, kind="stable")
+        device = next(self.parameters()).device
+        found: dict[int, T] = {}
+        with _evaluating(self), torch.no_grad():
+            for start in range(0, len(order), at_once or len(order) or 1):
+                rows = order[start : start + (at_once or len(order))]
+                padded = questions.take(rows).padded(self.vocabulary.pad)
+                source = torch.from_numpy(padded).to(device)
+                found.update(zip(rows.tolist(), search(source), strict=True))
+        return [found[row] for row in range(len(order))]
+
+    def _answers(self, found: list[Found]) -> list[Answer]:
+        """What was found as texts, each once.
+
+        Two texts can be the same although their symbols are not, since a special symbol is spelled
+        out.
+        """
+        answers: dict[str, Answer] = {}
+        for one in found:
+            (text,) = self.vocabulary.decode(np.array([one.symbols], dtype=np.int64))
+            answer = Answer(
+                text=text,
+                log_probability=one.log_probability,
+                score=one.score,
+                is_complete=one.is_complete,
             )
-        if not 0 <= max_length <= longest:
+            answers.setdefault(text, answer)
+        return list(answers.values())
+
+    def _refuse_length(self, max_length: int) -> None:
+        if not 0 <= max_length <= (self.n_positions or np.inf):
             raise SettingsError(f"the model cannot write answers of {max_length} characters")
+
+
+def _refuse_search(beam: int, n_best: int | None, length_penalty: float) -> None:
+    """Refuse a search that cannot be."""
+    if beam < 1:
+        raise SettingsError(f"a search needs at least 1 beam, not {beam}")
+    if n_best is not None and not 1 <= n_best <= beam:
+        raise SettingsError(f"{beam} beams find 1 to {beam} answers to a question, not {n_best}")
+    if not 0.0 <= length_penalty < np.inf:
+        raise SettingsError(f"the length penalty must be at least 0, not {length_penalty}")
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Inside, the module is in evaluation mode; afterwards each part is as it was."""
+    in_training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in in_training:
+            part.training = True
 
 
 def _as_texts(questions: Iterable[str]) -> list[str]:

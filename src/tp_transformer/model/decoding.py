@@ -1,11 +1,31 @@
-"""Greedy search: symbol by symbol, each the likeliest after those before it."""
+"""Greedy and beam search over one cached step.
 
+Both write symbol by symbol. Greedy search, the paper's, takes the likeliest symbol each time. Beam
+search keeps the likeliest few beginnings of each question, and with one beam is greedy search.
+Rows that have come to their end leave the batch, so that the others are done sooner.
+"""
+
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from tp_transformer.data.vocabulary import Vocabulary
+
+# The share of a batch that leaves at a time, since copying the rows that stay has its cost. With
+# answers as long as the dataset's, leaving halves the time; from an eighth to a half all is alike.
+LEAVE_TOGETHER = 0.25
+
+
+class SearchState(Protocol):
+    """What a model keeps between steps."""
+
+    def select(self, rows: Tensor, questions: Tensor | None) -> None:
+        """Go on with these rows, in this order, and with these questions, or with all of them.
+
+        Rows are as many to each question; `rows` may name one several times.
+        """
 
 
 class Decodable(Protocol):
@@ -20,21 +40,181 @@ class Decodable(Protocol):
     def step(self, previous: Tensor, state: Any) -> Tensor: ...  # noqa: D102
 
 
-def greedy(model: Decodable, source: Tensor, max_length: int) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The symbols of an answer that a search found, and how likely the model has them.
+
+    Attributes:
+        symbols: their ids, with the end symbol where there is one
+        log_probability: the sum of the symbols' log-probabilities
+        score: the same after the length penalty, by which answers are compared
+        is_complete: whether there is an end symbol; otherwise the answer was cut short
+    """
+
+    symbols: tuple[int, ...]
+    log_probability: float
+    score: float
+    is_complete: bool
+
+
+def greedy(
+    model: Decodable, source: Tensor, max_length: int, *, rows_may_leave: bool = True
+) -> Tensor:
     """The likeliest symbols after each source (batch, source), up to `max_length` of them.
 
     Rows are padded after their end symbol; a row without one was cut short.
     """
-    vocabulary = model.vocabulary
+    eos, pad = model.vocabulary.eos, model.vocabulary.pad
     state = model.begin(model.encode(source), max_length)
-    previous = source.new_full((len(source),), vocabulary.sos)
+    symbols = source.new_full((len(source), max_length), pad)
+    rows = torch.arange(len(source), device=source.device)  # those still in the batch
+    previous = source.new_full((len(source),), model.vocabulary.sos)
     running = torch.ones_like(previous, dtype=torch.bool)
-    symbols = []
-    for _ in range(max_length):
+    for length in range(max_length):
         best = model.step(previous, state).argmax(dim=-1)
-        symbols.append(best.where(running, vocabulary.pad))
-        running = running & (best != vocabulary.eos)
-        if not running.any():
-            break
+        symbols[rows, length] = best.where(running, pad)
+        running = running & (best != eos)
+        n_running = int(running.sum())
+        if not n_running:
+            return symbols[:, : length + 1]
         previous = best
-    return torch.stack(symbols, dim=1) if symbols else source.new_empty(len(source), 0)
+        if rows_may_leave and len(rows) - n_running >= LEAVE_TOGETHER * len(rows):
+            stay = running.nonzero()[:, 0]
+            state.select(stay, stay)
+            rows, previous, running = rows[stay], previous[stay], running[stay]
+    return symbols
+
+
+def beam_search(
+    model: Decodable, source: Tensor, max_length: int, beam: int, length_penalty: float = 0.0
+) -> list[list[Found]]:
+    """The best answers to each source (batch, source), best first: as many as there are beams.
+
+    A beginning that ends while it is among the `beam` best of its question is an answer. Its score
+    is its log-probability divided by its length, the end symbol included, to the power of the
+    penalty: 0 looks for the likeliest answer, 1 for the one whose symbols are likeliest on average.
+    A question is done when nothing that it could still become would score better than what it has.
+    """
+    vocabulary = model.vocabulary
+    pools = [_Pool(beam) for _ in source]
+    beams = _Beams(
+        pools=pools,
+        written=source.new_full((len(source), 1, 1), vocabulary.sos),
+        log_probability=torch.zeros(len(source), 1, device=source.device),
+        eos=vocabulary.eos,
+        max_length=max_length,
+        length_penalty=length_penalty,
+    )
+    state = model.begin(model.encode(source), max_length)
+    for _ in range(max_length):
+        origin = beams.grow(model.step(beams.last, state))
+        questions = beams.leave()
+        if not beams.pools:
+            break
+        state.select((origin if questions is None else origin[questions]).flatten(), questions)
+    beams.cut()
+    return [pool.found for pool in pools]
+
+
+@dataclass
+class _Pool:
+    """The best answers to one question so far, best first."""
+
+    capacity: int
+    found: list[Found] = field(default_factory=list)
+    is_settled: bool = False
+
+    def add(self, one: Found) -> None:
+        """Keep an answer, if it is good enough."""
+        if not self.is_settled:
+            self.found.append(one)
+            self.found.sort(key=lambda found: -found.score)
+            del self.found[self.capacity :]
+
+    def settle(self, best_to_come: float) -> bool:
+        """Whether what could still be found is no better than the worst there is."""
+        is_full = len(self.found) == self.capacity
+        self.is_settled = self.is_settled or (is_full and self.found[-1].score >= best_to_come)
+        return self.is_settled
+
+
+@dataclass
+class _Beams:
+    """The beginnings that a beam search follows, best first, of the questions not yet done."""
+
+    pools: list[_Pool]  # one for each of these questions
+    written: Tensor  # (question, beam, position): the start symbol, then what was said
+    log_probability: Tensor  # (question, beam)
+    eos: int
+    max_length: int
+    length_penalty: float
+
+    @property
+    def last(self) -> Tensor:
+        """The last symbol of each beginning: (question * beam)."""
+        return self.written[:, :, -1].flatten()
+
+    def grow(self, logits: Tensor) -> Tensor:
+        """Take the best next symbols; returns the row that each beginning continues.
+
+        Answers that have come to their end go to the pools.
+        """
+        beam, width, n_vocab = self.pools[0].capacity, self.written.shape[1], logits.shape[-1]
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+        totals = self.log_probability[:, :, None] + wide.view(-1, width, n_vocab)
+        # At most one continuation of each beginning has ended: enough others are among these.
+        best, place = totals.flatten(1).topk(min(2 * beam, width * n_vocab))
+        origin, symbol = place // n_vocab, place % n_vocab  # (question, continuation)
+        ended = symbol == self.eos
+        continued = torch.take_along_dim(self.written, origin[:, :, None], dim=1)
+        continued = torch.cat([continued, symbol[:, :, None]], dim=2)
+        self._collect(continued[:, :beam], best[:, :beam], ended[:, :beam], is_complete=True)
+        going_on = ended.byte().argsort(dim=1, stable=True)[:, : min(beam, width * (n_vocab - 1))]
+        self.written = torch.take_along_dim(continued, going_on[:, :, None], dim=1)
+        self.log_probability = best.gather(1, going_on)
+        first_row = torch.arange(len(origin), device=origin.device)[:, None] * width
+        return first_row + origin.gather(1, going_on)
+
+    def leave(self) -> Tensor | None:
+        """Let questions that are done leave, once it is worth it; returns those that then stay."""
+        # More symbols only lessen the probability; a penalty makes up for it, at most by this much.
+        # A single beginning is followed to its end and no further.
+        is_greedy = self.pools[0].capacity == 1
+        most = 1.0 if is_greedy else self.max_length**self.length_penalty
+        to_come = (self.log_probability[:, 0] / most).tolist()
+        stay = [
+            question
+            for question, (pool, best) in enumerate(zip(self.pools, to_come, strict=True))
+            if not pool.settle(best)
+        ]
+        if stay and len(self.pools) - len(stay) < LEAVE_TOGETHER * len(self.pools):
+            return None
+        self.pools = [self.pools[question] for question in stay]
+        questions = torch.tensor(stay, dtype=torch.long, device=self.written.device)
+        self.written, self.log_probability = (
+            self.written[questions],
+            self.log_probability[questions],
+        )
+        return questions
+
+    def cut(self) -> None:
+        """Count beginnings that have come to the longest length as answers, cut short."""
+        everything = torch.ones_like(self.log_probability, dtype=torch.bool)
+        self._collect(self.written, self.log_probability, everything, is_complete=False)
+
+    def _collect(
+        self, written: Tensor, log_probability: Tensor, chosen: Tensor, *, is_complete: bool
+    ) -> None:
+        """Put the chosen ones into the pools of their questions."""
+        penalty = max(written.shape[2] - 1, 1) ** self.length_penalty
+        questions = chosen.nonzero()[:, 0].tolist()
+        found = zip(written[chosen].tolist(), log_probability[chosen].tolist(), strict=True)
+        for question, (symbols, total) in zip(questions, found, strict=True):
+            self.pools[question].add(
+                Found(
+                    symbols=tuple(symbols[1:]),
+                    log_probability=total,
+                    score=total / penalty,
+                    is_complete=is_complete,
+                )
+            )

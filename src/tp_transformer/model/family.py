@@ -60,7 +60,7 @@ def count_parameters(name_or_file: str | Path) -> int:
 def load(folder: str | Path | None = None) -> AnyModel:
     """The model in a folder, ready to solve; of a run's folder the best model, or else the last."""
     if folder is None:
-        raise FolderError("no model is bundled yet; name the folder of one")
+        raise FolderError("no model is bundled yet; name the folder of one (--model FOLDER)")
     contents = model_folder.read(_of_run(Path(folder)))
     try:
         config = _complete_config(contents)

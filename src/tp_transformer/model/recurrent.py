@@ -40,6 +40,11 @@ class RecurrentState:
 
     hidden: HiddenState
 
+    def select(self, rows: Tensor, questions: Tensor | None) -> None:
+        """Go on with these rows; there is nothing else that belongs to the questions."""
+        hidden, cell = self.hidden
+        self.hidden = hidden.index_select(1, rows), cell.index_select(1, rows)
+
 
 class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
     """One LSTM that reads the question and then writes the answer, without attention."""

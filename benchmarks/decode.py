@@ -1,0 +1,333 @@
+"""How quickly models answer, beside Hugging Face's generate() and CTranslate2.
+
+    python benchmarks/decode.py STORE [--sizes tp-transformer-small:1,64,1024 tp-transformer:1,64]
+                                [--precisions float32 bfloat16] [--beam 1] [--steps 16]
+                                [--rounds 3]
+
+A size is a preset and the numbers of questions that are asked at once.
+
+All answer the same random test questions, always in the same number of steps: the end symbol is
+kept from winning. Contestants are the preset, the plain Transformer of its size, a BART of its size
+with `generate()`, and, where it is installed, CTranslate2 on the same shape. The peers get the
+questions sorted by length and in portions of the same size as ours. Each takes its turn in every
+round, so that a busy moment hits them alike; what is compared is the median of the rounds' ratios
+to Hugging Face. Weights are random. Needs `pip install '.[bench]'`. Writes a dated JSON and
+Markdown file.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import measured
+import numpy as np
+import torch
+from transformers import BartConfig, BartForConditionalGeneration
+
+import tp_transformer as tpt
+from tp_transformer.data.store import open_store
+from tp_transformer.model.base import ROWS_AT_ONCE
+from tp_transformer.training.allocator import keep_freed_memory
+
+try:
+    import ctranslate2
+    from ctranslate2.specs.transformer_spec import TransformerSpec
+except ImportError:
+    ctranslate2 = None
+
+PEER = "Hugging Face BART"
+
+
+@dataclass
+class Contestant:
+    """Something that answers questions, and how long it took for them in each round."""
+
+    name: str
+    precision: str
+    parameters: int
+    answer: Callable[[list[str]], None]
+    seconds: list[float] = field(default_factory=list)
+
+
+def ours(
+    preset: str, precision: str, steps: int, beam: int, binding: str | None = None
+) -> Contestant:
+    """A model of this project."""
+    fields = {"binding": binding, "embedding_binding": False} if binding else {}
+    model = tpt.build(preset, **fields).eval().to(getattr(torch, precision))
+    eos = model.vocabulary.eos
+    original = model.step
+
+    def step(previous: torch.Tensor, state: Any) -> torch.Tensor:
+        logits = original(previous, state)
+        logits[:, eos] = -1e4
+        return logits
+
+    model.step = step  # type: ignore[method-assign]
+    name = f"ours, {model.config.binding}"
+    return Contestant(
+        name,
+        precision,
+        model.n_parameters,
+        lambda questions: _check(model.solve(questions, max_length=steps, beam=beam), steps),
+    )
+
+
+def _check(answers: list[str], steps: int) -> None:
+    if any(len(answer) < steps for answer in answers):
+        raise RuntimeError("an answer ended before its time")
+
+
+def hugging_face(
+    config: tpt.TransformerConfig, precision: str, steps: int, beam: int
+) -> Contestant:
+    """A BART of the same size."""
+    vocabulary = tpt.Vocabulary()
+    model = BartForConditionalGeneration(
+        BartConfig(
+            vocab_size=config.n_vocab,
+            max_position_embeddings=config.n_positions,
+            d_model=config.d_model,
+            encoder_layers=config.n_layers,
+            decoder_layers=config.n_layers,
+            encoder_attention_heads=config.n_heads,
+            decoder_attention_heads=config.n_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            activation_function="relu",
+            dropout=0.0,
+            pad_token_id=vocabulary.pad,
+            bos_token_id=vocabulary.sos,
+            eos_token_id=vocabulary.eos,
+            decoder_start_token_id=vocabulary.sos,
+            forced_eos_token_id=None,
+        )
+    )
+    model = model.eval().to(getattr(torch, precision))
+
+    def answer(questions: list[str]) -> None:
+        for part in portions(questions, beam):
+            source = torch.from_numpy(vocabulary.encode(part).padded(vocabulary.pad))
+            found = model.generate(
+                source,
+                attention_mask=(source != vocabulary.pad).long(),
+                max_new_tokens=steps,
+                min_new_tokens=steps,
+                num_beams=beam,
+                do_sample=False,
+            )
+            if found.shape[1] != steps + 1:
+                raise RuntimeError(f"{found.shape[1] - 1} steps instead of {steps}")
+
+    return Contestant(PEER, precision, sum(p.numel() for p in model.parameters()), answer)
+
+
+def ctranslate(
+    config: tpt.TransformerConfig, precision: str, steps: int, beam: int, folder: Path
+) -> Contestant:
+    """A Transformer of the same shape in CTranslate2, which has no roles."""
+    symbols = ["<unk>", "<s>", "</s>", *tpt.Vocabulary().symbols[3:]]
+    spec, n_parameters = ctranslate_model(config, len(symbols))
+    spec.register_source_vocabulary(symbols)
+    spec.register_target_vocabulary(symbols)
+    spec.validate()
+    folder.mkdir()
+    spec.save(str(folder))
+    translator = ctranslate2.Translator(
+        str(folder),
+        compute_type=precision,
+        inter_threads=1,
+        intra_threads=torch.get_num_threads(),
+    )
+
+    def answer(questions: list[str]) -> None:
+        for part in portions(questions, beam):
+            translator.translate_batch(
+                [["<s>", *question, "</s>"] for question in part],
+                beam_size=beam,
+                max_decoding_length=steps,
+                min_decoding_length=steps,
+                max_batch_size=len(part),
+            )
+
+    return Contestant("CTranslate2", precision, n_parameters, answer)
+
+
+def ctranslate_model(config: tpt.TransformerConfig, n_vocab: int) -> tuple[Any, int]:
+    """Random weights in CTranslate2's layout, and how many."""
+    d_model, d_ff = config.d_model, config.d_ff
+    draw = np.random.default_rng(0)
+    n_parameters = 0
+
+    def fill(linear: Any, n_out: int, n_in: int, bias: bool = True) -> None:
+        nonlocal n_parameters
+        linear.weight = (draw.standard_normal((n_out, n_in)) * n_in**-0.5).astype(np.float32)
+        n_parameters += n_out * n_in
+        if bias:
+            linear.bias = np.zeros(n_out, np.float32)
+            n_parameters += n_out
+
+    def norm(layer: Any) -> None:
+        layer.gamma, layer.beta = np.ones(d_model, np.float32), np.zeros(d_model, np.float32)
+
+    layers = (config.n_layers, config.n_layers)
+    spec = TransformerSpec.from_config(layers, config.n_heads, pre_norm=True)
+    for stack, embeddings in (
+        (spec.encoder, spec.encoder.embeddings[0]),
+        (spec.decoder, spec.decoder.embeddings),
+    ):
+        fill(embeddings, n_vocab, d_model, bias=False)
+        norm(stack.layer_norm)
+        for layer in stack.layer:
+            attentions = [(layer.self_attention, (3, 1))]
+            if stack is spec.decoder:
+                attentions.append((layer.attention, (1, 2, 1)))
+            for attention, widths in attentions:
+                norm(attention.layer_norm)
+                for linear, width in zip(attention.linear, widths, strict=True):
+                    fill(linear, width * d_model, d_model)
+            norm(layer.ffn.layer_norm)
+            fill(layer.ffn.linear_0, d_ff, d_model)
+            fill(layer.ffn.linear_1, d_model, d_ff)
+    fill(spec.decoder.projection, n_vocab, d_model, bias=False)
+    return spec, n_parameters
+
+
+def portions(questions: list[str], beam: int) -> list[list[str]]:
+    """The questions sorted by length, as many at a time as `solve` takes."""
+    ordered = sorted(questions, key=len)
+    size = max(ROWS_AT_ONCE // beam, 1)
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+
+
+def race(contestants: list[Contestant], questions: list[str], rounds: int) -> None:
+    """Let all answer in turn; a first round of few questions only warms them up."""
+    for contestant in contestants:
+        contestant.seconds.clear()
+        contestant.answer(questions[:2])
+    for _ in range(rounds):
+        for contestant in contestants:
+            start = time.perf_counter()
+            contestant.answer(questions)
+            contestant.seconds.append(time.perf_counter() - start)
+
+
+def reached(contestant: Contestant, peer: Contestant, n: int) -> dict[str, Any]:
+    """What a contestant reached, and how many times the peer that is."""
+    seconds = statistics.median(contestant.seconds)
+    ratios = [b / own for b, own in zip(peer.seconds, contestant.seconds, strict=True)]
+    return {
+        "name": contestant.name,
+        "precision": contestant.precision,
+        "parameters": contestant.parameters,
+        "milliseconds": 1000 * seconds,
+        "questions_per_second": n / seconds,
+        "times_peer": statistics.median(ratios),
+        "least_times_peer": min(ratios),
+    }
+
+
+def contestants_of(preset: str, options: argparse.Namespace, folder: Path) -> list[Contestant]:
+    """All that compete at a size."""
+    found = []
+    steps, beam = options.steps, options.beam
+    for precision in options.precisions:
+        config = tpt.build(preset).config
+        found.append(hugging_face(config, precision, steps, beam))
+        found.append(ours(preset, precision, steps, beam))
+        found.append(ours(preset, precision, steps, beam, binding="none"))
+        if ctranslate2 and precision in ctranslate2.get_supported_compute_types("cpu"):
+            own = folder / f"{preset}-{precision}"
+            found.append(ctranslate(config, precision, steps, beam, own))
+    return found
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Every size with every number of questions."""
+    split = open_store(options.store)["interpolate"]
+    sizes = [
+        (preset, [int(number) for number in numbers.split(",")])
+        for preset, _, numbers in (size.partition(":") for size in options.sizes)
+    ]
+    most = max(number for _, numbers in sizes for number in numbers)
+    chosen = np.random.default_rng(0).choice(len(split), most, replace=False)
+    questions = [question for row in chosen for question in split.rows([row])[0]]
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for preset, numbers in sizes:
+            contestants = contestants_of(preset, options, Path(folder))
+            peer = next(one for one in contestants if one.name == PEER)
+            for n in numbers:
+                rounds = options.rounds * (5 if n == 1 else 1)
+                race(contestants, questions[:n], rounds)
+                rows = [reached(one, peer, n) for one in contestants]
+                results.append({"preset": preset, "questions": n, "reached": rows})
+                print(table(results[-1]), flush=True)
+    return {
+        "date": date.today().isoformat(),
+        "machine": measured.machine(),
+        "threads": torch.get_num_threads(),
+        "steps": options.steps,
+        "beam": options.beam,
+        "rounds": options.rounds,
+        "results": results,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The results of a size and a number of questions, for people."""
+    n = result["questions"]
+    lines = [
+        f"## {result['preset']}, {n} question{'s' if n > 1 else ''}",
+        "",
+        "| model | precision | parameters | ms | questions/s | times Hugging Face | at least |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for one in result["reached"]:
+        lines.append(
+            f"| {one['name']} | {one['precision']} | {one['parameters']:,} "
+            f"| {one['milliseconds']:.1f} | {one['questions_per_second']:.1f} "
+            f"| {one['times_peer']:.2f} | {one['least_times_peer']:.2f} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def report(result: dict[str, Any]) -> str:
+    """All results for people."""
+    head = f"""# Decoding speed, {result["date"]}
+
+{measured.described(result["machine"])}; {result["threads"]} threads.
+Random test questions, {result["steps"]} forced steps each, beam {result["beam"]}, random weights;
+medians of {result["rounds"]} rounds (of five times as many for a single question), in each of which
+all take their turn. "At least" is the worst round's ratio.
+"""
+    return "\n".join([head, *map(table, result["results"])])
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("store", type=Path)
+    sizes = ["tp-transformer-small:1,64,1024", "tp-transformer:1,64"]
+    parser.add_argument("--sizes", nargs="+", default=sizes)
+    parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"])
+    parser.add_argument("--beam", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    if options.precisions is None:
+        options.precisions = ["float32", "bfloat16"] if measured.has_bfloat16() else ["float32"]
+    keep_freed_memory()
+    result = measure(options)
+    name = "decode" if options.beam == 1 else f"decode-beam-{options.beam}"
+    measured.write(name, result, report(result))
+
+
+if __name__ == "__main__":
+    main()
