@@ -60,7 +60,7 @@ class Embedding(nn.Module):
             self._positions = sinusoids(self.n_positions, state.shape[-1]).to(state)
         state = state + self._positions[slice(offset, end) if position is None else position]
         if self.role_proj is not None:
-            state = state * (self.role_proj(state) + 1)
+            state = torch.addcmul(state, state, self.role_proj(state))  # x + x * role
         return self.dropout(state)  # (batch, position, d_model)
 
     def logits(self, state: Tensor) -> Tensor:
