@@ -115,20 +115,20 @@ class _Parser:
         return ("**", base, int(exponent) * (-1 if minus else 1))
 
     def _atom(self) -> Tree:
-        token = self._tokens[self._place]
+        word = self._words[self._place]
         self._place += 1
-        if token[:1].isdigit():
-            if len(token) > MAX_DIGITS:
+        if word[:1].isdigit():
+            if len(word) > MAX_DIGITS:
                 raise Unreadable("too many digits")
-            return ("number", token)
-        if token == "(" or (token == "sqrt" and self._take("(")):
+            return ("number", word)
+        if word == "(" or (word == "sqrt" and self._take("(")):
             inner = self._sum()
             if not self._take(")"):
                 raise Unreadable("a parenthesis is open")
-            return inner if token == "(" else ("sqrt", inner)
-        if token != "sqrt" and token.isalpha():
-            return ("name", token)
-        raise Unreadable(f"{token!r} is not expected here")
+            return inner if word == "(" else ("sqrt", inner)
+        if word != "sqrt" and word.isalpha():
+            return ("name", word)
+        raise Unreadable(f"{word!r} is not expected here")
 
 
 def number_at(tree: Tree, point: tuple[float, float]) -> complex:

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,7 @@ class Journal:
     def save(self, *, now: bool = False) -> None:
         """Write the verdicts so far, if the last time is a while ago."""
         if now or time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
-            tensors = {"known": self.known, "loss": self.loss}
+            tensors: dict[str, npt.NDArray[Any]] = {"known": self.known, "loss": self.loss}
             with atomic.whole(self._file) as unfinished:
                 save_file(tensors, unfinished, metadata={"key": self._key})
             self._saved = time.monotonic()
@@ -106,7 +107,7 @@ def _beside(out: Path, name: str) -> Path:
 def _read(file: Path, key: str, n: int) -> dict[str, npt.NDArray[np.generic]] | None:
     """What a file holds, if it is whole and of the same model and questions."""
     try:
-        with safe_open(file, "numpy") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(file, "numpy") as opened:
             if (opened.metadata() or {}).get("key") != key:
                 return None
             found = {name: opened.get_tensor(name) for name in ("known", "loss")}

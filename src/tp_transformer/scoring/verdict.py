@@ -107,4 +107,4 @@ def _by_position(scores: Tensor, wanted: Tensor) -> tuple[Bools, Floats, Floats]
         loss = wide.logsumexp(dim=-1) - own[:, 0]
         best_other = wide.scatter(1, wanted[:, None], -torch.inf).amax(dim=-1)
         margin = own[:, 0] - best_other
-    return right.cpu().numpy(), *(each.cpu().double().numpy() for each in (margin, loss))
+    return right.cpu().numpy(), margin.cpu().double().numpy(), loss.cpu().double().numpy()

@@ -1,0 +1,481 @@
+"""Results as tables and bars: for a terminal, in Markdown, as CSV, in LaTeX."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
+from tp_transformer.data.store import STORE_SPLITS
+from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
+from tp_transformer.scoring.compare import (
+    OURS,
+    PAPER,
+    SPLIT_TITLES,
+    Cell,
+    Row,
+    SplitPair,
+    caveats,
+    named_apart,
+    pair,
+    rows,
+)
+from tp_transformer.scoring.diagnose import KINDS
+from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
+from tp_transformer.scoring.statistics import Interval
+
+FORMATS = ("terminal", "markdown", "csv", "latex")
+
+_WIDE = 100  # columns from which there is room for more
+_NAME = 40  # the longest name of a module
+_SURE, _UNSURE = "█", "▒"
+
+LEGEND = (
+    f"{_SURE} at least, with 95% confidence   {_UNSURE} where the accuracy lies (Wilson interval)"
+)
+# What a reader looks for first: strong, middling, weak.
+_CLASSES = (
+    (HIGH, "strong: above 95%", "green"),
+    (0.5, "in between: 50% to 95%", "yellow"),
+    (-1.0, "weak: below 50%", "red"),
+)
+
+
+def interval_bar(interval: Interval, width: int) -> Text:
+    """A bar as long as the accuracy surely is, and a paler one up to what it may be."""
+    low, high = (round(limit * width) for limit in interval)
+    text = Text(_SURE * low)
+    text.append(_UNSURE * max(high - low, 1 if low < width else 0), style="dim")
+    text.append(" " * (width - len(text)))
+    return text
+
+
+def render_results(results: Results, console: Console) -> None:
+    """What an evaluation found: the modules from strong to weak, and at last the sum of it."""
+    for name, split in results.splits.items():
+        console.print(Rule(f"[bold]{SPLIT_TITLES[name]}[/]", align="left"))
+        console.print(_modules_table(split, console.width))
+        console.print()
+    console.print(Text(LEGEND, style="dim"))
+    console.print(_summary(results, console.width))
+    for line in _notes(results):
+        console.print(Text(line, style="dim"))
+
+
+def _modules_table(split: SplitScore, width: int) -> Table:
+    wide = width >= _WIDE
+    fixed = _NAME + 2 + 7 + 17 + (16 if wide else 0) + (12 if wide else 0)
+    bar = max(8, min(40, width - fixed))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("module", no_wrap=True, min_width=_NAME + 2 if wide else None)
+    table.add_column("", no_wrap=True, width=bar)
+    table.add_column("right", justify="right", no_wrap=True)
+    table.add_column("95% interval", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("questions", justify="right", no_wrap=True)
+        table.add_column("mostly wrong by", no_wrap=True)
+    ordered = sorted(split.modules.items(), key=lambda item: -item[1].accuracy)
+    upper = math.inf
+    for least, title, colour in _CLASSES:
+        own = [(n, one) for n, one in ordered if least < one.accuracy <= upper]
+        upper = least
+        if own:
+            table.add_row(Text(f"{title} ({_counted(own, least)})", style=f"bold {colour}"))
+        for name, one in own:
+            table.add_row(*_module_cells(name, one, bar, colour, wide))
+    return table
+
+
+def _counted(modules: Sequence[tuple[str, ModuleScore]], least: float) -> str:
+    """How many modules, and of how many of them it is sure that they are at least so good."""
+    sure = sum(one.interval[0] > least for _, one in modules)
+    return str(len(modules)) if least <= 0 else f"{len(modules)}, {sure} surely"
+
+
+def _module_cells(name: str, one: ModuleScore, bar: int, colour: str, wide: bool) -> list[Text]:
+    drawn = interval_bar(one.interval, bar)
+    drawn.stylize(colour)
+    low, high = one.interval
+    cells = [Text(f"  {name}"), drawn, Text(f"{one.accuracy:.1%}", style="bold")]
+    cells.append(Text(f"{low:.1%} - {high:.1%}", style="dim"))
+    if wide:
+        cells += [Text(f"{one.n:,}"), Text(_commonest(one), style="dim")]
+    return cells
+
+
+def _commonest(one: ModuleScore) -> str:
+    """The commonest kind of mistake, other than `other`."""
+    named = {kind: count for kind, count in one.wrong.items() if kind != "other"}
+    kind = max(named, key=lambda kind: named[kind], default="")
+    total = sum(one.wrong.values())
+    return f"{kind} {named[kind] / total:.0%}" if kind and named[kind] >= 0.1 * total else ""
+
+
+def _summary(results: Results, width: int) -> Table:
+    table = Table(title=Text(results.name, style="bold"), title_justify="left", box=None)
+    table.header_style, table.pad_edge = "bold", False
+    table.add_column("average over modules", no_wrap=True)
+    headings = ["accuracy", "95% interval", ">95%", "surely", "questions", "loss"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, split in results.splits.items():
+        average, (low, high) = split.average
+        table.add_row(
+            f"{SPLIT_TITLES[name]} ({len(split.modules)})",
+            Text(f"{average:.2%}", style="bold"),
+            f"{low:.2%} - {high:.2%}" if width >= _WIDE else f"{low:.1%} - {high:.1%}",
+            str(split.above_95),
+            str(split.surely_above_95),
+            f"{split.n:,}",
+            f"{split.loss:.3f}",
+        )
+    return table
+
+
+def _notes(results: Results) -> list[str]:
+    wrong: dict[str, int] = {}
+    for split in results.splits.values():
+        for one in split.modules.values():
+            for kind, count in one.wrong.items():
+                wrong[kind] = wrong.get(kind, 0) + count
+    lines = []
+    if total := sum(wrong.values()):
+        kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
+        lines.append(f"Of {total:,} wrong answers looked at: {'; '.join(kinds)}.")
+    n_ties = len(results.near_ties)
+    lines.append(
+        f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers whose verdict hangs on less "
+        "than 0.001 in a score, decided in float64 and listed in the results."
+    )
+    if results.decoding is not None:
+        n_other = len(results.decoding["other_verdict"])
+        ties = results.decoding["near_ties_among_them"]
+        agrees = "all" if not n_other else f"all but {n_other} ({ties} of them near-ties)"
+        lines.append(
+            f"Greedy decoding of {results.decoding['n']:,} questions gives the same verdict "
+            f"on {agrees}."
+        )
+    return lines
+
+
+def render_comparison(results: Sequence[Results], console: Console) -> None:
+    """Modules side by side, pairs question by question, and at last Table 1."""
+    results = named_apart(results)
+    for split in (INTERPOLATE, EXTRAPOLATE):
+        if any(split in one.splits for one in results):
+            console.print(Rule(f"[bold]{SPLIT_TITLES[split]}[/]", align="left"))
+            console.print(_side_by_side(results, split, console.width))
+            console.print()
+    if len(results) > 1:
+        console.print(Text(LEGEND, style="dim"))
+    for other in results[1:]:
+        _render_pair(results[0], other, console)
+    console.print(Rule("[bold]Table 1[/]", align="left"))
+    console.print(_table_1(rows(results), console.width))
+    for line in _footnotes(results):
+        console.print(Text(line, style="dim"))
+
+
+def _side_by_side(results: Sequence[Results], split: str, width: int) -> Table:
+    """A line for each module, a bar for each model."""
+    own = [one for one in results if split in one.splits]
+    names = [
+        name
+        for name in STORE_SPLITS[split]
+        if any(name in one.splits[split].modules for one in own)
+    ]
+    bar = min(30, (width - max(map(len, names)) - 1) // len(own) - 8)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("module", no_wrap=True)
+    for one in own:
+        if bar >= 4:
+            table.add_column(Text(one.name, overflow="ellipsis", no_wrap=True), width=bar)
+        table.add_column("" if bar >= 4 else Text(one.name), justify="right", no_wrap=True)
+    for name in names:
+        cells: list[Text | str] = []
+        for one in own:
+            score = one.splits[split].modules.get(name)
+            if bar >= 4:
+                cells.append(interval_bar(score.interval, bar) if score else "")
+            cells.append(f"{score.accuracy:.1%}" if score else "-")
+        table.add_row(name, *cells)
+    return table
+
+
+def _render_pair(first: Results, second: Results, console: Console) -> None:
+    title = f"[bold]{first.name}[/] minus [bold]{second.name}[/], on the same questions"
+    console.print(Rule(title, align="left"))
+    pairs = pair(first, second)
+    if not pairs:
+        console.print(Text("The two were not asked the same questions of any module."))
+    for one in pairs:
+        console.print(_pair_line(one, first.name, second.name))
+        sure = [item for item in one.modules.items() if item[1].is_sure]
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2), show_header=False)
+        for name, module in sorted(sure, key=lambda item: -item[1].agreement.difference):
+            difference = module.agreement.difference
+            colour = "green" if difference > 0 else "red"
+            table.add_row(
+                name,
+                Text(f"{difference:+.1%}", style=colour, justify="right"),
+                Text(f"p {_p(module.p_holm)}", style="dim"),
+            )
+        if sure:
+            console.print(table)
+    console.print()
+
+
+def _pair_line(one: SplitPair, first: str, second: str) -> str:
+    low, high = one.interval
+    better = sum(m.is_sure and m.agreement.difference > 0 for m in one.modules.values())
+    worse = sum(m.is_sure and m.agreement.difference < 0 for m in one.modules.values())
+    left = f"; {len(one.left_out)} left out, whose questions differ" if one.left_out else ""
+    return (
+        f"{SPLIT_TITLES[one.split]}: {one.difference:+.2%} ({low:+.2%} to {high:+.2%}), "
+        f"p {_p(one.p)}. Of {len(one.modules)} modules {first} is surely better on {better}, "
+        f"{second} on {worse}{left}."
+    )
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 1e-4 else f"= {value:.4f}" if value < 0.1 else f"= {value:.2f}"
+
+
+def _table_1(found: Sequence[Row], width: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("", overflow="fold")
+    for heading in ("Weights", "Steps", "Train", "Interpol.", ">95%", "Extrapol.", ">95%"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    titles = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
+    source = None
+    for row in found:
+        if row.source != source:
+            source = row.source
+            table.add_row(Text(titles[source], style="bold cyan"))
+        cells = [_terminal_cell(row.cells.get(name), width) for name in SPLIT_TITLES]
+        train, interpolation, extrapolation = cells
+        table.add_row(
+            f"  {row.name}", row.weights, _steps(row), train[0], *interpolation, *extrapolation
+        )
+    return table
+
+
+def _terminal_cell(cell: Cell | None, width: int) -> tuple[Text, str]:
+    if cell is None:
+        return Text("-"), "-"
+    text = Text(f"{cell.accuracy:.2%}")
+    if cell.interval is not None:
+        low, high = cell.interval
+        text.append(f"\n±{(high - low) / 2:.2%}", style="dim")
+    return text, "-" if cell.above_95 is None else str(cell.above_95)
+
+
+def _steps(row: Row) -> str:
+    if row.steps is None:
+        return "-"
+    return f"{row.steps // 1000}k" if row.steps >= 10_000 else f"{row.steps:,}"
+
+
+def _footnotes(results: Sequence[Results]) -> list[str]:
+    return [
+        "Averages over modules of exact match; ± is half of a 95% interval; >95% counts modules.",
+        f"The paper adds: {INTERPOLATION_AFTER_2M_STEPS:.2%} on interpolation after 2000k steps.",
+        *(f"Not comparable in full: {line}." for line in caveats(results)),
+    ]
+
+
+def markdown(results: Sequence[Results]) -> str:
+    """Table 1, the modules and the pairs, in Markdown."""
+    results = named_apart(results)
+    lines = ["## Table 1", "", *_markdown_table(*_table_1_strings(results)), ""]
+    lines += [f"{line}  " for line in _footnotes(results)]
+    for split in SPLIT_TITLES:
+        heads, body = _module_strings(results, split)
+        if body:
+            lines += ["", f"## {SPLIT_TITLES[split]}", "", *_markdown_table(heads, body)]
+    for other in results[1:]:
+        lines += ["", f"## {results[0].name} minus {other.name}, on the same questions", ""]
+        lines += [
+            f"- {_pair_line(one, results[0].name, other.name)}" for one in pair(results[0], other)
+        ] or ["The two were not asked the same questions of any module."]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in (heads, *body)]
+    lines = [f"| {' | '.join(line)} |" for line in escaped]
+    return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
+
+
+def _table_1_strings(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
+    heads = ["Model", "Source", "Weights", "Steps", "Train"]
+    heads += ["Interpolation", ">95%", "Extrapolation", ">95%"]
+    body = []
+    for row in rows(results):
+        train, interpolation, extrapolation = (_strings(row.cells.get(n)) for n in SPLIT_TITLES)
+        body.append(
+            [row.name, row.source, row.weights, _steps(row)]
+            + [train[0], *interpolation, *extrapolation]
+        )
+    return heads, body
+
+
+def _strings(cell: Cell | None) -> tuple[str, str]:
+    if cell is None:
+        return "-", "-"
+    text = f"{cell.accuracy:.2%}"
+    if cell.interval is not None:
+        text += f" ({cell.interval[0]:.2%} to {cell.interval[1]:.2%})"
+    return text, "-" if cell.above_95 is None else str(cell.above_95)
+
+
+def _module_strings(results: Sequence[Results], split: str) -> tuple[list[str], list[list[str]]]:
+    own = [one for one in results if split in one.splits]
+    body = []
+    for name in STORE_SPLITS[split]:
+        scores = [one.splits[split].modules.get(name) for one in own]
+        if any(scores):
+            body.append([name, *("-" if score is None else _accuracy(score) for score in scores)])
+    return ["Module", *(one.name for one in own)], body
+
+
+def _accuracy(score: ModuleScore) -> str:
+    low, high = score.interval
+    return f"{score.accuracy:.2%} ({low:.2%} to {high:.2%})"
+
+
+CSV_COLUMNS = (
+    "kind source model versus split module n right accuracy low high above_95 loss steps weights p"
+).split()
+
+
+def csv_text(results: Sequence[Results]) -> str:
+    """Everything as one long table: `kind` is average, module, difference or module difference."""
+    results = named_apart(results)
+    output = io.StringIO()
+    writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_csv_averages(results))
+    for one in results:
+        writer.writerows(_csv_modules(one))
+    for other in results[1:]:
+        writer.writerows(_csv_pairs(results[0], other))
+    return output.getvalue()
+
+
+def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
+    found = []
+    for row in rows(results):
+        for split, cell in row.cells.items():
+            low, high = cell.interval or (None, None)
+            found.append(
+                {
+                    "kind": "average",
+                    "source": row.source,
+                    "model": row.name,
+                    "split": split,
+                    "accuracy": cell.accuracy,
+                    "low": low,
+                    "high": high,
+                    "above_95": cell.above_95,
+                    "steps": row.steps,
+                    "weights": row.weights,
+                }
+            )
+    return found
+
+
+def _csv_modules(results: Results) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "module",
+            "source": OURS,
+            "model": results.name,
+            "split": split,
+            "module": name,
+            "n": one.n,
+            "right": one.right,
+            "accuracy": one.accuracy,
+            "low": one.interval[0],
+            "high": one.interval[1],
+            "loss": one.loss,
+        }
+        for split, score in results.splits.items()
+        for name, one in score.modules.items()
+    ]
+
+
+def _csv_pairs(first: Results, second: Results) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    names = {"source": OURS, "model": first.name, "versus": second.name}
+    for one in pair(first, second):
+        low, high = one.interval
+        whole = {"accuracy": one.difference, "low": low, "high": high, "p": one.p}
+        found.append({"kind": "difference", **names, "split": one.split, **whole})
+        for name, module in one.modules.items():
+            own = {"n": module.agreement.n, "accuracy": module.agreement.difference, "p": module.p}
+            found.append(
+                {
+                    "kind": "module difference",
+                    **names,
+                    "split": one.split,
+                    "module": name,
+                    **own,
+                }
+            )
+    return found
+
+
+def latex(results: Sequence[Results]) -> str:
+    """Table 1 as the paper sets it, ours below a line, and the modules."""
+    results = named_apart(results)
+    lines = [
+        r"% needs \usepackage{booktabs, longtable}",
+        r"\begin{tabular}{lccccccc}",
+        r"\toprule",
+        r" & Weights & Steps & Train & \multicolumn{2}{c}{Interpolation}"
+        r" & \multicolumn{2}{c}{Extrapolation} \\",
+        r" & & & & acc & $>$95\% & acc & $>$95\% \\",
+    ]
+    source = None
+    titles = {PAPER: f"As printed in the paper ({SOURCE})", OURS: "Measured here"}
+    for row in rows(results):
+        if row.source != source:
+            source = row.source
+            title = _escaped(titles[source])
+            lines += [r"\midrule", rf"\multicolumn{{8}}{{l}}{{\emph{{{title}}}}} \\"]
+        train, interpolation, extrapolation = (_latex(row.cells.get(n)) for n in SPLIT_TITLES)
+        cells = [_escaped(row.name), row.weights, _steps(row), train[0]]
+        lines.append(" & ".join([*cells, *interpolation, *extrapolation]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    for split in SPLIT_TITLES:
+        heads, body = _module_strings(results, split)
+        if body:
+            lines += ["", rf"% {SPLIT_TITLES[split]}"]
+            lines += [rf"\begin{{longtable}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
+            lines += [" & ".join(map(_escaped, heads)) + r" \\", r"\midrule"]
+            lines += [" & ".join(map(_escaped, line)) + r" \\" for line in body]
+            lines += [r"\bottomrule", r"\end{longtable}"]
+    return "\n".join(lines) + "\n"
+
+
+def _latex(cell: Cell | None) -> tuple[str, str]:
+    if cell is None:
+        return "-", "-"
+    text = _escaped(f"{cell.accuracy:.2%}")
+    if cell.interval is not None:
+        low, high = cell.interval
+        text += rf" {{\small$\pm${100 * (high - low) / 2:.2f}}}"
+    return text, "-" if cell.above_95 is None else str(cell.above_95)
+
+
+def _escaped(text: str) -> str:
+    special = {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": r"\textbackslash{}"}
+    special |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(character, character) for character in text)
