@@ -52,7 +52,8 @@ it in this list:
     scoring/diagnose.py     what kind of wrong
     scoring/evaluate.py     exact match per module
     scoring/compare.py      results beside each other and beside the paper's
-    scoring/table.py        results as tables and bars: terminal, Markdown, CSV, LaTeX
+    scoring/table.py        results in a terminal: strong, weak, how sure; Table 1
+    scoring/document.py     results as Markdown, CSV, LaTeX
     scoring/bars.py         the bars of the paper's appendix
     training/allocator.py   memory that is freed stays with the process
     training/optim.py       the optimizer; schedules as pure functions of the step

@@ -271,14 +271,18 @@ def _evaluate(options: Namespace) -> None:
 def _compare(options: Namespace) -> None:
     from rich.console import Console
 
-    from tp_transformer.scoring import table
+    from tp_transformer.scoring import document, table
     from tp_transformer.scoring.results import Results
 
     results = [Results.read(file) for file in options.results]
     if options.format == "terminal":
         table.render_comparison(results, Console(highlight=False))
     else:
-        made = {"markdown": table.markdown, "csv": table.csv_text, "latex": table.latex}
+        made = {
+            "markdown": document.markdown,
+            "csv": document.csv_text,
+            "latex": document.latex,
+        }
         print(made[options.format](results), end="")
     if options.figures is not None:
         from tp_transformer.scoring.bars import save_bars

@@ -7,7 +7,7 @@ the process, and the same data gives the same file.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tp_transformer import atomic
 from tp_transformer.errors import UserError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "pdf", "png")
 # Okabe and Ito (2008): told apart by colour-blind readers, too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 8.0,
     "axes.spines.top": False,

@@ -1,4 +1,4 @@
-"""Results beside each other and beside the paper's: rows of Table 1, and pairs question by question."""
+"""Results beside each other and beside the paper's: rows of Table 1, and question by question."""
 
 from collections import Counter
 from collections.abc import Sequence

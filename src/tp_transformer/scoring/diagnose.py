@@ -39,19 +39,19 @@ _CLOSE = 1e-8
 Tree = tuple[Any, ...]  # ("number", "1.5"), ("name", "x"), ("sqrt", tree), ("+", tree, tree), …
 
 
-class Unreadable(ValueError):
+class UnreadableError(ValueError):
     """A text that is no arithmetic, or more of it than an answer has."""
 
 
 def parse(text: str) -> list[Tree]:
-    """The expressions in a text, which commas part; `Unreadable` if it is anything else."""
+    """The expressions in a text, which commas part; `UnreadableError` if it is anything else."""
     if len(text) > MAX_CHARACTERS:
-        raise Unreadable("too long")
+        raise UnreadableError("too long")
     tokens, place = [], 0
     while place < len(text.rstrip()):
         found = _TOKEN.match(text, place)
         if found is None:
-            raise Unreadable(f"no arithmetic at {text[place:]!r}")
+            raise UnreadableError(f"no arithmetic at {text[place:]!r}")
         tokens.append(found.group().strip())
         place = found.end()
     return _Parser(tokens).expressions()
@@ -70,7 +70,7 @@ class _Parser:
         while self._take(","):
             found.append(self._sum())
         if self._tokens[self._place]:
-            raise Unreadable(f"{self._tokens[self._place]!r} is not expected here")
+            raise UnreadableError(f"{self._tokens[self._place]!r} is not expected here")
         return found
 
     def _take(self, *wanted: str) -> str:
@@ -83,7 +83,7 @@ class _Parser:
     def _sum(self) -> Tree:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise Unreadable("too deep")
+            raise UnreadableError("too deep")
         tree = self._product()
         while operator := self._take("+", "-"):
             tree = (operator, tree, self._product())
@@ -110,25 +110,25 @@ class _Parser:
         minus = self._take("-")
         exponent = self._tokens[self._place]
         if not exponent.isdigit() or int(exponent[:9]) > MAX_EXPONENT or len(exponent) > MAX_DIGITS:
-            raise Unreadable(f"{exponent!r} is no small exponent")
+            raise UnreadableError(f"{exponent!r} is no small exponent")
         self._place += 1
         return ("**", base, int(exponent) * (-1 if minus else 1))
 
     def _atom(self) -> Tree:
-        word = self._words[self._place]
+        word = self._tokens[self._place]
         self._place += 1
         if word[:1].isdigit():
             if len(word) > MAX_DIGITS:
-                raise Unreadable("too many digits")
+                raise UnreadableError("too many digits")
             return ("number", word)
         if word == "(" or (word == "sqrt" and self._take("(")):
             inner = self._sum()
             if not self._take(")"):
-                raise Unreadable("a parenthesis is open")
+                raise UnreadableError("a parenthesis is open")
             return inner if word == "(" else ("sqrt", inner)
         if word != "sqrt" and word.isalpha():
             return ("name", word)
-        raise Unreadable(f"{word!r} is not expected here")
+        raise UnreadableError(f"{word!r} is not expected here")
 
 
 def number_at(tree: Tree, point: tuple[float, float]) -> complex:
@@ -270,7 +270,7 @@ class Diagnosis:
             return False
         try:
             ours, theirs = parse(answer), parse(predicted)
-        except Unreadable:
+        except UnreadableError:
             return False
         if len(ours) != len(theirs) or not all(map(looks_equal, ours, theirs)):
             return False

@@ -1,10 +1,6 @@
-"""Results as tables and bars: for a terminal, in Markdown, as CSV, in LaTeX."""
+"""Results in a terminal: which modules are strong, which weak, how sure that is; and Table 1."""
 
-import csv
-import io
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
@@ -12,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
-from tp_transformer.data.store import STORE_SPLITS
+from tp_transformer.data.store import STORE_SPLITS, TRAIN
 from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.compare import (
     OURS,
@@ -30,8 +26,7 @@ from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
 from tp_transformer.scoring.statistics import Interval
 
-FORMATS = ("terminal", "markdown", "csv", "latex")
-
+SOURCES = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
 _WIDE = 100  # columns from which there is room for more
 _NAME = 40  # the longest name of a module
 _SURE, _UNSURE = "█", "▒"
@@ -41,9 +36,9 @@ LEGEND = (
 )
 # What a reader looks for first: strong, middling, weak.
 _CLASSES = (
-    (HIGH, "strong: above 95%", "green"),
-    (0.5, "in between: 50% to 95%", "yellow"),
-    (-1.0, "weak: below 50%", "red"),
+    (HIGH, 1.0, "strong: above 95%", "green"),
+    (0.5, HIGH, "in between", "yellow"),
+    (-1.0, 0.5, "weak: at most 50%", "red"),
 )
 
 
@@ -58,7 +53,8 @@ def interval_bar(interval: Interval, width: int) -> Text:
 
 def render_results(results: Results, console: Console) -> None:
     """What an evaluation found: the modules from strong to weak, and at last the sum of it."""
-    for name, split in results.splits.items():
+    tests = {name: split for name, split in results.splits.items() if name != TRAIN}
+    for name, split in (tests or results.splits).items():
         console.print(Rule(f"[bold]{SPLIT_TITLES[name]}[/]", align="left"))
         console.print(_modules_table(split, console.width))
         console.print()
@@ -79,23 +75,18 @@ def _modules_table(split: SplitScore, width: int) -> Table:
     table.add_column("95% interval", justify="right", no_wrap=True)
     if wide:
         table.add_column("questions", justify="right", no_wrap=True)
-        table.add_column("mostly wrong by", no_wrap=True)
+        table.add_column("common mistake", no_wrap=True)
     ordered = sorted(split.modules.items(), key=lambda item: -item[1].accuracy)
-    upper = math.inf
-    for least, title, colour in _CLASSES:
-        own = [(n, one) for n, one in ordered if least < one.accuracy <= upper]
-        upper = least
+    for least, most, title, colour in _CLASSES:
+        own = [(n, one) for n, one in ordered if least < one.accuracy <= most]
         if own:
-            table.add_row(Text(f"{title} ({_counted(own, least)})", style=f"bold {colour}"))
+            # Sure is what has its whole interval in the class.
+            sure = sum(least < one.interval[0] and one.interval[1] <= most for _, one in own)
+            heading = f"{title} ({len(own)}, {sure} of them surely)"
+            table.add_row(Text(heading, style=f"bold {colour}"))
         for name, one in own:
             table.add_row(*_module_cells(name, one, bar, colour, wide))
     return table
-
-
-def _counted(modules: Sequence[tuple[str, ModuleScore]], least: float) -> str:
-    """How many modules, and of how many of them it is sure that they are at least so good."""
-    sure = sum(one.interval[0] > least for _, one in modules)
-    return str(len(modules)) if least <= 0 else f"{len(modules)}, {sure} surely"
 
 
 def _module_cells(name: str, one: ModuleScore, bar: int, colour: str, wide: bool) -> list[Text]:
@@ -178,7 +169,7 @@ def render_comparison(results: Sequence[Results], console: Console) -> None:
         _render_pair(results[0], other, console)
     console.print(Rule("[bold]Table 1[/]", align="left"))
     console.print(_table_1(rows(results), console.width))
-    for line in _footnotes(results):
+    for line in footnotes(results):
         console.print(Text(line, style="dim"))
 
 
@@ -215,7 +206,7 @@ def _render_pair(first: Results, second: Results, console: Console) -> None:
     if not pairs:
         console.print(Text("The two were not asked the same questions of any module."))
     for one in pairs:
-        console.print(_pair_line(one, first.name, second.name))
+        console.print(pair_line(one, first.name, second.name))
         sure = [item for item in one.modules.items() if item[1].is_sure]
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2), show_header=False)
         for name, module in sorted(sure, key=lambda item: -item[1].agreement.difference):
@@ -223,7 +214,7 @@ def _render_pair(first: Results, second: Results, console: Console) -> None:
             colour = "green" if difference > 0 else "red"
             table.add_row(
                 name,
-                Text(f"{difference:+.1%}", style=colour, justify="right"),
+                Text(f"{100 * difference:+.1f}", style=colour, justify="right"),
                 Text(f"p {_p(module.p_holm)}", style="dim"),
             )
         if sure:
@@ -231,13 +222,15 @@ def _render_pair(first: Results, second: Results, console: Console) -> None:
     console.print()
 
 
-def _pair_line(one: SplitPair, first: str, second: str) -> str:
+def pair_line(one: SplitPair, first: str, second: str) -> str:
+    """How two models differ on a split, in a sentence."""
     low, high = one.interval
     better = sum(m.is_sure and m.agreement.difference > 0 for m in one.modules.values())
     worse = sum(m.is_sure and m.agreement.difference < 0 for m in one.modules.values())
     left = f"; {len(one.left_out)} left out, whose questions differ" if one.left_out else ""
     return (
-        f"{SPLIT_TITLES[one.split]}: {one.difference:+.2%} ({low:+.2%} to {high:+.2%}), "
+        f"{SPLIT_TITLES[one.split]}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
+        f"{100 * high:+.2f}), "
         f"p {_p(one.p)}. Of {len(one.modules)} modules {first} is surely better on {better}, "
         f"{second} on {worse}{left}."
     )
@@ -252,16 +245,15 @@ def _table_1(found: Sequence[Row], width: int) -> Table:
     table.add_column("", overflow="fold")
     for heading in ("Weights", "Steps", "Train", "Interpol.", ">95%", "Extrapol.", ">95%"):
         table.add_column(heading, justify="right", no_wrap=True)
-    titles = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
     source = None
     for row in found:
         if row.source != source:
             source = row.source
-            table.add_row(Text(titles[source], style="bold cyan"))
+            table.add_row(Text(SOURCES[source], style="bold cyan"))
         cells = [_terminal_cell(row.cells.get(name), width) for name in SPLIT_TITLES]
         train, interpolation, extrapolation = cells
         table.add_row(
-            f"  {row.name}", row.weights, _steps(row), train[0], *interpolation, *extrapolation
+            f"  {row.name}", row.weights, steps_of(row), train[0], *interpolation, *extrapolation
         )
     return table
 
@@ -276,206 +268,17 @@ def _terminal_cell(cell: Cell | None, width: int) -> tuple[Text, str]:
     return text, "-" if cell.above_95 is None else str(cell.above_95)
 
 
-def _steps(row: Row) -> str:
+def steps_of(row: Row) -> str:
+    """The training steps of a row, as the paper writes them."""
     if row.steps is None:
         return "-"
     return f"{row.steps // 1000}k" if row.steps >= 10_000 else f"{row.steps:,}"
 
 
-def _footnotes(results: Sequence[Results]) -> list[str]:
+def footnotes(results: Sequence[Results]) -> list[str]:
+    """What to know when reading Table 1."""
     return [
         "Averages over modules of exact match; ± is half of a 95% interval; >95% counts modules.",
         f"The paper adds: {INTERPOLATION_AFTER_2M_STEPS:.2%} on interpolation after 2000k steps.",
         *(f"Not comparable in full: {line}." for line in caveats(results)),
     ]
-
-
-def markdown(results: Sequence[Results]) -> str:
-    """Table 1, the modules and the pairs, in Markdown."""
-    results = named_apart(results)
-    lines = ["## Table 1", "", *_markdown_table(*_table_1_strings(results)), ""]
-    lines += [f"{line}  " for line in _footnotes(results)]
-    for split in SPLIT_TITLES:
-        heads, body = _module_strings(results, split)
-        if body:
-            lines += ["", f"## {SPLIT_TITLES[split]}", "", *_markdown_table(heads, body)]
-    for other in results[1:]:
-        lines += ["", f"## {results[0].name} minus {other.name}, on the same questions", ""]
-        lines += [
-            f"- {_pair_line(one, results[0].name, other.name)}" for one in pair(results[0], other)
-        ] or ["The two were not asked the same questions of any module."]
-    return "\n".join(lines) + "\n"
-
-
-def _markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in line] for line in (heads, *body)]
-    lines = [f"| {' | '.join(line)} |" for line in escaped]
-    return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
-
-
-def _table_1_strings(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
-    heads = ["Model", "Source", "Weights", "Steps", "Train"]
-    heads += ["Interpolation", ">95%", "Extrapolation", ">95%"]
-    body = []
-    for row in rows(results):
-        train, interpolation, extrapolation = (_strings(row.cells.get(n)) for n in SPLIT_TITLES)
-        body.append(
-            [row.name, row.source, row.weights, _steps(row)]
-            + [train[0], *interpolation, *extrapolation]
-        )
-    return heads, body
-
-
-def _strings(cell: Cell | None) -> tuple[str, str]:
-    if cell is None:
-        return "-", "-"
-    text = f"{cell.accuracy:.2%}"
-    if cell.interval is not None:
-        text += f" ({cell.interval[0]:.2%} to {cell.interval[1]:.2%})"
-    return text, "-" if cell.above_95 is None else str(cell.above_95)
-
-
-def _module_strings(results: Sequence[Results], split: str) -> tuple[list[str], list[list[str]]]:
-    own = [one for one in results if split in one.splits]
-    body = []
-    for name in STORE_SPLITS[split]:
-        scores = [one.splits[split].modules.get(name) for one in own]
-        if any(scores):
-            body.append([name, *("-" if score is None else _accuracy(score) for score in scores)])
-    return ["Module", *(one.name for one in own)], body
-
-
-def _accuracy(score: ModuleScore) -> str:
-    low, high = score.interval
-    return f"{score.accuracy:.2%} ({low:.2%} to {high:.2%})"
-
-
-CSV_COLUMNS = (
-    "kind source model versus split module n right accuracy low high above_95 loss steps weights p"
-).split()
-
-
-def csv_text(results: Sequence[Results]) -> str:
-    """Everything as one long table: `kind` is average, module, difference or module difference."""
-    results = named_apart(results)
-    output = io.StringIO()
-    writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_csv_averages(results))
-    for one in results:
-        writer.writerows(_csv_modules(one))
-    for other in results[1:]:
-        writer.writerows(_csv_pairs(results[0], other))
-    return output.getvalue()
-
-
-def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
-    found = []
-    for row in rows(results):
-        for split, cell in row.cells.items():
-            low, high = cell.interval or (None, None)
-            found.append(
-                {
-                    "kind": "average",
-                    "source": row.source,
-                    "model": row.name,
-                    "split": split,
-                    "accuracy": cell.accuracy,
-                    "low": low,
-                    "high": high,
-                    "above_95": cell.above_95,
-                    "steps": row.steps,
-                    "weights": row.weights,
-                }
-            )
-    return found
-
-
-def _csv_modules(results: Results) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": "module",
-            "source": OURS,
-            "model": results.name,
-            "split": split,
-            "module": name,
-            "n": one.n,
-            "right": one.right,
-            "accuracy": one.accuracy,
-            "low": one.interval[0],
-            "high": one.interval[1],
-            "loss": one.loss,
-        }
-        for split, score in results.splits.items()
-        for name, one in score.modules.items()
-    ]
-
-
-def _csv_pairs(first: Results, second: Results) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    names = {"source": OURS, "model": first.name, "versus": second.name}
-    for one in pair(first, second):
-        low, high = one.interval
-        whole = {"accuracy": one.difference, "low": low, "high": high, "p": one.p}
-        found.append({"kind": "difference", **names, "split": one.split, **whole})
-        for name, module in one.modules.items():
-            own = {"n": module.agreement.n, "accuracy": module.agreement.difference, "p": module.p}
-            found.append(
-                {
-                    "kind": "module difference",
-                    **names,
-                    "split": one.split,
-                    "module": name,
-                    **own,
-                }
-            )
-    return found
-
-
-def latex(results: Sequence[Results]) -> str:
-    """Table 1 as the paper sets it, ours below a line, and the modules."""
-    results = named_apart(results)
-    lines = [
-        r"% needs \usepackage{booktabs, longtable}",
-        r"\begin{tabular}{lccccccc}",
-        r"\toprule",
-        r" & Weights & Steps & Train & \multicolumn{2}{c}{Interpolation}"
-        r" & \multicolumn{2}{c}{Extrapolation} \\",
-        r" & & & & acc & $>$95\% & acc & $>$95\% \\",
-    ]
-    source = None
-    titles = {PAPER: f"As printed in the paper ({SOURCE})", OURS: "Measured here"}
-    for row in rows(results):
-        if row.source != source:
-            source = row.source
-            title = _escaped(titles[source])
-            lines += [r"\midrule", rf"\multicolumn{{8}}{{l}}{{\emph{{{title}}}}} \\"]
-        train, interpolation, extrapolation = (_latex(row.cells.get(n)) for n in SPLIT_TITLES)
-        cells = [_escaped(row.name), row.weights, _steps(row), train[0]]
-        lines.append(" & ".join([*cells, *interpolation, *extrapolation]) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    for split in SPLIT_TITLES:
-        heads, body = _module_strings(results, split)
-        if body:
-            lines += ["", rf"% {SPLIT_TITLES[split]}"]
-            lines += [rf"\begin{{longtable}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
-            lines += [" & ".join(map(_escaped, heads)) + r" \\", r"\midrule"]
-            lines += [" & ".join(map(_escaped, line)) + r" \\" for line in body]
-            lines += [r"\bottomrule", r"\end{longtable}"]
-    return "\n".join(lines) + "\n"
-
-
-def _latex(cell: Cell | None) -> tuple[str, str]:
-    if cell is None:
-        return "-", "-"
-    text = _escaped(f"{cell.accuracy:.2%}")
-    if cell.interval is not None:
-        low, high = cell.interval
-        text += rf" {{\small$\pm${100 * (high - low) / 2:.2f}}}"
-    return text, "-" if cell.above_95 is None else str(cell.above_95)
-
-
-def _escaped(text: str) -> str:
-    special = {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": r"\textbackslash{}"}
-    special |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(special.get(character, character) for character in text)
