@@ -31,7 +31,7 @@ MAX_DEPTH = 20
 SECONDS = 2.0  # for one proof
 _SECONDS_TO_START = 60.0
 
-_TOKEN = re.compile(r"\s*(?:(\d+\.\d+|\d+)|(sqrt|[a-z])(?![a-z])|(\*\*|[-+*/(),]))")
+_TOKEN = re.compile(r"\s*(?:(\d+\.\d+|\d+)|(sqrt|[a-z])(?![a-z])|(\*\*|[-+*/(),]))", re.ASCII)
 # Where the variables are set to compare in numbers: nothing special happens at such places.
 _POINTS = ((0.7316, 1.2841), (1.6173, -0.4437), (-0.5129, 0.9376))
 _CLOSE = 1e-8
