@@ -58,11 +58,19 @@ def test_kinds(diagnosis, answer, predicted, kind):
     assert kind in KINDS
 
 
-@given(st.recursive(st.integers(0, 99).map(str), lambda inner: st.one_of(
-    st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
-    inner.map(lambda one: f"-{one}"),
-    st.tuples(inner, st.integers(0, 3)).map(lambda t: f"({t[0]})**{t[1]}"),
-), max_leaves=5))
+@given(
+    st.recursive(
+        st.integers(0, 99).map(str),
+        lambda inner: st.one_of(
+            st.tuples(inner, st.sampled_from("+-*"), inner).map(
+                lambda t: f"({t[0]} {t[1]} {t[2]})"
+            ),
+            inner.map(lambda one: f"-{one}"),
+            st.tuples(inner, st.integers(0, 3)).map(lambda t: f"({t[0]})**{t[1]}"),
+        ),
+        max_leaves=5,
+    )
+)
 def test_arithmetic_means_what_python_says(text):
     """Built here of digits and operators, so that Python may evaluate it."""
     if len(text) <= diagnose.MAX_CHARACTERS:

@@ -105,7 +105,9 @@ def test_agreement_counts_who_is_right():
 def test_the_bootstrap_is_that_of_the_questions_themselves():
     """Drawing questions with replacement, both verdicts together, has the same distribution."""
     rng = np.random.default_rng(1)
-    modules = [(rng.random(n) < p, rng.random(n) < q) for n, p, q in ((80, 0.7, 0.5), (40, 0.9, 0.9))]
+    modules = [
+        (rng.random(n) < p, rng.random(n) < q) for n, p, q in ((80, 0.7, 0.5), (40, 0.9, 0.9))
+    ]
     total = np.zeros(20_000)
     for first, second in modules:
         drawn = rng.integers(len(first), size=(20_000, len(first)))

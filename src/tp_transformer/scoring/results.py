@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tp_transformer import atomic
+from tp_transformer.data.store import STORE_SPLITS
 from tp_transformer.errors import ResultsError
 from tp_transformer.scoring.statistics import Interval, average_interval, wilson
 from tp_transformer.scoring.verdict import Bools
@@ -192,12 +193,13 @@ class Results:
                 f"{VERSION}; evaluate again"
             )
         try:
-            return cls._from_json(values)
+            return cls.from_json(values)
         except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
             raise ResultsError(f"{file} is damaged: {error!r}") from error
 
     @classmethod
-    def _from_json(cls, values: Values) -> "Results":
+    def from_json(cls, values: Values) -> "Results":
+        """From what `to_json` gave."""
         splits = {
             str(name): SplitScore(
                 {
@@ -207,8 +209,13 @@ class Results:
             )
             for name, split in values["splits"].items()
         }
-        if not splits or not all(split.modules for split in splits.values()):
-            raise ValueError("there is a split without modules, or no split")
+        for name, split in splits.items():
+            if name not in STORE_SPLITS or not split.modules:
+                raise ValueError(f"the split {name!r} is unknown or has no modules")
+            for unknown in split.modules.keys() - set(STORE_SPLITS[name]):
+                raise ValueError(f"{name} has no module {unknown!r}")
+        if not splits:
+            raise ValueError("there is no split")
         model = {**values["model"], "name": str(values["model"]["name"])}
         model["n_parameters"] = int(model["n_parameters"])
         if model["step"] is not None:
