@@ -454,9 +454,8 @@ VERBS = {
                 "help": "write every answer, as JSON lines; decodes and diagnoses all wrong ones",
             },
             "--symbols-per-pass": {
-                "type": int,
-                "default": 16384,
-                "help": "more for a large GPU; no verdict depends on it",
+                "type": int | None,
+                "help": "less where memory is short; no verdict depends on it",
             },
             "--device": {"choices": ["auto", "cpu", "cuda", "mps"], "default": "auto"},
         },

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import tp_transformer as tpt
+from corpora import SAMPLE
 from runs import finish, start_ranks
 from tp_transformer.cli import main
+from tp_transformer.data.corpus import prepare
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.scoring import evaluate as module
@@ -100,17 +102,35 @@ def test_the_order_of_questions_does_not_matter(store, trained, undisturbed, tmp
     assert counted(found) == counted(undisturbed)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not SAMPLE.is_file(), reason="the sample of v1.0 is not there")
+def test_the_samples_test_splits_have_one_count(trained, tmp_path):
+    """All 69,000 questions, in passes of different sizes, by one and by two ranks."""
+    store = tmp_path / "store"
+    prepare(SAMPLE, store)
+    choice = Choice(splits=("interpolate", "extrapolate"))
+    found = []
+    for limit in (1500, 6000):
+        work = Work(diagnose=0, symbols_per_pass=limit)
+        found.append(evaluate(trained, store, tmp_path / f"{limit}.json", choice, work))
+    command = ["evaluate", "--model", str(trained), "--data", str(store)]
+    command += ["--out", str(tmp_path / "two.json"), "--diagnose=0", "--splits", *choice.splits]
+    processes = start_ranks(command, 2, tmp_path / "log")
+    assert finish(*processes, timeout=900) == [0, 0]
+    found.append(Results.read(tmp_path / "two.json"))
+    assert sum(split.n for split in found[0].splits.values()) == 69_000
+    assert counted(found[0]) == counted(found[1]) == counted(found[2])
+
+
 @pytest.fixture
 def undecided(trained, tmp_path):
     """A model whose every verdict hangs on less than rounding: nearly equal scores."""
     model = tpt.load(trained)
     with torch.no_grad():
         # The last normalisation feeds the scores: its gain makes them as small as we like.
-        for name, parameter in model.decoder[-1].named_parameters():
-            if "norm" in name:
-                last = name.rpartition(".")[0]
-        dict(model.decoder[-1].named_parameters())[f"{last}.weight"].mul_(1e-9)
-        dict(model.decoder[-1].named_parameters())[f"{last}.bias"].mul_(1e-9)
+        norms = [one for one in model.decoder[-1].modules() if isinstance(one, torch.nn.LayerNorm)]
+        norms[-1].weight.mul_(1e-9)
+        norms[-1].bias.mul_(1e-9)
     model.save(tmp_path / "undecided")
     return tmp_path / "undecided"
 
@@ -289,17 +309,9 @@ def test_other_mistakes_are_refused(store, trained, tmp_path):
 def test_the_command_line_shows_what_was_found(store, trained, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "new" / "r.json"
-    main(
-        ["evaluate", "--model", str(trained), "--data", str(store), "--out", str(out)]
-        + [
-            "--train-count=0",
-            "--diagnose=5",
-            "--decode=50",
-            "--modules",
-            "numbers__*",
-            "arithmetic__*",
-        ]
-    )
+    command = ["evaluate", "--model", str(trained), "--data", str(store), "--out", str(out)]
+    command += ["--train-count=0", "--diagnose=5", "--decode=50"]
+    main([*command, "--modules", "numbers__*", "arithmetic__*"])
     shown = capsys.readouterr().out
     found = Results.read(out)
     assert found.decoding["n"] == 50

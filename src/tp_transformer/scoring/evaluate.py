@@ -30,9 +30,10 @@ from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journa
 from tp_transformer.scoring.questions import Choice, Questions, choose
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
 from tp_transformer.scoring.verdict import (
+    CPU_SYMBOLS,
+    GPU_SYMBOLS,
     NEAR_TIE,
     SUSPECT,
-    SYMBOLS_PER_PASS,
     Bools,
     Floats,
     in_double,
@@ -55,18 +56,24 @@ class Work:
         decode: questions on which greedy decoding is checked to give the same verdict
         diagnose: wrong answers of each module and split that are decoded and diagnosed
         predictions: a file for every answer; then all wrong ones are decoded and diagnosed
-        symbols_per_pass: most symbols that one pass holds; no verdict depends on it
+        symbols_per_pass: most symbols that one pass holds, by the device if absent; no verdict
+            depends on it
     """
 
     decode: int = 0
     diagnose: int = DIAGNOSED
     predictions: Path | None = None
-    symbols_per_pass: int = SYMBOLS_PER_PASS
+    symbols_per_pass: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("decode", 0), ("diagnose", 0), ("symbols_per_pass", 1)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name} must be {least} or more, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SettingsError(f"{name} must be {least} or more, not {value}")
+
+    def limit(self, device: torch.device) -> int:
+        """The most symbols of a pass on a device."""
+        return self.symbols_per_pass or (CPU_SYMBOLS if device.type == "cpu" else GPU_SYMBOLS)
 
 
 def evaluate(
@@ -91,7 +98,7 @@ def evaluate(
         ranks.each(lambda: _refuse(model, questions, [out, work.predictions]))
         seen = show if show is not None and ranks.is_first else _unseen
         evaluation = Evaluation(model, questions, Path(out), ranks, seen)
-        evaluation.ask(work.symbols_per_pass)
+        evaluation.ask(work.limit(ranks.device))
         evaluation.settle()
         decoding = evaluation.check_decoding(work.decode, choice.seed)
         numbers = evaluation.wrong(None if work.predictions else work.diagnose)
@@ -281,7 +288,7 @@ class Evaluation:
         def share() -> None:
             if len(numbers):
                 model = in_double(self.model)
-                shares = list(self.questions.passes(numbers, SYMBOLS_PER_PASS // 4))
+                shares = list(self.questions.passes(numbers, CPU_SYMBOLS))
                 for mine in shares[self.ranks.rank :: self.ranks.n_ranks]:
                     verdicts = judge(model, *self._tokens(mine))
                     # Of an exact tie the first symbol is taken, which is the right one or is not.
