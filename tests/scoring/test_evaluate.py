@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from corpora import SAMPLE
+from corpora import SAMPLE, make_store
 from runs import finish, start_ranks
 from tp_transformer.cli import main
 from tp_transformer.data.corpus import prepare
@@ -330,3 +330,29 @@ def test_a_mistake_of_the_user_is_one_line(store, tmp_path, capsys):
         main(["evaluate", "--data", str(store), "--out", str(tmp_path / "r.json")])
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("tpt: no model")
+
+
+def test_the_same_questions_in_another_store_are_the_same(store, trained, tmp_path):
+    """A store with that module alone: its rows have other numbers, the questions do not."""
+    split = open_store(store)["interpolate"]
+    (segment,) = split.select("numbers__place_value")
+    rows = list(zip(*split.rows(segment.rows), strict=True))
+    key = ("interpolate", "numbers__place_value", None)
+    alone = make_store(tmp_path / "alone", {key: rows})
+    choice = Choice(splits=("interpolate",), modules=("numbers__place_value",))
+    found = [
+        evaluate(trained, data, tmp_path / "r.json", choice, QUICK).splits["interpolate"]
+        for data in (store, alone)
+    ]
+    assert found[0].to_json() == found[1].to_json()
+
+
+def test_an_answer_that_does_not_end_is_wrong_by_decoding_too(store, trained, tmp_path):
+    """Where the longest answer there is would be a beginning of what the model says."""
+    questions, _ = open_store(store)["interpolate"].rows(np.arange(200))
+    said = tpt.load(trained).solve(questions)
+    rows = [(q, text[0]) for q, text in zip(questions, said, strict=True) if len(text) > 1]
+    cut = make_store(tmp_path / "cut", {("interpolate", "numbers__gcd", None): rows})
+    found = evaluate(trained, cut, tmp_path / "r.json", work=Work(diagnose=0, decode=50))
+    assert found.splits["interpolate"].average[0] == 0
+    assert found.decoding["other_verdict"] == []
