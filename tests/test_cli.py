@@ -61,7 +61,7 @@ def test_mistakes_end_in_one_line_and_code_2(capsys, arguments, message):
 def test_every_verb_has_help(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    for verb in ("demo", "models", "import-authors"):
+    for verb in ("demo", "models", "evaluate", "compare", "import-authors"):
         assert verb in out
         code, own, _ = run(capsys, verb, "--help")
         assert code == 0

@@ -29,7 +29,9 @@ def test_it_has_python_and_commands():
     assert len(commands(README)) >= 4
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/training.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "docs/training.md", "docs/evaluation.md"]
+)
 def test_its_commands_exist(document):
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE)
     for program, *arguments in commands((ROOT / document).read_text("utf-8")):

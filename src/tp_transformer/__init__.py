@@ -8,6 +8,7 @@ it in this list:
     atomic.py               files and folders that appear whole or not at all
     progress.py             a bar in a terminal, now and then a line elsewhere
     published.py            the numbers printed in the papers, each with its source
+    figures.py              one plotting style; saves SVG, PDF and PNG
     distributed.py          ranks, collectives, devices
     data/modules.py         the 56 modules, their splits, their extrapolation files
     data/vocabulary.py      the 72 symbols; text to ids and back
@@ -45,6 +46,17 @@ it in this list:
     model/recurrent.py      the LSTM baseline of Saxton et al.
     model/family.py         build a preset, load a folder
     solving.py              questions from wherever they come, answers as they come
+    scoring/statistics.py   intervals, paired tests
+    scoring/verdict.py      right or wrong by one pass; near-ties decided in float64
+    scoring/questions.py    which questions of a store are asked
+    scoring/results.py      what an evaluation found, as results.json
+    scoring/journal.py      what an evaluation has found so far
+    scoring/diagnose.py     what kind of wrong
+    scoring/evaluate.py     exact match per module
+    scoring/compare.py      results beside each other and beside the paper's
+    scoring/table.py        results in a terminal: strong, weak, how sure; Table 1
+    scoring/document.py     results as Markdown, CSV, LaTeX
+    scoring/bars.py         the bars of the paper's appendix
     training/allocator.py   memory that is freed stays with the process
     training/optim.py       the optimizer; schedules as pure functions of the step
     training/display.py     what a run shows: a live panel in a terminal, lines elsewhere

@@ -35,3 +35,7 @@ class CheckpointError(UserError):
 
 class TraceError(UserError):
     """A trace of a name that the model does not have, or an edit that does not fit."""
+
+
+class ResultsError(UserError):
+    """Results of an evaluation that are missing, damaged or not ours."""

@@ -9,6 +9,9 @@ over modules; `None` stands where the paper prints a dash.
 
 from dataclasses import dataclass
 
+SOURCE = "Schlag et al. 2020"
+INTERPOLATION_AFTER_2M_STEPS = 0.8424  # of the TP-Transformer: "preliminary experiments", section 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table1Row:

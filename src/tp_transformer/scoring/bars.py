@@ -1,0 +1,59 @@
+"""The bars of the paper's appendix: the accuracy on each module, a bar for each model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tp_transformer import figures
+from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
+from tp_transformer.data.store import STORE_SPLITS
+from tp_transformer.scoring.compare import SPLIT_TITLES, named_apart
+from tp_transformer.scoring.results import HIGH, Results
+
+
+def save_bars(results: Sequence[Results], folder: str | Path) -> list[Path]:
+    """Draw the test splits that there are; returns the files."""
+    files = []
+    for split in (INTERPOLATE, EXTRAPOLATE):
+        own = [one for one in named_apart(results) if split in one.splits]
+        if own:
+            files += _save_split(own, split, Path(folder))
+    return files
+
+
+def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Path]:
+    names = [
+        name
+        for name in STORE_SPLITS[split]
+        if any(name in one.splits[split].modules for one in results)
+    ]
+    thickness = 0.8 / len(results)
+    height = 1.2 + len(names) * max(0.16, 0.09 * len(results))
+    with figures.figure(7.0, height) as (drawn, axes):
+        for number, one in enumerate(results):
+            scores = one.splits[split].modules
+            there = [place for place, name in enumerate(names) if name in scores]
+            own = [scores[names[place]] for place in there]
+            accuracies = [100 * score.accuracy for score in own]
+            # Rounding may put a limit a hair beyond the accuracy.
+            reach = [
+                [max(0.0, 100 * (score.accuracy - score.interval[0])) for score in own],
+                [max(0.0, 100 * (score.interval[1] - score.accuracy)) for score in own],
+            ]
+            axes.barh(
+                [place + (number - (len(results) - 1) / 2) * thickness for place in there],
+                accuracies,
+                thickness,
+                xerr=reach,
+                color=figures.COLOURS[number % len(figures.COLOURS)],
+                error_kw={"elinewidth": 0.6, "ecolor": "#404040"},
+                label=f"{one.name} ({100 * one.splits[split].average[0]:.2f}% on average)",
+            )
+        axes.axvline(100 * HIGH, color="#808080", linewidth=0.8, linestyle=":")
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xlim(0, 100)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("answers that are exactly right, % (95% Wilson intervals; dotted: 95%)")
+        drawn.suptitle(f"Test accuracy on the {SPLIT_TITLES[split].lower()} test set", fontsize=10)
+        drawn.legend(loc="outside lower center", ncols=2)
+        return figures.save(drawn, folder, f"accuracy-{split}")

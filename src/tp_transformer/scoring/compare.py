@@ -1,0 +1,169 @@
+"""Results beside each other and beside the paper's: rows of Table 1, and question by question."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tp_transformer.data.modules import EXTRAPOLATE, EXTRAPOLATED, INTERPOLATE, MODULE_NAMES
+from tp_transformer.data.store import TRAIN
+from tp_transformer.published import TABLE_1
+from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.statistics import (
+    Agreement,
+    Interval,
+    bootstrap,
+    holm,
+    mcnemar_exact,
+)
+
+PAPER, OURS = "paper", "measured"  # where a row comes from
+SPLIT_TITLES = {TRAIN: "Train", INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"}
+SIZES = {TRAIN: len(MODULE_NAMES), INTERPOLATE: len(MODULE_NAMES), EXTRAPOLATE: len(EXTRAPOLATED)}
+SURE = 0.05  # a p-value below this, after Holm's correction, tells two models apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """An average over modules in Table 1, and what belongs to it."""
+
+    accuracy: float
+    interval: Interval | None = None  # the paper gives none
+    above_95: int | None = None  # not counted for training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of Table 1, the paper's or ours."""
+
+    source: str
+    name: str
+    weights: str
+    steps: int | None
+    cells: dict[str, Cell]
+
+
+def rows(results: Sequence[Results]) -> list[Row]:
+    """The paper's rows as printed, then ours."""
+    return [*_paper_rows(), *map(_row, named_apart(results))]
+
+
+def named_apart(results: Sequence[Results]) -> list[Results]:
+    """The same results, with a number added to names that occur more than once."""
+    counts = Counter(one.name for one in results)
+    seen: Counter[str] = Counter()
+    found = []
+    for one in results:
+        name = one.name
+        if counts[name] > 1:
+            seen[name] += 1
+            name = f"{name} ({seen[name]})"
+        found.append(replace(one, model={**one.model, "name": name}))
+    return found
+
+
+def caveats(results: Sequence[Results]) -> list[str]:
+    """What keeps our rows from being comparable with the paper's."""
+    lines = []
+    for one in results:
+        for name, split in one.splits.items():
+            if len(split.modules) < SIZES[name]:
+                lines.append(
+                    f"{one.name}: {name} covers {len(split.modules)} of {SIZES[name]} modules"
+                )
+    return lines
+
+
+def _paper_rows() -> list[Row]:
+    return [
+        Row(
+            source=PAPER,
+            name=row.name,
+            weights=row.weights,
+            steps=row.steps,
+            cells={
+                **({TRAIN: Cell(accuracy=row.train)} if row.train is not None else {}),
+                INTERPOLATE: Cell(accuracy=row.interpolation, above_95=row.interpolation_above_95),
+                EXTRAPOLATE: Cell(accuracy=row.extrapolation, above_95=row.extrapolation_above_95),
+            },
+        )
+        for row in TABLE_1.values()
+    ]
+
+
+def _row(results: Results) -> Row:
+    cells = {}
+    for name, split in results.splits.items():
+        accuracy, interval = split.average
+        above = None if name == TRAIN else split.above_95
+        cells[name] = Cell(accuracy=accuracy, interval=interval, above_95=above)
+    n = results.model["n_parameters"]
+    return Row(
+        source=OURS,
+        name=results.name,
+        weights=f"{n / 1e6:.1f}M" if n >= 1e6 else f"{n / 1e3:.0f}k",
+        steps=results.model["step"],
+        cells=cells,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModulePair:
+    """Two models on the same questions of a module."""
+
+    agreement: Agreement
+    p: float  # McNemar's exact test
+    p_holm: float  # the same, raised for the number of modules
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether one of the two is surely better."""
+        return self.p_holm < SURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPair:
+    """Two models on the same questions of a split."""
+
+    split: str
+    modules: dict[str, ModulePair]
+    left_out: tuple[str, ...]  # modules on which the two were not asked the same questions
+    difference: float  # of the averages over modules, the first minus the second
+    interval: Interval
+    p: float  # McNemar's exact test over all questions
+
+
+def pair(first: Results, second: Results) -> list[SplitPair]:
+    """Two results, compared on the questions that both were asked."""
+    return [
+        found
+        for split in SPLIT_TITLES
+        if split in first.splits and split in second.splits
+        for found in _pair_split(first, second, split)
+    ]
+
+
+def _pair_split(first: Results, second: Results, split: str) -> list[SplitPair]:
+    ours, theirs = first.splits[split].modules, second.splits[split].modules
+    both = [name for name in ours if name in theirs and ours[name].sha256 == theirs[name].sha256]
+    if not both:
+        return []
+    found = {name: Agreement.of(ours[name].verdicts, theirs[name].verdicts) for name in both}
+    agreements = list(found.values())
+    p_values = [mcnemar_exact(one.only_first, one.only_second) for one in agreements]
+    only_first = sum(one.only_first for one in agreements)
+    only_second = sum(one.only_second for one in agreements)
+    return [
+        SplitPair(
+            split=split,
+            modules={
+                name: ModulePair(agreement=one, p=p, p_holm=raised)
+                for (name, one), p, raised in zip(
+                    found.items(), p_values, holm(p_values), strict=True
+                )
+            },
+            left_out=tuple(sorted((ours.keys() | theirs.keys()) - set(both))),
+            difference=sum(one.difference for one in agreements) / len(agreements),
+            interval=bootstrap(agreements),
+            p=mcnemar_exact(only_first, only_second),
+        )
+    ]

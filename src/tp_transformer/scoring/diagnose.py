@@ -1,0 +1,302 @@
+"""What kind of wrong: equal in value, a sign, a digit, too short, or something else.
+
+A model's answer is any text at all, so it is never handed to anything that evaluates text. A parser
+of our own reads the arithmetic that answers are written in, with bounds on length, exponents and
+nesting. Two such trees are compared in numbers first, which tells nearly all that differ apart at
+once; where the numbers agree sympy has to prove it, in a process that is ended if it takes too
+long.
+"""
+
+import cmath
+import json
+import re
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from typing import Any, Self
+
+KINDS = {
+    "value": "equal in value, not in form",
+    "sign": "a sign is wrong",
+    "digit": "one digit is wrong",
+    "short": "right so far, but too short",
+    "other": "something else",
+}
+
+MAX_CHARACTERS = 60
+MAX_DIGITS = 40
+MAX_EXPONENT = 100
+MAX_DEPTH = 20
+SECONDS = 2.0  # for one proof
+_SECONDS_TO_START = 60.0
+
+_TOKEN = re.compile(r"\s*(?:(\d+\.\d+|\d+)|(sqrt|[a-z])(?![a-z])|(\*\*|[-+*/(),]))", re.ASCII)
+# Where the variables are set to compare in numbers: nothing special happens at such places.
+_POINTS = ((0.7316, 1.2841), (1.6173, -0.4437), (-0.5129, 0.9376))
+_CLOSE = 1e-8
+
+Tree = tuple[Any, ...]  # ("number", "1.5"), ("name", "x"), ("sqrt", tree), ("+", tree, tree), …
+
+
+class UnreadableError(ValueError):
+    """A text that is no arithmetic, or more of it than an answer has."""
+
+
+def parse(text: str) -> list[Tree]:
+    """The expressions in a text, which commas part; `UnreadableError` if it is anything else."""
+    if len(text) > MAX_CHARACTERS:
+        raise UnreadableError("too long")
+    tokens, place = [], 0
+    while place < len(text.rstrip()):
+        found = _TOKEN.match(text, place)
+        if found is None:
+            raise UnreadableError(f"no arithmetic at {text[place:]!r}")
+        tokens.append(found.group().strip())
+        place = found.end()
+    return _Parser(tokens).expressions()
+
+
+class _Parser:
+    """Sums of products of powers, as Python and the dataset write them."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = [*tokens, ""]
+        self._place = 0
+        self._depth = 0
+
+    def expressions(self) -> list[Tree]:
+        found = [self._sum()]
+        while self._take(","):
+            found.append(self._sum())
+        if self._tokens[self._place]:
+            raise UnreadableError(f"{self._tokens[self._place]!r} is not expected here")
+        return found
+
+    def _take(self, *wanted: str) -> str:
+        token = self._tokens[self._place]
+        if token not in wanted or not token:
+            return ""
+        self._place += 1
+        return token
+
+    def _sum(self) -> Tree:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise UnreadableError("too deep")
+        tree = self._product()
+        while operator := self._take("+", "-"):
+            tree = (operator, tree, self._product())
+        self._depth -= 1
+        return tree
+
+    def _product(self) -> Tree:
+        tree = self._signed()
+        while operator := self._take("*", "/"):
+            tree = (operator, tree, self._signed())
+        return tree
+
+    def _signed(self) -> Tree:
+        n_minus = 0
+        while sign := self._take("+", "-"):
+            n_minus += sign == "-"
+        tree = self._power()
+        return ("-", ("number", "0"), tree) if n_minus % 2 else tree
+
+    def _power(self) -> Tree:
+        base = self._atom()
+        if not self._take("**"):
+            return base
+        minus = self._take("-")
+        exponent = self._tokens[self._place]
+        if not exponent.isdigit() or int(exponent[:9]) > MAX_EXPONENT or len(exponent) > MAX_DIGITS:
+            raise UnreadableError(f"{exponent!r} is no small exponent")
+        self._place += 1
+        return ("**", base, int(exponent) * (-1 if minus else 1))
+
+    def _atom(self) -> Tree:
+        word = self._tokens[self._place]
+        self._place += 1
+        if word[:1].isdigit():
+            if len(word) > MAX_DIGITS:
+                raise UnreadableError("too many digits")
+            return ("number", word)
+        if word == "(" or (word == "sqrt" and self._take("(")):
+            inner = self._sum()
+            if not self._take(")"):
+                raise UnreadableError("a parenthesis is open")
+            return inner if word == "(" else ("sqrt", inner)
+        if word != "sqrt" and word.isalpha():
+            return ("name", word)
+        raise UnreadableError(f"{word!r} is not expected here")
+
+
+def number_at(tree: Tree, point: tuple[float, float]) -> complex:
+    """The value of a tree in floating-point numbers, with variables set by a point."""
+    kind = tree[0]
+    if kind == "number":
+        return complex(float(tree[1]))
+    if kind == "name":
+        return point[0] + point[1] * (ord(tree[1]) - ord("a") + 1) / 7
+    if kind == "sqrt":
+        return cmath.sqrt(number_at(tree[1], point))
+    left = number_at(tree[1], point)
+    if kind == "**":
+        return complex(left ** tree[2])
+    right = number_at(tree[2], point)
+    if kind in "+-":
+        return left + right if kind == "+" else left - right
+    return left * right if kind == "*" else left / right
+
+
+def looks_equal(one: Tree, other: Tree) -> bool:
+    """Whether two trees agree in numbers, as far as these can tell."""
+    for point in _POINTS:
+        try:
+            a, b = number_at(one, point), number_at(other, point)
+        except (ArithmeticError, ValueError):
+            return False
+        if not abs(a - b) <= _CLOSE * max(abs(a), abs(b), 1e-300):
+            return False
+    return True
+
+
+def prove_equal(one: Tree, other: Tree) -> bool:
+    """Whether two trees are equal, by sympy; may take long."""
+    import sympy
+
+    def build(tree: Tree) -> Any:
+        kind = tree[0]
+        if kind == "number":
+            return sympy.Rational(tree[1])  # only digits and a point: it cannot be anything else
+        if kind == "name":
+            return sympy.Symbol(tree[1])
+        if kind == "sqrt":
+            return sympy.sqrt(build(tree[1]))
+        if kind == "**":
+            return build(tree[1]) ** tree[2]
+        left, right = build(tree[1]), build(tree[2])
+        if kind == "/":
+            return left / right
+        return left * right if kind == "*" else left + right if kind == "+" else left - right
+
+    difference = build(one) - build(other)
+    return bool(sympy.expand(difference) == 0 or sympy.simplify(difference) == 0)
+
+
+class _Prover:
+    """A process of sympy's own, which reads pairs of texts and says of each whether it is equal."""
+
+    def __init__(self) -> None:
+        command = f"from {__name__} import serve; serve()"
+        self._process = subprocess.Popen(  # noqa: S603  our own code, and nothing of the texts
+            [sys.executable, "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if self._line(_SECONDS_TO_START) != "ready":
+            self.end()
+            raise RuntimeError("sympy did not start")
+
+    def ask(self, one: str, other: str, seconds: float) -> bool | None:
+        """Whether two texts are equal; None if that took too long, which ends the process."""
+        assert self._process.stdin is not None  # noqa: S101  for the type checker
+        self._process.stdin.write(json.dumps([one, other]) + "\n")
+        self._process.stdin.flush()
+        return {"yes": True, "no": False}.get(self._line(seconds))
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _line(self, seconds: float) -> str:
+        assert self._process.stdout is not None  # noqa: S101
+        timer = threading.Timer(seconds, self._process.kill)
+        timer.start()
+        try:
+            return self._process.stdout.readline().strip()
+        finally:
+            timer.cancel()
+
+
+def serve() -> None:
+    """Prove what is asked for on standard input, one pair of texts after the other."""
+    import sympy  # noqa: F401  the first import takes a second, which is no proof's fault
+
+    print("ready", flush=True)
+    for line in sys.stdin:
+        one, other = json.loads(line)
+        try:
+            proved = all(prove_equal(*pair) for pair in zip(parse(one), parse(other), strict=True))
+        except Exception:
+            proved = False  # whatever sympy stumbles over is not proved
+        print("yes" if proved else "no", flush=True)
+
+
+class Diagnosis:
+    """Tells what is wrong with answers; sympy is started when it is first needed.
+
+    Without sympy an answer that is equal in value counts as what it looks like.
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
+        self.has_sympy = find_spec("sympy") is not None
+        self.n_out_of_time = 0
+        self._prover: _Prover | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def kind(self, answer: str, predicted: str) -> str:
+        """Which of `KINDS` a wrong answer is, the first that applies."""
+        if self.is_equal(answer, predicted):
+            return "value"
+        if _without_signs(answer) == _without_signs(predicted):
+            return "sign"
+        if _is_one_digit_off(answer, predicted):
+            return "digit"
+        if answer.startswith(predicted):
+            return "short"
+        return "other"
+
+    def is_equal(self, answer: str, predicted: str) -> bool:
+        """Whether two texts are provably the same arithmetic, part by part."""
+        if not self.has_sympy:
+            return False
+        try:
+            ours, theirs = parse(answer), parse(predicted)
+        except UnreadableError:
+            return False
+        if len(ours) != len(theirs) or not all(map(looks_equal, ours, theirs)):
+            return False
+        return self._prove(answer, predicted)
+
+    def _prove(self, answer: str, predicted: str) -> bool:
+        self._prover = self._prover or _Prover()
+        proved = self._prover.ask(answer, predicted, self.seconds)
+        if proved is None:
+            self.n_out_of_time += 1
+            self._end()
+        return bool(proved)
+
+    def _end(self) -> None:
+        if self._prover is not None:
+            self._prover.end()
+            self._prover = None
+
+
+def _without_signs(text: str) -> str:
+    """A text in which every minus is a plus, and none is at the beginning of a number or list."""
+    return re.sub(r"(^|[(,/*]\s*)(?:\+\s*)+", r"\1", text.replace("-", "+"))
+
+
+def _is_one_digit_off(answer: str, predicted: str) -> bool:
+    if len(answer) != len(predicted):
+        return False
+    other = [(a, b) for a, b in zip(answer, predicted, strict=True) if a != b]
+    return len(other) == 1 and other[0][0].isdigit() and other[0][1].isdigit()

@@ -1,0 +1,116 @@
+"""What an evaluation has found so far, kept beside its result until that is complete.
+
+Every rank writes files of its own, so saving needs no word with the others. An evaluation that goes
+on reads whatever files are there for the same model and questions, from however many ranks, and
+asks only what is left: a verdict belongs to a question, not to a batch.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from tp_transformer import atomic
+from tp_transformer.scoring.verdict import Bools, Floats
+
+SECONDS_BETWEEN_SAVES = 30.0
+
+OPEN, WRONG, RIGHT, UNSURE = range(4)  # what is known of a question; unsure: float64 must decide
+Known = npt.NDArray[np.uint8]
+
+
+class Journal:
+    """The verdicts so far, by question, saved now and then."""
+
+    def __init__(self, out: Path, rank: int, key: str, n: int) -> None:
+        self.known: Known = np.zeros(n, np.uint8)
+        self.loss: Floats = np.zeros(n)
+        self._key = key
+        self._out = out
+        self._file = _beside(out, f"rank-{rank}")
+        self._saved = time.monotonic()
+
+    @property
+    def done(self) -> Bools:
+        """Which questions have been asked."""
+        return self.known != OPEN
+
+    def read(self) -> None:
+        """Take over what is there already, from this rank or others."""
+        for file in self._out.parent.glob(_beside(self._out, "rank-*").name):
+            found = _read(file, self._key, len(self.known))
+            if found is not None:
+                new = found["known"] != OPEN
+                self.known[new], self.loss[new] = found["known"][new], found["loss"][new]
+
+    def save(self, *, now: bool = False) -> None:
+        """Write the verdicts so far, if the last time is a while ago."""
+        if now or time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
+            tensors: dict[str, npt.NDArray[Any]] = {"known": self.known, "loss": self.loss}
+            with atomic.whole(self._file) as unfinished:
+                save_file(tensors, unfinished, metadata={"key": self._key})
+            self._saved = time.monotonic()
+
+    def remove(self) -> None:
+        """Remove what was saved, once there is a result."""
+        for file in self._out.parent.glob(_beside(self._out, "rank-*").name):
+            file.unlink(missing_ok=True)
+
+
+class Answers:
+    """The answers that were decoded so far, by question: a line each, added as they come."""
+
+    def __init__(self, out: Path, key: str) -> None:
+        self._file = _beside(out, "answers")
+        self._key = key
+        self.texts: dict[int, str] = {}
+
+    def read(self) -> None:
+        """Take over what is there already; a line that was cut off ends it."""
+        try:
+            lines = self._file.read_text("utf-8").splitlines()
+            if not lines or json.loads(lines[0]) != self._key:
+                return
+            for line in lines[1:]:
+                number, text = json.loads(line)
+                self.texts[int(number)] = str(text)
+        except (OSError, ValueError, TypeError):
+            return
+
+    def begin(self) -> None:
+        """Write anew what was read, so that new lines follow whole ones."""
+        with atomic.whole(self._file) as unfinished:
+            lines = [json.dumps(self._key), *map(json.dumps, self.texts.items())]
+            unfinished.write_text("\n".join(lines) + "\n", "utf-8")
+
+    def add(self, texts: Mapping[int, str]) -> None:
+        """Add answers, here and in the file."""
+        self.texts.update(texts)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(item) + "\n" for item in texts.items())
+
+    def remove(self) -> None:
+        """Remove the file, once there is a result."""
+        self._file.unlink(missing_ok=True)
+
+
+def _beside(out: Path, name: str) -> Path:
+    return out.with_name(f".{out.name}.{name}")
+
+
+def _read(file: Path, key: str, n: int) -> dict[str, npt.NDArray[np.generic]] | None:
+    """What a file holds, if it is whole and of the same model and questions."""
+    try:
+        with safe_open(file, "numpy") as opened:
+            if (opened.metadata() or {}).get("key") != key:
+                return None
+            found = {name: opened.get_tensor(name) for name in ("known", "loss")}
+    except (OSError, SafetensorError):
+        return None
+    return found if all(array.shape == (n,) for array in found.values()) else None

@@ -1,0 +1,231 @@
+"""Results: what an evaluation found, as numbers and as results.json.
+
+The file holds what was counted and, for readers, what follows from it (accuracies, intervals,
+averages). The verdict on every question is kept, a bit each, so that two models can be compared
+question by question; `sha256` of a module tells whether these are the same questions.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tp_transformer import atomic
+from tp_transformer.data.store import STORE_SPLITS
+from tp_transformer.errors import ResultsError
+from tp_transformer.scoring.statistics import Interval, average_interval, wilson
+from tp_transformer.scoring.verdict import Bools
+
+FORMAT, VERSION = "tp-transformer-results", 1
+HIGH = 0.95  # the accuracy above which Table 1 counts modules
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleScore:
+    """How a model does on the questions of one module in one split."""
+
+    verdicts: Bools  # right or not, in the order of the rows
+    loss: float  # negative log-likelihood per symbol, end symbols included
+    n_symbols: int
+    sha256: str  # of the questions
+    near_ties: int = 0
+    wrong: dict[str, int] = field(default_factory=dict)  # how many were diagnosed as what
+
+    @property
+    def n(self) -> int:
+        """How many questions there are."""
+        return len(self.verdicts)
+
+    @property
+    def right(self) -> int:
+        """How many answers are right."""
+        return int(self.verdicts.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """The share of answers that are right: every character, and none too many."""
+        return self.right / self.n
+
+    @property
+    def interval(self) -> Interval:
+        """Where the accuracy lies, as far as so many questions can tell."""
+        return wilson(self.right, self.n)
+
+    def to_json(self) -> Values:
+        """As JSON has it."""
+        return {
+            "n": self.n,
+            "right": self.right,
+            "accuracy": self.accuracy,
+            "interval": self.interval,
+            "loss": self.loss,
+            "n_symbols": self.n_symbols,
+            "near_ties": self.near_ties,
+            "wrong": self.wrong,
+            "questions_sha256": self.sha256,
+            "verdicts": base64.b64encode(np.packbits(self.verdicts).tobytes()).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "ModuleScore":
+        """From what `to_json` gave."""
+        packed = np.frombuffer(base64.b64decode(values["verdicts"], validate=True), np.uint8)
+        n = int(values["n"])
+        if n < 1 or len(packed) != -(-n // 8):
+            raise ValueError(f"{len(packed)} bytes of verdicts on {n} questions")
+        found = cls(
+            verdicts=np.unpackbits(packed, count=n).astype(bool),
+            loss=float(values["loss"]),
+            n_symbols=int(values["n_symbols"]),
+            sha256=str(values["questions_sha256"]),
+            near_ties=int(values["near_ties"]),
+            wrong={str(kind): int(count) for kind, count in values["wrong"].items()},
+        )
+        if found.right != values["right"]:
+            raise ValueError(f"{found.right} verdicts are right, not {values['right']}")
+        return found
+
+
+@dataclass(frozen=True)
+class SplitScore:
+    """How a model does on the modules of one split."""
+
+    modules: dict[str, ModuleScore]
+
+    @property
+    def n(self) -> int:
+        """How many questions there are."""
+        return sum(one.n for one in self.modules.values())
+
+    @property
+    def average(self) -> tuple[float, Interval]:
+        """The accuracy averaged over modules, as Table 1 has it, and its interval."""
+        return average_interval([(one.right, one.n) for one in self.modules.values()])
+
+    @property
+    def above_95(self) -> int:
+        """How many modules have an accuracy above 95%."""
+        return sum(one.accuracy > HIGH for one in self.modules.values())
+
+    @property
+    def surely_above_95(self) -> int:
+        """How many have all of their interval above 95%."""
+        return sum(one.interval[0] > HIGH for one in self.modules.values())
+
+    @property
+    def loss(self) -> float:
+        """The negative log-likelihood per symbol over all questions."""
+        modules = self.modules.values()
+        return sum(one.loss * one.n_symbols for one in modules) / sum(m.n_symbols for m in modules)
+
+    def to_json(self) -> Values:
+        """As JSON has it."""
+        average, interval = self.average
+        return {
+            "n": self.n,
+            "n_modules": len(self.modules),
+            "average": average,
+            "interval": interval,
+            "above_95": self.above_95,
+            "surely_above_95": self.surely_above_95,
+            "loss": self.loss,
+            "modules": {name: one.to_json() for name, one in self.modules.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What an evaluation found, and of what."""
+
+    model: Values  # name, config, n_parameters, step, sha256 of configuration, symbols, weights
+    data: Values  # sha256 of each split
+    choice: Values  # what was asked for
+    made: Values  # when, on what, with which versions
+    splits: dict[str, SplitScore]
+    near_ties: list[Values]  # answers whose verdict hangs on the rounding, with their margins
+    decoding: Values | None = None  # how far greedy decoding agrees, where that was checked
+
+    @property
+    def name(self) -> str:
+        """What the model is called in tables."""
+        return str(self.model["name"])
+
+    def to_json(self) -> Values:
+        """As JSON has it."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": self.model,
+            "data": self.data,
+            "choice": self.choice,
+            "made": self.made,
+            "splits": {name: split.to_json() for name, split in self.splits.items()},
+            "near_ties": self.near_ties,
+            "decoding": self.decoding,
+        }
+
+    def write(self, file: str | Path) -> None:
+        """Write results.json: whole, or not at all."""
+        with atomic.whole(file) as unfinished:
+            unfinished.write_text(json.dumps(self.to_json(), indent=1) + "\n", "utf-8")
+
+    @classmethod
+    def read(cls, file: str | Path) -> "Results":
+        """Read results.json, refusing what is damaged or something else."""
+        try:
+            values = json.loads(Path(file).read_text("utf-8"))
+        except OSError as error:
+            raise ResultsError(f"cannot read {file}: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:
+            raise ResultsError(f"{file} is damaged or not JSON: {error}") from error
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise ResultsError(f"{file} holds no results; `tpt evaluate` writes them")
+        if values.get("version") != VERSION:
+            raise ResultsError(
+                f"{file} has results of version {values.get('version')}, and this is for version "
+                f"{VERSION}; evaluate again"
+            )
+        try:
+            return cls.from_json(values)
+        except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+            raise ResultsError(f"{file} is damaged: {error!r}") from error
+
+    @classmethod
+    def from_json(cls, values: Values) -> "Results":
+        """From what `to_json` gave."""
+        splits = {
+            str(name): SplitScore(
+                {
+                    str(module): ModuleScore.from_json(one)
+                    for module, one in split["modules"].items()
+                }
+            )
+            for name, split in values["splits"].items()
+        }
+        for name, split in splits.items():
+            if name not in STORE_SPLITS or not split.modules:
+                raise ValueError(f"the split {name!r} is unknown or has no modules")
+            for unknown in split.modules.keys() - set(STORE_SPLITS[name]):
+                raise ValueError(f"{name} has no module {unknown!r}")
+        if not splits:
+            raise ValueError("there is no split")
+        model = {**values["model"], "name": str(values["model"]["name"])}
+        model["n_parameters"] = int(model["n_parameters"])
+        if model["step"] is not None:
+            model["step"] = int(model["step"])
+        return cls(
+            model=model,
+            data=dict(values["data"]),
+            choice=dict(values["choice"]),
+            made=dict(values["made"]),
+            splits=splits,
+            near_ties=list(values["near_ties"]),
+            decoding=values["decoding"],
+        )

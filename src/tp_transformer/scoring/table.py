@@ -1,0 +1,284 @@
+"""Results in a terminal: which modules are strong, which weak, how sure that is; and Table 1."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
+from tp_transformer.data.store import STORE_SPLITS, TRAIN
+from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
+from tp_transformer.scoring.compare import (
+    OURS,
+    PAPER,
+    SPLIT_TITLES,
+    Cell,
+    Row,
+    SplitPair,
+    caveats,
+    named_apart,
+    pair,
+    rows,
+)
+from tp_transformer.scoring.diagnose import KINDS
+from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
+from tp_transformer.scoring.statistics import Interval
+
+SOURCES = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
+_WIDE = 100  # columns from which there is room for more
+_NAME = 40  # the longest name of a module
+_SURE, _UNSURE = "█", "▒"
+
+LEGEND = (
+    f"{_SURE} at least, with 95% confidence   {_UNSURE} where the accuracy lies (Wilson interval)"
+)
+# What a reader looks for first: strong, middling, weak.
+_CLASSES = (
+    (HIGH, 1.0, "strong: above 95%", "green"),
+    (0.5, HIGH, "in between", "yellow"),
+    (-1.0, 0.5, "weak: at most 50%", "red"),
+)
+
+
+def interval_bar(interval: Interval, width: int) -> Text:
+    """A bar as long as the accuracy surely is, and a paler one up to what it may be."""
+    low, high = (round(limit * width) for limit in interval)
+    text = Text(_SURE * low)
+    text.append(_UNSURE * max(high - low, 1 if low < width else 0), style="dim")
+    text.append(" " * (width - len(text)))
+    return text
+
+
+def render_results(results: Results, console: Console) -> None:
+    """What an evaluation found: the modules from strong to weak, and at last the sum of it."""
+    tests = {name: split for name, split in results.splits.items() if name != TRAIN}
+    for name, split in (tests or results.splits).items():
+        console.print(Rule(f"[bold]{SPLIT_TITLES[name]}[/]", align="left"))
+        console.print(_modules_table(split, console.width))
+        console.print()
+    console.print(Text(LEGEND, style="dim"))
+    console.print(_summary(results, console.width))
+    for line in _notes(results):
+        console.print(Text(line, style="dim"))
+
+
+def _modules_table(split: SplitScore, width: int) -> Table:
+    wide = width >= _WIDE
+    fixed = _NAME + 2 + 7 + 17 + (16 if wide else 0) + (12 if wide else 0)
+    bar = max(8, min(40, width - fixed))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("module", no_wrap=True, min_width=_NAME + 2 if wide else None)
+    table.add_column("", no_wrap=True, width=bar)
+    table.add_column("right", justify="right", no_wrap=True)
+    table.add_column("95% interval", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("questions", justify="right", no_wrap=True)
+        table.add_column("common mistake", no_wrap=True)
+    ordered = sorted(split.modules.items(), key=lambda item: -item[1].accuracy)
+    for least, most, title, colour in _CLASSES:
+        own = [(n, one) for n, one in ordered if least < one.accuracy <= most]
+        if own:
+            # Sure is what has its whole interval in the class.
+            sure = sum(least < one.interval[0] and one.interval[1] <= most for _, one in own)
+            heading = f"{title} ({len(own)}, {sure} of them surely)"
+            table.add_row(Text(heading, style=f"bold {colour}"))
+        for name, one in own:
+            table.add_row(*_module_cells(name, one, bar, colour, wide))
+    return table
+
+
+def _module_cells(name: str, one: ModuleScore, bar: int, colour: str, wide: bool) -> list[Text]:
+    drawn = interval_bar(one.interval, bar)
+    drawn.stylize(colour)
+    low, high = one.interval
+    cells = [Text(f"  {name}"), drawn, Text(f"{one.accuracy:.1%}", style="bold")]
+    cells.append(Text(f"{low:.1%} - {high:.1%}", style="dim"))
+    if wide:
+        cells += [Text(f"{one.n:,}"), Text(_commonest(one), style="dim")]
+    return cells
+
+
+def _commonest(one: ModuleScore) -> str:
+    """The commonest kind of mistake, other than `other`."""
+    named = {kind: count for kind, count in one.wrong.items() if kind != "other"}
+    kind = max(named, key=lambda kind: named[kind], default="")
+    total = sum(one.wrong.values())
+    return f"{kind} {named[kind] / total:.0%}" if kind and named[kind] >= 0.1 * total else ""
+
+
+def _summary(results: Results, width: int) -> Table:
+    table = Table(title=Text(results.name, style="bold"), title_justify="left", box=None)
+    table.header_style, table.pad_edge = "bold", False
+    table.add_column("average over modules", no_wrap=True)
+    headings = ["accuracy", "95% interval", ">95%", "surely", "questions", "loss"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, split in results.splits.items():
+        average, (low, high) = split.average
+        table.add_row(
+            f"{SPLIT_TITLES[name]} ({len(split.modules)})",
+            Text(f"{average:.2%}", style="bold"),
+            f"{low:.2%} - {high:.2%}" if width >= _WIDE else f"{low:.1%} - {high:.1%}",
+            str(split.above_95),
+            str(split.surely_above_95),
+            f"{split.n:,}",
+            f"{split.loss:.3f}",
+        )
+    return table
+
+
+def _notes(results: Results) -> list[str]:
+    wrong: dict[str, int] = {}
+    for split in results.splits.values():
+        for one in split.modules.values():
+            for kind, count in one.wrong.items():
+                wrong[kind] = wrong.get(kind, 0) + count
+    lines = []
+    if total := sum(wrong.values()):
+        kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
+        lines.append(f"Of {total:,} wrong answers looked at: {'; '.join(kinds)}.")
+    n_ties = len(results.near_ties)
+    lines.append(
+        f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers whose verdict hangs on less "
+        "than 0.001 in a score, decided in float64 and listed in the results."
+    )
+    if results.decoding is not None:
+        n_other = len(results.decoding["other_verdict"])
+        ties = results.decoding["near_ties_among_them"]
+        agrees = "all" if not n_other else f"all but {n_other} ({ties} of them near-ties)"
+        lines.append(
+            f"Greedy decoding of {results.decoding['n']:,} questions gives the same verdict "
+            f"on {agrees}."
+        )
+    return lines
+
+
+def render_comparison(results: Sequence[Results], console: Console) -> None:
+    """Modules side by side, pairs question by question, and at last Table 1."""
+    results = named_apart(results)
+    for split in (INTERPOLATE, EXTRAPOLATE):
+        if any(split in one.splits for one in results):
+            console.print(Rule(f"[bold]{SPLIT_TITLES[split]}[/]", align="left"))
+            console.print(_side_by_side(results, split, console.width))
+            console.print()
+    if len(results) > 1:
+        console.print(Text(LEGEND, style="dim"))
+    for other in results[1:]:
+        _render_pair(results[0], other, console)
+    console.print(Rule("[bold]Table 1[/]", align="left"))
+    console.print(_table_1(rows(results), console.width))
+    for line in footnotes(results):
+        console.print(Text(line, style="dim"))
+
+
+def _side_by_side(results: Sequence[Results], split: str, width: int) -> Table:
+    """A line for each module, a bar for each model."""
+    own = [one for one in results if split in one.splits]
+    names = [
+        name
+        for name in STORE_SPLITS[split]
+        if any(name in one.splits[split].modules for one in own)
+    ]
+    bar = min(30, (width - max(map(len, names)) - 1) // len(own) - 8)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("module", no_wrap=True)
+    for one in own:
+        if bar >= 4:
+            table.add_column(Text(one.name, overflow="ellipsis", no_wrap=True), width=bar)
+        table.add_column("" if bar >= 4 else Text(one.name), justify="right", no_wrap=True)
+    for name in names:
+        cells: list[Text | str] = []
+        for one in own:
+            score = one.splits[split].modules.get(name)
+            if bar >= 4:
+                cells.append(interval_bar(score.interval, bar) if score else "")
+            cells.append(f"{score.accuracy:.1%}" if score else "-")
+        table.add_row(name, *cells)
+    return table
+
+
+def _render_pair(first: Results, second: Results, console: Console) -> None:
+    title = f"[bold]{first.name}[/] minus [bold]{second.name}[/], on the same questions"
+    console.print(Rule(title, align="left"))
+    pairs = pair(first, second)
+    if not pairs:
+        console.print(Text("The two were not asked the same questions of any module."))
+    for one in pairs:
+        console.print(pair_line(one, first.name, second.name))
+        sure = [item for item in one.modules.items() if item[1].is_sure]
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2), show_header=False)
+        for name, module in sorted(sure, key=lambda item: -item[1].agreement.difference):
+            difference = module.agreement.difference
+            colour = "green" if difference > 0 else "red"
+            table.add_row(
+                name,
+                Text(f"{100 * difference:+.1f}", style=colour, justify="right"),
+                Text(f"p {_p(module.p_holm)}", style="dim"),
+            )
+        if sure:
+            console.print(table)
+    console.print()
+
+
+def pair_line(one: SplitPair, first: str, second: str) -> str:
+    """How two models differ on a split, in a sentence."""
+    low, high = one.interval
+    better = sum(m.is_sure and m.agreement.difference > 0 for m in one.modules.values())
+    worse = sum(m.is_sure and m.agreement.difference < 0 for m in one.modules.values())
+    left = f"; {len(one.left_out)} left out, whose questions differ" if one.left_out else ""
+    return (
+        f"{SPLIT_TITLES[one.split]}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
+        f"{100 * high:+.2f}), "
+        f"p {_p(one.p)}. Of {len(one.modules)} modules {first} is surely better on {better}, "
+        f"{second} on {worse}{left}."
+    )
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 1e-4 else f"= {value:.4f}" if value < 0.1 else f"= {value:.2f}"
+
+
+def _table_1(found: Sequence[Row], width: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("", overflow="fold")
+    for heading in ("Weights", "Steps", "Train", "Interpol.", ">95%", "Extrapol.", ">95%"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    source = None
+    for row in found:
+        if row.source != source:
+            source = row.source
+            table.add_row(Text(SOURCES[source], style="bold cyan"))
+        cells = [_terminal_cell(row.cells.get(name), width) for name in SPLIT_TITLES]
+        train, interpolation, extrapolation = cells
+        table.add_row(
+            f"  {row.name}", row.weights, steps_of(row), train[0], *interpolation, *extrapolation
+        )
+    return table
+
+
+def _terminal_cell(cell: Cell | None, width: int) -> tuple[Text, str]:
+    if cell is None:
+        return Text("-"), "-"
+    text = Text(f"{cell.accuracy:.2%}")
+    if cell.interval is not None:
+        low, high = cell.interval
+        text.append(f"\n±{(high - low) / 2:.2%}", style="dim")
+    return text, "-" if cell.above_95 is None else str(cell.above_95)
+
+
+def steps_of(row: Row) -> str:
+    """The training steps of a row, as the paper writes them."""
+    if row.steps is None:
+        return "-"
+    return f"{row.steps // 1000}k" if row.steps >= 10_000 else f"{row.steps:,}"
+
+
+def footnotes(results: Sequence[Results]) -> list[str]:
+    """What to know when reading Table 1."""
+    return [
+        "Averages over modules of exact match; ± is half of a 95% interval; >95% counts modules.",
+        f"The paper adds: {INTERPOLATION_AFTER_2M_STEPS:.2%} on interpolation after 2000k steps.",
+        *(f"Not comparable in full: {line}." for line in caveats(results)),
+    ]

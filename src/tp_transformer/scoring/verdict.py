@@ -1,0 +1,112 @@
+"""Right or wrong: the verdict on each answer, by one pass under teacher forcing.
+
+Greedy decoding gives the answer exactly if at each of its positions, given the right symbols before
+it, the right symbol has the highest score: up to the first mistake both see the same symbols. So
+one pass over the known answers tells what decoding symbol by symbol would, many times as fast.
+
+How far a row is from the other verdict is one number, its margin: the least, over its positions, of
+the right symbol's score minus the best other one's. A row is right if it is above 0. Rounding
+depends on which rows are computed together, so rows whose margin is near 0 are decided in float64,
+one verdict for any batch size and number of processes.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tp_transformer.data.batch import Batch, Packed
+from tp_transformer.data.vocabulary import Ids, Ragged
+from tp_transformer.errors import UserError
+from tp_transformer.model.family import AnyModel
+
+# Symbols of one pass. A CPU is quickest when a pass stays in its cache (tp-transformer-small, one
+# core: 300 questions/s with 4,096 symbols, 170 with 16,384); a GPU wants many at once.
+CPU_SYMBOLS, GPU_SYMBOLS = 4_096, 65_536
+# Scores of trained models, in float32 and in float64, differ by less than a tenth of the first
+# (docs/evaluation.md). What is a near-tie is judged by the margin in float64, so the list of them
+# does not depend on rounding either: whoever is below the second is below the first.
+SUSPECT = 2e-3  # a margin in float32 that float64 has to decide
+NEAR_TIE = 1e-3  # a margin in float64 that is reported
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Of each answer: whether it is right, by how much, and its negative log-likelihood."""
+
+    right: Bools
+    margin: Floats
+    loss: Floats
+
+
+def passes(source_lengths: Ids, target_lengths: Ids, limit: int) -> Iterator[Ids]:
+    """Rows in passes of about equal lengths, the longest first, of at most `limit` symbols each.
+
+    Sorting all rows, not those of a module or a part, leaves next to nothing to pad, and passes
+    that are full. The longest first: what does not fit into memory shows at once.
+    """
+    order = np.lexsort((target_lengths, source_lengths))[::-1]
+    ends = np.cumsum((source_lengths + target_lengths)[order])
+    cuts = [0]
+    while cuts[-1] < len(order):
+        before = ends[cuts[-1] - 1] if cuts[-1] else 0
+        end = int(np.searchsorted(ends, before + limit, side="right"))
+        cuts.append(max(end, cuts[-1] + 1))
+    for start, end in pairwise(cuts):
+        yield order[start:end]
+
+
+def judge(model: AnyModel, source: Ragged, target: Ragged) -> Verdicts:
+    """The verdicts on known answers, in the order of the rows."""
+    order = np.argsort(target.lengths, kind="stable")  # as `Packed` has them
+    source, target = source.take(order), target.take(order)
+    scores, wanted = _scores(model, source, target)
+    right, margin, loss = _by_position(scores, wanted)
+    starts = np.cumsum(target.lengths - 1) - (target.lengths - 1)
+    back = np.argsort(order, kind="stable")
+    found = Verdicts(
+        np.logical_and.reduceat(right, starts)[back],
+        np.minimum.reduceat(margin, starts)[back],
+        np.add.reduceat(loss, starts)[back],
+    )
+    if not np.isfinite(found.loss).all():
+        raise UserError("the model's scores are not finite: its weights are damaged or too large")
+    return found
+
+
+def in_double(model: AnyModel) -> AnyModel:
+    """A copy of a model that computes in float64; on the CPU, as Apple's GPUs have no float64."""
+    return copy.deepcopy(model).to("cpu", torch.float64)
+
+
+def _scores(model: AnyModel, source: Ragged, target: Ragged) -> tuple[Tensor, Tensor]:
+    """The scores at each position to predict, row after row, and the symbols that are right."""
+    device = next(model.parameters()).device
+    pad = model.vocabulary.pad
+    with torch.inference_mode():
+        if model.can_pack and device.type == "cpu":
+            packed = Packed.from_ragged(source, target, pad)
+            return model.scores_packed(packed)[0], packed.target_output[0]
+        batch = Batch.from_ragged(source, target, pad).to(device)
+        scores: Tensor = model(batch.source, batch.target_input)
+        return scores[batch.target_mask], batch.target_output[batch.target_mask]
+
+
+def _by_position(scores: Tensor, wanted: Tensor) -> tuple[Bools, Floats, Floats]:
+    """At each position: whether the right symbol is the best, its margin, its surprise."""
+    with torch.inference_mode():
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        right = wide.argmax(dim=-1) == wanted
+        own = wide.gather(1, wanted[:, None])
+        loss = wide.logsumexp(dim=-1) - own[:, 0]
+        best_other = wide.scatter(1, wanted[:, None], -torch.inf).amax(dim=-1)
+        margin = own[:, 0] - best_other
+    return right.cpu().numpy(), margin.cpu().double().numpy(), loss.cpu().double().numpy()

@@ -1,0 +1,358 @@
+"""Evaluation: the same counts however it is done, resumed where it stopped, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import tp_transformer as tpt
+from corpora import SAMPLE, make_store
+from runs import finish, start_ranks
+from tp_transformer.cli import main
+from tp_transformer.data.corpus import prepare
+from tp_transformer.data.store import open_store
+from tp_transformer.errors import FolderError, SettingsError, UserError
+from tp_transformer.scoring import evaluate as module
+from tp_transformer.scoring.evaluate import Work, evaluate, model_hash
+from tp_transformer.scoring.questions import Choice
+from tp_transformer.scoring.results import Results
+
+QUICK = Work(diagnose=0)
+
+
+def counted(results):
+    """All that must not depend on how an evaluation was done."""
+    values = json.loads(json.dumps(results.to_json()))
+    del values["made"], values["model"]["name"]
+    for split in values["splits"].values():
+        for score in (split, *split["modules"].values()):
+            score["loss"] = round(score["loss"], 4)
+    for tie in values["near_ties"]:
+        tie["margin"] = round(tie["margin"], 9)
+    return values
+
+
+@pytest.fixture(scope="session")
+def undisturbed(store, trained, tmp_path_factory):
+    out = tmp_path_factory.mktemp("results") / "results.json"
+    return evaluate(trained, store, out, Choice(train_count=200), Work(diagnose=10))
+
+
+def test_counts_are_those_of_decoding_every_question(store, trained, undisturbed):
+    model = tpt.load(trained)
+    for name in ("interpolate", "extrapolate"):
+        split = open_store(store)[name]
+        for segment in split.segments:
+            questions, answers = split.rows(segment.rows)
+            found = [a == b for a, b in zip(model.solve(questions), answers, strict=True)]
+            score = undisturbed.splits[name].modules[segment.module]
+            assert score.verdicts.tolist() == found
+            assert score.right == sum(found)
+    assert undisturbed.splits["train"].modules["numbers__place_value"].n == 200
+    assert 0 < undisturbed.splits["interpolate"].average[0] < 1
+
+
+@pytest.mark.parametrize("limit", [1, 150, 100_000])
+def test_the_size_of_passes_does_not_matter(store, trained, undisturbed, tmp_path, limit):
+    work = Work(diagnose=10, symbols_per_pass=limit)
+    found = evaluate(trained, store, tmp_path / "r.json", Choice(train_count=200), work)
+    assert counted(found) == counted(undisturbed)
+    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_padded_batches_come_to_the_same(store, trained, undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setattr(tpt.Transformer, "can_pack", False)
+    choice, work = Choice(train_count=200), Work(diagnose=10)
+    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
+    assert counted(found) == counted(undisturbed)
+
+
+def test_two_ranks_come_to_the_same(store, trained, undisturbed, tmp_path):
+    out, answers = tmp_path / "r.json", tmp_path / "answers.jsonl"
+    command = ["evaluate", "--model", str(trained), "--data", str(store), "--out", str(out)]
+    command += ["--train-count=200", "--symbols-per-pass=2000", "--decode=100"]
+    command += ["--predictions", str(answers)]
+    assert finish(*start_ranks(command, 2, tmp_path / "log")) == [0, 0]
+    found = Results.read(out)
+    values, expected = counted(found), counted(undisturbed)
+    assert values["decoding"]["n"] == 100
+    for one in (values, expected):
+        del one["decoding"]
+        for split in one["splits"].values():
+            for score in split["modules"].values():
+                del score["wrong"]  # here all were looked at
+    assert values == expected
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert len(lines) == sum(split.n for split in found.splits.values())
+    assert "tpt compare" in (tmp_path / "log-0").read_text()
+    assert "tpt compare" not in (tmp_path / "log-1").read_text()
+
+
+def test_the_order_of_questions_does_not_matter(store, trained, undisturbed, tmp_path, monkeypatch):
+    """All others of a pass may differ: here rows are put together at random."""
+    chance = np.random.default_rng(0)
+
+    def shuffled(source, target, limit):
+        yield from np.array_split(chance.permutation(len(source)), 30)
+
+    monkeypatch.setattr("tp_transformer.scoring.questions.passes", shuffled)
+    choice, work = Choice(train_count=200), Work(diagnose=10)
+    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
+    assert counted(found) == counted(undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SAMPLE.is_file(), reason="the sample of v1.0 is not there")
+def test_the_samples_test_splits_have_one_count(trained, tmp_path):
+    """All 69,000 questions, in passes of different sizes, by one and by two ranks."""
+    store = tmp_path / "store"
+    prepare(SAMPLE, store)
+    choice = Choice(splits=("interpolate", "extrapolate"))
+    found = []
+    for limit in (1500, 6000):
+        work = Work(diagnose=0, symbols_per_pass=limit)
+        found.append(evaluate(trained, store, tmp_path / f"{limit}.json", choice, work))
+    command = ["evaluate", "--model", str(trained), "--data", str(store)]
+    command += ["--out", str(tmp_path / "two.json"), "--diagnose=0", "--splits", *choice.splits]
+    processes = start_ranks(command, 2, tmp_path / "log")
+    assert finish(*processes, timeout=900) == [0, 0]
+    found.append(Results.read(tmp_path / "two.json"))
+    assert sum(split.n for split in found[0].splits.values()) == 69_000
+    assert counted(found[0]) == counted(found[1]) == counted(found[2])
+
+
+@pytest.fixture
+def undecided(trained, tmp_path):
+    """A model whose every verdict hangs on less than rounding: nearly equal scores."""
+    model = tpt.load(trained)
+    with torch.no_grad():
+        # The last normalisation feeds the scores: its gain makes them as small as we like.
+        norms = [one for one in model.decoder[-1].modules() if isinstance(one, torch.nn.LayerNorm)]
+        norms[-1].weight.mul_(1e-9)
+        norms[-1].bias.mul_(1e-9)
+    model.save(tmp_path / "undecided")
+    return tmp_path / "undecided"
+
+
+def test_near_ties_have_one_verdict_and_are_listed(store, undecided, tmp_path):
+    choice = Choice(splits=("interpolate",))
+    found = [
+        evaluate(undecided, store, tmp_path / f"{limit}.json", choice,
+                 Work(diagnose=0, symbols_per_pass=limit))
+        for limit in (200, 20_000)
+    ]  # fmt: skip
+    assert counted(found[0]) == counted(found[1])
+    split = found[0].splits["interpolate"]
+    assert len(found[0].near_ties) == split.n == sum(m.near_ties for m in split.modules.values())
+    for tie in found[0].near_ties[:50]:
+        assert tie["right"] == (tie["margin"] > 0)
+
+
+class Stopped(BaseException):
+    pass
+
+
+def test_a_stopped_evaluation_goes_on(store, trained, undisturbed, tmp_path, monkeypatch):
+    """On two thirds of the passes it is stopped; then only what is left is asked."""
+    judge, n_rows = module.judge, []
+
+    def stopping(model, source, target):
+        if len(n_rows) == 6:
+            raise Stopped
+        n_rows.append(len(source.lengths))
+        return judge(model, source, target)
+
+    monkeypatch.setattr(module, "judge", stopping)
+    out = tmp_path / "r.json"
+    choice, work = Choice(train_count=200), Work(diagnose=10, symbols_per_pass=4000)
+    with pytest.raises(Stopped):
+        evaluate(trained, store, out, choice, work)
+    first = sum(n_rows)
+    assert not out.exists()
+    asked = []
+
+    def counting(model, source, target):
+        if next(model.parameters()).dtype == torch.float32:
+            asked.append(len(source.lengths))
+        return judge(model, source, target)
+
+    monkeypatch.setattr(module, "judge", counting)
+    found = evaluate(trained, store, out, choice, work)
+    total = sum(split.n for split in found.splits.values())
+    assert first > 0
+    assert first + sum(asked) == total
+    assert counted(found) == counted(undisturbed)
+    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_what_another_model_found_is_not_taken_over(store, trained, tmp_path, monkeypatch):
+    other = tpt.build("tp-transformer-tiny")
+    other.save(tmp_path / "other")
+    out = tmp_path / "r.json"
+    judge, calls = module.judge, []
+
+    def stopping(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise Stopped
+        return judge(*arguments)
+
+    choice = Choice(splits=("interpolate",))
+    work = Work(diagnose=0, symbols_per_pass=3000)
+    monkeypatch.setattr(module, "judge", stopping)
+    with pytest.raises(Stopped):
+        evaluate(tmp_path / "other", store, out, choice, work)
+    (left,) = tmp_path.glob(".r.json.rank-*")
+    monkeypatch.setattr(module, "judge", judge)
+    found = evaluate(trained, store, out, choice, work)
+    expected = evaluate(trained, store, tmp_path / "s.json", choice, QUICK)
+    assert counted(found) == counted(expected)
+    assert not left.exists()
+
+
+def test_decoding_goes_on_where_it_stopped(store, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "DECODED_AT_ONCE", 20)
+    solve, asked = tpt.Transformer.solve, []
+
+    def stopping(self, questions, **options):
+        if len(asked) == 3:
+            raise Stopped
+        asked.append(len(questions))
+        return solve(self, questions, **options)
+
+    monkeypatch.setattr(tpt.Transformer, "solve", stopping)
+    out, choice = tmp_path / "r.json", Choice(splits=("extrapolate",))
+    with pytest.raises(Stopped):
+        evaluate(trained, store, out, choice, Work(diagnose=100))
+    # The process was killed while it wrote a line.
+    (answers,) = tmp_path.glob(".r.json.answers")
+    answers.write_text(answers.read_text()[:-4])
+    asked.append(0)
+    found = evaluate(trained, store, out, choice, Work(diagnose=100))
+    assert sum(asked) == 100 + 1
+    expected = evaluate(trained, store, tmp_path / "s.json", choice, Work(diagnose=100))
+    assert counted(found) == counted(expected)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["r.json", "s.json"]
+
+
+def test_predictions_are_what_the_model_says(store, trained, tmp_path):
+    file = tmp_path / "deep" / "answers.jsonl"
+    choice = Choice(splits=("interpolate", "extrapolate"))
+    found = evaluate(trained, store, tmp_path / "r.json", choice, Work(predictions=file))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    opened = open_store(store)
+    assert len(lines) == len(opened["interpolate"]) + len(opened["extrapolate"])
+    said = tpt.load(trained).solve([line["question"] for line in lines])
+    for line, text in zip(lines, said, strict=True):
+        question, answer = opened[line["split"]].rows([line["row"]])
+        assert (line["question"], line["answer"]) == (question[0], answer[0])
+        assert line["predicted"] == text
+        assert line["right"] == (text == answer[0])
+    for name, split in found.splits.items():
+        for module_name, score in split.modules.items():
+            own = [x for x in lines if (x["split"], x["module"]) == (name, module_name)]
+            assert [line["right"] for line in own] == score.verdicts.tolist()
+            assert sum(score.wrong.values()) == score.n - score.right
+
+
+def test_the_training_sample_is_drawn_from_the_module_alone(store, trained, tmp_path):
+    def sample(modules, seed=0):
+        choice = Choice(modules=modules, splits=("train",), train_count=50, seed=seed)
+        found = evaluate(trained, store, tmp_path / "r.json", choice, QUICK)
+        return found.splits["train"].modules["numbers__place_value"]
+
+    alone, among = sample(("numbers__*",)), sample(("*",))
+    assert alone.sha256 == among.sha256
+    assert (alone.verdicts == among.verdicts).all()
+    assert sample(("*",), seed=1).sha256 != alone.sha256
+
+
+def test_the_hash_is_that_of_the_model_and_not_of_its_files(trained, tmp_path):
+    model = tpt.load(trained)
+    model.save(tmp_path / "again")
+    assert model_hash(tpt.load(tmp_path / "again")) == model_hash(model)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] += 1e-3
+    assert model_hash(model) != model_hash(tpt.load(trained))
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"modules": ("nonsense",)}, "no module matches 'nonsense'"),
+        ({"modules": ("calculus__*",)}, "has no question"),
+        ({"train_count": 0, "splits": ("train",)}, "has no question"),
+        ({"splits": ("validation",)}, "no split 'validation'"),
+        ({"train_count": -1}, "train_count must be 0 or more"),
+    ],
+)
+def test_choices_that_cannot_be_are_refused(store, trained, tmp_path, choice, message):
+    with pytest.raises(UserError, match=message):
+        evaluate(trained, store, tmp_path / "r.json", Choice(**choice), QUICK)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_mistakes_are_refused(store, trained, tmp_path):
+    with pytest.raises(FolderError, match="no model"):
+        evaluate(tmp_path / "none", store, tmp_path / "r.json")
+    with pytest.raises(UserError, match="is a folder"):
+        evaluate(trained, store, tmp_path, work=QUICK)
+    with pytest.raises(SettingsError, match="decode must be 0 or more"):
+        Work(decode=-1)
+    short = tpt.build("tp-transformer-tiny", n_positions=12)
+    short.save(tmp_path / "short")
+    with pytest.raises(SettingsError, match="the model reads at most 10"):
+        evaluate(tmp_path / "short", store, tmp_path / "r.json", work=QUICK)
+
+
+def test_the_command_line_shows_what_was_found(store, trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = tmp_path / "new" / "r.json"
+    command = ["evaluate", "--model", str(trained), "--data", str(store), "--out", str(out)]
+    command += ["--train-count=0", "--diagnose=5", "--decode=50"]
+    main([*command, "--modules", "numbers__*", "arithmetic__*"])
+    shown = capsys.readouterr().out
+    found = Results.read(out)
+    assert found.decoding["n"] == 50
+    assert found.decoding["other_verdict"] == []
+    score = found.splits["extrapolate"].modules["arithmetic__add_or_sub_big"]
+    (line,) = (x for x in shown.splitlines() if "arithmetic__add_or_sub_big" in x)
+    assert f"{score.accuracy:.1%}" in line
+    assert f"{score.interval[0]:.1%} - {score.interval[1]:.1%}" in line
+    assert max(map(len, shown.splitlines()[:-1])) <= 80
+    assert found.model["n_parameters"] == tpt.load(trained).n_parameters
+    assert found.model["name"] == trained.name
+
+
+def test_a_mistake_of_the_user_is_one_line(store, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", "--data", str(store), "--out", str(tmp_path / "r.json")])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("tpt: no model")
+
+
+def test_the_same_questions_in_another_store_are_the_same(store, trained, tmp_path):
+    """A store with that module alone: its rows have other numbers, the questions do not."""
+    split = open_store(store)["interpolate"]
+    (segment,) = split.select("numbers__place_value")
+    rows = list(zip(*split.rows(segment.rows), strict=True))
+    key = ("interpolate", "numbers__place_value", None)
+    alone = make_store(tmp_path / "alone", {key: rows})
+    choice = Choice(splits=("interpolate",), modules=("numbers__place_value",))
+    found = [
+        evaluate(trained, data, tmp_path / "r.json", choice, QUICK).splits["interpolate"]
+        for data in (store, alone)
+    ]
+    assert found[0].to_json() == found[1].to_json()
+
+
+def test_an_answer_that_does_not_end_is_wrong_by_decoding_too(store, trained, tmp_path):
+    """Where the longest answer there is would be a beginning of what the model says."""
+    questions, _ = open_store(store)["interpolate"].rows(np.arange(200))
+    said = tpt.load(trained).solve(questions)
+    rows = [(q, text[0]) for q, text in zip(questions, said, strict=True) if len(text) > 1]
+    cut = make_store(tmp_path / "cut", {("interpolate", "numbers__gcd", None): rows})
+    found = evaluate(trained, cut, tmp_path / "r.json", work=Work(diagnose=0, decode=50))
+    assert found.splits["interpolate"].average[0] == 0
+    assert found.decoding["other_verdict"] == []
