@@ -104,6 +104,8 @@ def test_a_folder_that_holds_something_else_is_refused(store, tmp_path):
         train(config(), store, tmp_path / "mine" / "thesis.txt")
     with pytest.raises(UserError, match="is not a run yet"):
         train(None, store, tmp_path / "new")
+    with pytest.raises(UserError, match="there is no store"):
+        train(config(), tmp_path / "nowhere", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

@@ -82,8 +82,7 @@ class Outcome:
                 f"{self.best.exact_match:.1%} of the held-out questions right"
             )
         lines.append(f"last: {self.run / checkpoint.LAST}")
-        code = f"import tp_transformer as t; print(t.load('{self.run}').solve(['What is 3 + 4?']))"
-        return [*lines, f'next: python -c "{code}"']
+        return [*lines, f"next: tpt solve --model {self.run} 'What is 3 + 4?'"]
 
 
 def run_config(values: dict[str, Values]) -> RunConfig:
@@ -177,6 +176,7 @@ def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: 
         _refuse_other_folder(run)
         if config is None or data is None:
             raise UserError(f"{run} is not a run yet: to begin one, name its settings and its data")
+        open_store(data)  # refuses what is not one before there is a folder
     run.mkdir(parents=True, exist_ok=True)
     _lock(run, stack)
     checkpoint.clear_leftovers(run)
