@@ -52,10 +52,6 @@ class Ranks:
         """The largest of the ranks' tensors, element by element, in place."""
         return self._reduced(tensor, dist.ReduceOp.MAX)
 
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-        self.sum(torch.zeros(1, device=self.device)).item()
-
     def share(self, text: str, source: int = 0) -> str:
         """The text that one rank has; sent as bytes, since torch would pickle an object."""
         if self.n_ranks == 1:

@@ -131,7 +131,8 @@ class Model(Traced, Generic[Config, Memory, State]):
 
         On a CPU its padding is left out of the computation where nobody traces it.
         """
-        if isinstance(batch, Batch) and self._should_pack(batch):
+        packs = len(batch) > 0 and self.packs_on(batch.source.device) and not is_traced(self)
+        if isinstance(batch, Batch) and packs:
             batch = Packed.of(batch)
         if isinstance(batch, Batch):
             return token_loss(self(batch.source, batch.target_input), batch, label_smoothing)
@@ -139,9 +140,12 @@ class Model(Traced, Generic[Config, Memory, State]):
             raise TraceError("a packed batch cannot be traced: its positions have no rows; pad it")
         return token_loss(self.scores_packed(batch), batch, label_smoothing)
 
-    def _should_pack(self, batch: Batch) -> bool:
-        is_there = len(batch) > 0 and batch.source.device.type == "cpu"
-        return self.can_pack and is_there and not is_traced(self)
+    def packs_on(self, device: torch.device) -> bool:
+        """Whether batches are packed for this model on a device.
+
+        A GPU does better with few padded parts: packed attention takes many small products.
+        """
+        return self.can_pack and device.type == "cpu"
 
     def compile_layers(self) -> None:
         """Have torch compile what is worth it: a minute at the start, some percent from then on."""

@@ -92,7 +92,7 @@ def _scores(model: AnyModel, source: Ragged, target: Ragged) -> tuple[Tensor, Te
     device = next(model.parameters()).device
     pad = model.vocabulary.pad
     with torch.inference_mode():
-        if model.can_pack and device.type == "cpu":
+        if model.packs_on(device):
             packed = Packed.from_ragged(source, target, pad)
             return model.scores_packed(packed)[0], packed.target_output[0]
         batch = Batch.from_ragged(source, target, pad).to(device)

@@ -32,7 +32,7 @@ from tp_transformer.training.checkpoint import AnyModel, Best, State
 from tp_transformer.training.optim import Ema, OptimConfig, clip, learning_rate, make_optimizer
 from tp_transformer.training.passes import Share
 from tp_transformer.training.signals import NUMBERS, Signals
-from tp_transformer.training.validate import Score, packs, validate
+from tp_transformer.training.validate import Score, validate
 
 BAD_BATCH = "bad_batch.json"
 
@@ -267,7 +267,7 @@ class Loop:
     def _share(self, step: int) -> Share:
         rows = self.feed.tokens(step, self.ranks.rank, self.ranks.n_ranks)
         pad, limit = self.feed.vocabulary.pad, self.training.symbols_per_pass
-        return Share.of(*rows, pad, limit, packed=packs(self.model, self.ranks))
+        return Share.of(*rows, pad, limit, packed=self.model.packs_on(self.ranks.device))
 
     def _step(self, ahead: Ahead[Share]) -> int | None:
         """Take one step, unless its loss or gradient is not finite; return a signal, if one came.

@@ -39,17 +39,9 @@ def validate(model: AnyModel, feed: Feed, ranks: Ranks, symbols_per_pass: int) -
     return Score(total / n_tokens, n_right / n_rows, int(n_rows), modules)
 
 
-def packs(model: AnyModel, ranks: Ranks) -> bool:
-    """Whether a model is given packed batches.
-
-    A GPU does better with few padded parts: packed attention takes many small products.
-    """
-    return model.can_pack and ranks.device.type == "cpu"
-
-
 def _sums(model: AnyModel, rows: tuple[Ragged, Ragged], ranks: Ranks, limit: int) -> Tensor:
     """The loss, symbols, right answers and answers of some rows, summed."""
-    share = Share.of(*rows, model.vocabulary.pad, limit, packed=packs(model, ranks))
+    share = Share.of(*rows, model.vocabulary.pad, limit, packed=model.packs_on(ranks.device))
     sums = torch.zeros(4, dtype=ranks.wide, device=ranks.device)
     sums[1], sums[3] = share.n_tokens, share.n_rows
     for batches in share.passes:
