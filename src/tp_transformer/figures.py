@@ -4,6 +4,7 @@ Matplotlib is used without its global state, so a figure looks the same whatever
 the process, and the same data gives the same file.
 """
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,13 @@ STYLE: dict[Any, Any] = {
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
     """A figure of that size in inches with one pair of axes, in the style of all."""
+    with blank(width, height) as drawn:
+        yield drawn, drawn.add_subplot()
+
+
+@contextmanager
+def blank(width: float, height: float) -> Iterator["Figure"]:
+    """A figure of that size in inches, in the style of all, with nothing in it yet."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -46,8 +54,13 @@ def figure(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
             "figures need matplotlib: pip install 'tp-transformer[interpret]'"
         ) from error
     with mpl.rc_context(STYLE):
-        drawn = Figure(figsize=(width, height), layout="constrained")
-        yield drawn, drawn.add_subplot()
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def caption(drawn: "Figure", text: str) -> None:
+    """A small line under a figure, broken where it would be wider than the figure."""
+    per_line = int(drawn.get_figwidth() * 24)  # characters of 6 points in an inch
+    drawn.supxlabel("\n".join(textwrap.wrap(text, per_line)), fontsize=6, color="#505050")
 
 
 def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:

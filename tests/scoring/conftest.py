@@ -1,61 +1,11 @@
-import random
-
 import pytest
-import torch
-
-import tp_transformer as tpt
-from corpora import make_store
-from tp_transformer.data.batch import Batch
-from tp_transformer.data.store import open_store
-
-FIELDS = {"d_model": 32, "d_ff": 64, "n_heads": 4, "n_layers": 1}
-
-
-def sums(chance, largest, count):
-    """Additions with several symbols in the answer, which a small model half learns."""
-    pairs = [(chance.randrange(largest), chance.randrange(largest)) for _ in range(count)]
-    return [(f"What is {a} + {b}?", str(a + b)) for a, b in pairs]
-
-
-def digits(chance, count):
-    """Last digits, which it learns nearly all."""
-    numbers = [chance.randrange(10 ** chance.randrange(1, 6)) for _ in range(count)]
-    return [(f"Last digit of {number}?", str(number % 10)) for number in numbers]
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory):
-    chance = random.Random(0)
-    folder = tmp_path_factory.mktemp("scoring") / "store"
-    return make_store(
-        folder,
-        {
-            ("train", "arithmetic__add_or_sub", "easy"): sums(chance, 10, 600),
-            ("train", "arithmetic__add_or_sub", "hard"): sums(chance, 30, 1200),
-            ("train", "numbers__place_value", "easy"): digits(chance, 1200),
-            ("interpolate", "arithmetic__add_or_sub", None): sums(chance, 30, 700),
-            ("interpolate", "numbers__place_value", None): digits(chance, 500),
-            ("extrapolate", "arithmetic__add_or_sub_big", None): sums(chance, 120, 300),
-        },
-        rows_per_batch=256,
-    )
+def store(sums_store):
+    return sums_store
 
 
 @pytest.fixture(scope="session")
-def trained(store, tmp_path_factory):
-    """The folder of a model that answers some of the questions and not others."""
-    torch.manual_seed(0)
-    model = tpt.build("tp-transformer-tiny", **FIELDS)
-    split = open_store(store)["train"]
-    rng = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    for _ in range(400):
-        rows = torch.randint(len(split), (64,), generator=rng).numpy()
-        batch = Batch.from_ragged(*split.tokens(rows, model.vocabulary), model.vocabulary.pad)
-        optimizer.zero_grad()
-        model.loss(batch).mean.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    folder = tmp_path_factory.mktemp("scoring") / "model"
-    model.save(folder)
-    return folder
+def trained(half_trained):
+    return half_trained

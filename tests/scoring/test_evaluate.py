@@ -13,8 +13,9 @@ from tp_transformer.cli import main
 from tp_transformer.data.corpus import prepare
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError, SettingsError, UserError
+from tp_transformer.provenance import model_hash
 from tp_transformer.scoring import evaluate as module
-from tp_transformer.scoring.evaluate import Work, evaluate, model_hash
+from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
 

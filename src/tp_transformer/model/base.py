@@ -278,7 +278,7 @@ class Model(Traced, Generic[Config, Memory, State]):
             order = np.argsort(questions.lengths, kind="stable")
         device = next(self.parameters()).device
         found: dict[int, T] = {}
-        with _evaluating(self), torch.no_grad():
+        with evaluating(self), torch.no_grad():
             for start in range(0, len(order), at_once or len(order) or 1):
                 rows = order[start : start + (at_once or len(order))]
                 padded = questions.take(rows).padded(self.vocabulary.pad)
@@ -320,7 +320,7 @@ def _refuse_search(beam: int, n_best: int | None, length_penalty: float) -> None
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module) -> Iterator[None]:
     """Inside, the module is in evaluation mode; afterwards each part is as it was."""
     in_training = [part for part in module.modules() if part.training]
     module.eval()

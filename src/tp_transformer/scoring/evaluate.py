@@ -6,8 +6,6 @@ beside the result (`journal.py`): an evaluation that was stopped goes on, on any
 
 import hashlib
 import json
-import platform
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -17,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from tp_transformer import __version__, atomic
+from tp_transformer import atomic, provenance
 from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
@@ -39,7 +37,6 @@ from tp_transformer.scoring.verdict import (
     in_double,
     judge,
 )
-from tp_transformer.settings import to_values
 
 DIAGNOSED = 100  # wrong answers of each module that are looked at, if no more are asked for
 DECODED_AT_ONCE = 512  # by one rank, between two lines of the journal
@@ -107,10 +104,14 @@ def evaluate(
             return None
         diagnoses = evaluation.diagnose(numbers)
         results = Results(
-            model=_describe(model, folder, evaluation.sha256),
+            model=provenance.describe(model, folder, evaluation.sha256),
             data={"name": store.path.name, "sha256": {n: s.digest for n, s in store.items()}},
             choice=asdict(choice),
-            made=_circumstances(ranks),
+            made={
+                **provenance.circumstances(ranks.device),
+                "n_ranks": ranks.n_ranks,
+                "precision": "float32, near-ties in float64",
+            },
             splits=evaluation.scores(diagnoses),
             near_ties=evaluation.near_ties(),
             decoding=decoding,
@@ -131,7 +132,7 @@ class Evaluation:
         self.model, self.questions, self.ranks, self.show = model, questions, ranks, show
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers that float64 decided
-        self.sha256 = model_hash(model)
+        self.sha256 = provenance.model_hash(model)
         key = _hash(self.sha256, *(one.sha256 for one in questions))
         ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
         self._journal = Journal(out, ranks.rank, key, questions.n)
@@ -339,18 +340,6 @@ class Evaluation:
         return summed.cpu().numpy()  # type: ignore[return-value]
 
 
-def model_hash(model: AnyModel) -> str:
-    """What identifies a model, however it is stored: configuration, symbols and weights."""
-    digest = hashlib.sha256()
-    described = {"architecture": model.architecture, **to_values(model.config)}
-    digest.update(json.dumps([described, model.vocabulary.symbols], sort_keys=True).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        content = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {content.dtype} {tuple(content.shape)}".encode())
-        digest.update(content.view(torch.uint8).numpy().tobytes() if content.dim() else b"")
-    return digest.hexdigest()
-
-
 def _hash(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -366,48 +355,6 @@ def _refuse(model: AnyModel, questions: Questions, files: list[str | Path | None
     for file in files:
         if file is not None and Path(file).is_dir():
             raise UserError(f"{file} is a folder; name a file to write to")
-
-
-def _describe(model: AnyModel, folder: str | Path | None, sha256: str) -> Values:
-    path = Path("bundled" if folder is None else folder).absolute()
-    # A checkpoint lies two levels below its run, the best model one.
-    runs = [one for one in (path, *path.parents[:2]) if (one / "run.json").exists()]
-    return {
-        "name": (runs or [path])[0].name,
-        "sha256": sha256,
-        "architecture": model.architecture,
-        "config": to_values(model.config),
-        "n_parameters": model.n_parameters,
-        "step": _step(path),
-    }
-
-
-def _step(folder: Path) -> int | None:
-    """After how many training steps a run's model was saved, where that is written down."""
-    for state, name in (
-        (folder / "state.json", None),  # a checkpoint
-        (folder / "last" / "state.json", "best"),  # a run: its best model is the one that is loaded
-        (folder.parent / "last" / "state.json", "best"),  # the best model itself
-    ):
-        try:
-            values = json.loads(state.read_text("utf-8"))
-            return int(values["step"] if name is None else (values[name] or values)["step"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return None
-
-
-def _circumstances(ranks: Ranks) -> Values:
-    return {
-        "when": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "tp_transformer": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "device": ranks.device.type,
-        "n_ranks": ranks.n_ranks,
-        "precision": "float32, near-ties in float64",
-    }
 
 
 @contextmanager

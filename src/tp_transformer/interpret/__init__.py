@@ -1,0 +1,1 @@
+"""The analyses of the paper, on any checkpoint."""

@@ -1,0 +1,161 @@
+"""What passes named points of a model, question by question and without padding.
+
+The answers are given, not decoded: what the decoder's points see is what greedy decoding would have
+seen, wherever the answer is right.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tp_transformer.data.batch import Batch
+from tp_transformer.data.permutation import key_of, permute
+from tp_transformer.data.store import STORE_SPLITS, Store
+from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.model.base import evaluating
+from tp_transformer.model.family import AnyModel
+from tp_transformer.scoring.verdict import judge
+
+Floats = npt.NDArray[np.float32]
+
+START, END = "#", "%"  # how the paper's figures write the symbols around a question
+AT_ONCE = 32  # questions in a pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Questions and their right answers, and in words where they come from."""
+
+    questions: tuple[str, ...]
+    answers: tuple[str, ...]
+    origin: str
+
+    def __post_init__(self) -> None:
+        if len(self.questions) != len(self.answers):
+            raise ValueError(f"{len(self.questions)} questions but {len(self.answers)} answers")
+        if not self.questions:
+            raise SettingsError("an analysis needs at least one question")
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+
+def symbols(question: str) -> str:
+    """A character for each source position."""
+    return START + question + END
+
+
+def draw(
+    model: AnyModel,
+    store: Store,
+    *,
+    module: str = "arithmetic__mixed",
+    split: str = "interpolate",
+    count: int = 128,
+    seed: int = 0,
+    answered: bool = True,
+) -> Sample:
+    """Questions of a module at random; by default only such as the model answers correctly.
+
+    Where the model does not answer so many, the sample is smaller, and says so.
+    """
+    if count < 1:
+        raise SettingsError(f"a sample has at least 1 question, not {count}")
+    found = store[split].modules
+    if module not in found:
+        raise SettingsError(f"{store.path} has no {module} in its {split} split")
+    rows = found[module]
+    order = permute(
+        np.arange(len(rows)), len(rows), key_of(seed, STORE_SPLITS[split].index(module))
+    )
+    taken: list[int] = []
+    asked = 0
+    for start in range(0, len(order), max(count, AT_ONCE)):
+        drawn = rows.start + order[start : start + max(count, AT_ONCE)]
+        asked += len(drawn)
+        taken += (drawn[_right(model, store, split, drawn)] if answered else drawn).tolist()
+        if len(taken) >= count:
+            break
+    if not taken:
+        raise UserError(
+            f"the model answers none of the {asked:,} questions of {module}: train it for longer, "
+            "or choose another module"
+        )
+    questions, answers = store[split].rows(taken[:count])
+    which = f"{len(questions)} questions of {module} ({split}, seed {seed})"
+    few = f", all of {asked:,} that it" if answered and len(questions) < count else ", which it"
+    return Sample(
+        questions=tuple(questions),
+        answers=tuple(answers),
+        origin=which + (f"{few} answers correctly" if answered else ""),
+    )
+
+
+def _right(
+    model: AnyModel, store: Store, split: str, rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    source, target = store[split].tokens(rows, model.vocabulary)
+    with evaluating(model):
+        return judge(model, source, target).right
+
+
+class Recording:
+    """What passed named points, for each question of a sample: arrays without padding."""
+
+    def __init__(self, pieces: dict[str, list[Floats]]) -> None:
+        self._pieces = pieces
+
+    def __getitem__(self, name: str) -> list[Floats]:
+        """For each question (head, position, d_head), or (position, d_model) for states.
+
+        Attention weights are (head, query, key).
+        """
+        return self._pieces[name]
+
+    def flat(self, name: str) -> Floats:
+        """The vectors of all positions, question after question: (position, head, d_head).
+
+        States have no heads: (position, d_model).
+        """
+        pieces = self[name]
+        if pieces[0].ndim == 2:
+            return np.concatenate(pieces)
+        return np.concatenate([piece.transpose(1, 0, 2) for piece in pieces])
+
+
+def record(model: AnyModel, sample: Sample, names: Sequence[str]) -> Recording:
+    """Run the model over a sample and keep what passes the named points (no wildcards)."""
+    pieces: dict[str, list[Floats]] = {name: [] for name in names}
+    device = next(model.parameters()).device
+    with evaluating(model), torch.no_grad(), model.trace(*names) as trace:
+        for start in range(0, len(sample), AT_ONCE):
+            questions = sample.questions[start : start + AT_ONCE]
+            answers = sample.answers[start : start + AT_ONCE]
+            batch = Batch.from_text(questions, answers, model.vocabulary).to(device)
+            model(batch.source, batch.target_input)
+            for name in names:
+                pieces[name] += _unpadded(name, trace[name], questions, answers)
+    return Recording(pieces)
+
+
+def _unpadded(
+    name: str, tensor: Tensor, questions: Sequence[str], answers: Sequence[str]
+) -> list[Floats]:
+    """The rows of a padded tensor, each cut to its own positions."""
+    source = [len(question) + 2 for question in questions]
+    target = [len(answer) + 1 for answer in answers]  # what the decoder reads: without the end
+    attention, _, point = name.rpartition(".")
+    in_decoder = name.startswith("decoder")
+    keys = target if in_decoder and attention.endswith("self_attention") else source
+    queries = target if in_decoder else source
+    positions = keys if point in {"key", "value"} else queries
+    rows = tensor.float().cpu().numpy()
+    if point == "weights":
+        return [
+            row[:, :query, :key].copy() for row, query, key in zip(rows, queries, keys, strict=True)
+        ]
+    return [row[..., :length, :].copy() for row, length in zip(rows, positions, strict=True)]
