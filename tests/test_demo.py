@@ -1,32 +1,60 @@
-import re
+import io
+import json
 
+import pytest
 from rich.console import Console
 
-from tp_transformer.demo import demo, fit_a_layer, swap_distance
-from tp_transformer.model.binding import BINDINGS
+import tp_transformer as tpt
+from tp_transformer.demo import MODULES, Size, demo
+from tp_transformer.scoring.results import Results
+
+FILES = {
+    "questions",
+    "tp-transformer",
+    "tp-transformer.json",
+    "tp-transformer-answers.jsonl",
+    "transformer",
+    "transformer.json",
+    "transformer-answers.jsonl",
+}
 
 
-def test_the_demo_runs_and_says_what_it_computed():
-    console = Console(record=True, width=80, quiet=False, file=None)
-    with console.capture() as capture:
-        demo(console)
-    text = capture.get()
-    assert "49,178,112" in text
-    for binding in BINDINGS:
-        assert binding in text
-    assert "encoder.0.self_attention.role is (1, 4, 16, 16)" in text
-    moved = re.search(r"it moves encoder.1.output by (\d+)%", text)
-    assert moved
-    assert int(moved[1]) > 0
-    assert max(map(len, text.splitlines())) <= 80
+def shown(folder, size, width=80):
+    file = io.StringIO()
+    demo(folder, Console(file=file, width=width), size)
+    return file.getvalue()
 
 
-def test_only_without_roles_do_exchanged_fillers_collide():
-    assert swap_distance("none") < 1e-6
-    for binding in set(BINDINGS) - {"none"}:
-        assert swap_distance(binding) > 0.5
+def test_a_short_demo_and_once_more(tmp_path):
+    folder = tmp_path / "demo"
+    text = shown(folder, Size(count=30, test_count=8, seconds=3))
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == FILES
+    for name in FILES | MODULES.keys():
+        assert name in text
+    assert "✗" in text
+    said = [
+        line for line in text.splitlines() if not line.startswith(("$ tpt", "Go on with", "In "))
+    ]
+    assert max(map(len, said)) <= 80
+    lines = (folder / "transformer-answers.jsonl").read_text("utf-8").splitlines()
+    answers = [json.loads(line) for line in lines]
+    assert len(answers) == 5 * 8
+    solved = tpt.load(folder / "transformer").solve([line["question"] for line in answers])
+    assert solved == [line["predicted"] for line in answers]
+    before = (folder / "transformer" / "metrics.jsonl").read_bytes()
+    again = shown(folder, Size(count=30, test_count=8, seconds=3))
+    assert (folder / "transformer" / "metrics.jsonl").read_bytes() == before
+    assert again.splitlines()[-3:] == text.splitlines()[-3:]
 
 
-def test_a_layer_learns():
-    before, after = fit_a_layer()
-    assert after < 0.7 * before
+@pytest.mark.slow
+def test_the_demo_learns_a_module(tmp_path):
+    shown(tmp_path / "demo", Size())
+    accuracies = [
+        score.accuracy
+        for name in ("tp-transformer", "transformer")
+        for score in Results.read(tmp_path / "demo" / f"{name}.json")
+        .splits["interpolate"]
+        .modules.values()
+    ]
+    assert max(accuracies) > 0.8

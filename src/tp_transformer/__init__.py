@@ -45,6 +45,7 @@ it in this list:
     model/transformer.py    the Transformer and the TP-Transformer
     model/recurrent.py      the LSTM baseline of Saxton et al.
     model/family.py         build a preset, load a folder
+    model/listing.py        every preset, beside what the paper prints of it
     provenance.py           which model, when, with what: lines for every file of numbers
     solving.py              questions from wherever they come, answers as they come
     scoring/statistics.py   intervals, paired tests
@@ -68,6 +69,7 @@ it in this list:
     training/signals.py     SIGTERM and Ctrl-C, remembered until the loop looks
     training/loop.py        the loop: from a batch to a step
     training/run.py         the settings of a run, and the folder that explains it
+    training/watch.py       several runs at a time, watched through their records
     interpret/record.py     what passes named points, question by question, without padding
     interpret/outcome.py    what an analysis leaves behind: numbers as JSON, captions
     interop/pickles.py      other people's pickles, read without running what they bring along

@@ -113,7 +113,7 @@ def _add_verbs(parser: ArgumentParser, verbs: "dict[str, Verb]") -> None:
 def _models(options: Namespace) -> None:
     from rich.console import Console
 
-    from tp_transformer.demo import models_table
+    from tp_transformer.model.listing import models_table
 
     Console().print(models_table())
 
@@ -134,7 +134,7 @@ def _import_authors(options: Namespace) -> None:
 def _demo(options: Namespace) -> None:
     from tp_transformer.demo import demo
 
-    demo()
+    demo(options.out)
 
 
 def _generate(options: Namespace) -> None:
@@ -424,7 +424,11 @@ DATA_VERBS = {
 }
 
 VERBS = {
-    "demo": Verb("show what the project does; needs no data and no network", _demo),
+    "demo": Verb(
+        "train two small models in a few minutes and compare them; needs no data and no network",
+        _demo,
+        {"--out": {"type": Path, "default": Path("demo"), "help": "a folder for all of it"}},
+    ),
     "models": Verb("list every preset with its parameter count and the paper's", _models),
     "solve": Verb(
         "answer questions: those given, those in a file, or standard input line by line",

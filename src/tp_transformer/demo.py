@@ -1,94 +1,181 @@
-"""The front door: what there is to see, computed while you watch."""
+"""The front door: two small models learn side by side and are compared on what they never saw.
 
-import torch
+Everything goes through the same functions and commands as any other training and scoring, and stays
+on disk to look at. A demo that was stopped goes on when it is asked for again.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 from rich.console import Console
+from rich.rule import Rule
 from rich.table import Table
-from torch import Tensor, nn
+from rich.text import Text
 
-from tp_transformer.model.attention import TPMultiheadAttention
-from tp_transformer.model.binding import BINDINGS, make_binding
-from tp_transformer.model.family import build, count_parameters, model_config
-from tp_transformer.model.recurrent import LSTMConfig
-from tp_transformer.published import TABLE_1
-from tp_transformer.settings import preset_names, read
+from tp_transformer.data.parallel import workers
+from tp_transformer.data.partial import Order
+from tp_transformer.data.produce import produce
+from tp_transformer.data.store import Store
+from tp_transformer.progress import progress
+from tp_transformer.scoring.evaluate import Work, evaluate
+from tp_transformer.scoring.questions import Choice
+from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.table import render_comparison
+from tp_transformer.training.watch import Run, train_side_by_side
+
+MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
+# The first is learned in a minute, of the second a part, of the third next to nothing: something to
+# see. The numbers are shares of a batch.
+MODULES = {"numbers__place_value": 7, "comparison__pair": 2, "arithmetic__add_or_sub": 1}
+QUESTIONS = "questions"
+SHOWN = 2  # answers of each module, right and wrong
 
 
-def demo(console: Console | None = None) -> None:
-    """Show the models, what binding does, a trace, and TP-attention inside torch's own layer."""
-    console = console or Console()
-    torch.manual_seed(0)
-    console.rule("The models, beside Table 1 of the paper")
-    console.print(models_table())
-    console.rule("Does a/b look different from b/a?")
-    console.print(
-        "Fillers a and b are bound to the roles of numerator and denominator and added;\n"
-        "then again with a and b exchanged. Relative distance of the two sums:"
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much there is to see; tests take less.
+
+    Attributes:
+        count: training questions of each module and difficulty
+        test_count: questions of each module in each test split
+        seconds: for which both models train
+    """
+
+    count: int = 6000
+    test_count: int = 500
+    seconds: int = 100
+
+
+def demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
+    """Generate questions, train two models on them, score both, and show what came of it."""
+    folder, size = Path(folder), size or Size()
+    console = console or Console(highlight=False)
+    _heading(console, "1. Questions")
+    _show_questions(_questions(folder, size), console)
+    _heading(console, "2. Two models learn from them, side by side")
+    runs = [_run(name, folder, size) for name in MODELS]
+    console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
+    train_side_by_side(runs, console)
+    _heading(console, "3. Both answer questions that they have never seen")
+    render_comparison([_score(folder, run) for run in runs], console)
+    _heading(console, "4. Some of their answers")
+    console.print(_answers_table(folder, runs))
+    _heading(console, "5. All of it is on disk")
+    _show_files(folder, console)
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
+
+
+def _questions(folder: Path, size: Size) -> Store:
+    order = Order(
+        modules=tuple(MODULES),
+        splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
+        count=size.count,
+        test_count=size.test_count,
+        seed=0,
     )
-    for name in BINDINGS:
-        console.print(f"  {name:12} {swap_distance(name):.3f}")
-    console.rule("A look inside")
-    _show_trace(console)
-    console.rule("TP-attention inside torch.nn.TransformerEncoderLayer")
-    before, after = fit_a_layer()
-    console.print(f"mean squared error on a toy task: {before:.3f}, after 50 steps {after:.3f}")
+    with progress("generating") as update:
+        return produce(order, folder / QUESTIONS, workers(None), progress=update)
 
 
-def models_table() -> Table:
-    """Every preset: those of Table 1 in its order, then the smaller sizes."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("preset")
-    table.add_column("binding")
-    for heading in ("parameters", "paper", "size", "d_ff", "heads", "layers"):
-        table.add_column(heading, justify="right")
-    others = [name for name in preset_names() if name not in TABLE_1]
-    for name in [*TABLE_1, *others]:
-        config = model_config(read(name)["model"])
-        if isinstance(config, LSTMConfig):
-            shape = ["-", str(config.d_hidden), "-", "-", "1"]
-        else:
-            c = config
-            layers = f"{c.n_layers}+{c.n_layers}"
-            shape = [c.binding, str(c.d_model), str(c.d_ff), str(c.n_heads), layers]
-        paper = TABLE_1[name].weights if name in TABLE_1 else "-"
-        table.add_row(name, shape[0], f"{count_parameters(name):,}", paper, *shape[1:])
+def _show_questions(store: Store, console: Console) -> None:
+    n_tests = len(store["interpolate"]) + len(store["extrapolate"])
+    console.print(
+        f"{len(store['train']):,} to learn from and {n_tests:,} to be tested on, by DeepMind's "
+        "generator, such as:"
+    )
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    for module in MODULES:
+        example = next(store["interpolate"].examples(module))
+        table.add_row(
+            Text(module, style="dim"), Text(example.question), Text(example.answer, style="bold")
+        )
+    console.print(table)
+
+
+def _run(name: str, folder: Path, size: Size) -> Run:
+    arguments = (
+        f"--config={MODELS[name]}",
+        f"--data={folder / QUESTIONS}",
+        f"--budget={size.seconds}s",
+        "--training.steps=1000000",  # the time ends it
+        "--training.log_every=10",
+        "--validation.every=250",
+        "--validation.count=256",
+        "--data.batch_size=32",
+        f"--data.weights={json.dumps(MODULES)}",
+        "--optim.learning_rate=3e-3",
+        "--optim.warmup=50",
+        "--model.n_heads=8",
+    )
+    return Run(name, folder / name, arguments)
+
+
+def _score(folder: Path, run: Run) -> Results:
+    results = evaluate(
+        run.folder,
+        folder / QUESTIONS,
+        folder / f"{run.name}.json",
+        Choice(splits=("interpolate", "extrapolate")),
+        Work(predictions=_predictions(folder, run)),
+        show=progress,
+    )
+    assert results is not None, "only other ranks have none"  # noqa: S101
+    return results
+
+
+def _predictions(folder: Path, run: Run) -> Path:
+    return folder / f"{run.name}-answers.jsonl"
+
+
+def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
+    """For each module some questions that the first model answers, and some that it does not."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("question", overflow="fold")
+    table.add_column("answer", overflow="fold")
+    for run in runs:
+        table.add_column(run.name, overflow="fold")
+    read = [_read(_predictions(folder, run)) for run in runs]
+    wanted = {(module, right): SHOWN for module in MODULES for right in (True, False)}
+    for answers in zip(*read, strict=True):
+        key = answers[0]["module"], answers[0]["right"]
+        if answers[0]["split"] == "interpolate" and wanted.get(key, 0):
+            wanted[key] -= 1
+            table.add_row(
+                Text(answers[0]["question"]), Text(answers[0]["answer"]), *map(_predicted, answers)
+            )
     return table
 
 
-def swap_distance(name: str, d_head: int = 64) -> float:
-    """How far a*r1 + b*r2 is from a*r2 + b*r1 under a binding, relative to its length."""
-    binding = make_binding(name, 1, d_head, rank=d_head if name == "low-rank" else None)
-    a, b, r1, r2 = torch.randn(4, 1, 1, d_head)
-    with torch.no_grad():
-        structure = binding(a, r1) + binding(b, r2)
-        exchanged = binding(a, r2) + binding(b, r1)
-    return ((structure - exchanged).norm() / structure.norm()).item()
+def _read(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
 
 
-def fit_a_layer() -> tuple[float, float]:
-    """Train torch's encoder layer with our attention: each position times the mean of all."""
-    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
-    layer.self_attn = TPMultiheadAttention(16, 4, batch_first=True)  # type: ignore[assignment]
-    optimizer = torch.optim.Adam(layer.parameters(), lr=3e-3)
-    inputs = torch.randn(64, 9, 16)
-    wanted = inputs.mean(dim=1, keepdim=True) * inputs
-    losses = []
-    for _ in range(51):
-        error: Tensor = (layer(inputs) - wanted).square().mean()
-        losses.append(error.item())
-        optimizer.zero_grad()
-        error.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return losses[0], losses[-1]
+def _predicted(line: dict[str, Any]) -> Text:
+    mark, colour = ("✓", "green") if line["right"] else ("✗", "red")
+    return Text(f"{mark} {line['predicted']}", style=colour)
 
 
-def _show_trace(console: Console) -> None:
-    model = build("tp-transformer-tiny")
-    question, role, output = "What is 3 + 4?", "encoder.0.self_attention.role", "encoder.1.output"
-    with model.trace(role, output) as trace:
-        answer = model.solve([question])[0]
-    console.print(f"The tiny size, untrained, answers {question!r} with {answer!r}.")
-    console.print(f"{role} is {tuple(trace[role].shape)}: (batch, head, position, d_head).")
-    with model.trace(output, edit={role: torch.zeros_like}) as edited:
-        model.solve([question])
-    change = (edited[output] - trace[output]).norm() / trace[output].norm()
-    console.print(f"Set to zero, it moves {output} by {change:.0%} of its length.")
+def _show_files(folder: Path, console: Console) -> None:
+    console.print(Text(f"In {folder}:"), soft_wrap=True)
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    rows = {
+        QUESTIONS: "the questions: tpt data show",
+        **dict.fromkeys(MODELS, "a run: its model, its settings, its curves"),
+        **{f"{name}.json": "its scores: tpt compare" for name in MODELS},
+        **{f"{name}-answers.jsonl": "each of its answers" for name in MODELS},
+    }
+    for name, what in rows.items():
+        table.add_row(Text(name), Text(what, style="dim"))
+    console.print(table)
+    question = "What is the hundreds digit of 31415?"
+    asked = shlex.join(["tpt", "solve", question, "--model", str(folder / next(iter(MODELS)))])
+    console.print(Text.assemble(("Go on with:  ", "dim"), asked), soft_wrap=True)

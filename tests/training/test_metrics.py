@@ -187,9 +187,9 @@ def test_quiet_shows_nothing(tmp_path, capsys):
 
 def panel(*records, width=80):
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-    shown = display.Panel("tp-transformer-tiny in a folder with a rather long name", console)
+    shown = display.View("tp-transformer-tiny in a folder with a rather long name")
     for record in records:
-        shown.show(record)
+        shown.take([record])
     console.print(shown.render())
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -225,8 +225,8 @@ def test_the_panel_fits_eighty_columns():
 def test_the_panel_counts_the_time_left_down_between_records(monkeypatch):
     now = 100.0
     monkeypatch.setattr(display.time, "monotonic", lambda: now)
-    shown = display.Panel("", Console(file=io.StringIO(), width=80))
-    shown.show(train_record(50))
+    shown = display.View("")
+    shown.take([train_record(50)])
     assert shown._time(train_record(50)) == "8:20 left"
     now = 130.0
     assert shown._time(train_record(50)) == "7:50 left"
@@ -237,12 +237,13 @@ def test_the_panel_counts_the_time_left_down_between_records(monkeypatch):
 
 def test_a_resumed_panel_knows_the_best_and_the_curve_but_not_the_old_speed():
     console = Console(width=80, file=io.StringIO())
-    shown = display.Panel("", console)
-    shown.recall([train_record(20), validation_record(20, 0.4, True), train_record(40, loss=9.0)])
+    shown = display.View("")
+    shown.take([train_record(20), validation_record(20, 0.4, True), train_record(40, loss=9.0)])
+    shown.leave_off()
     console.print(shown.render())
     assert "best 40.0% (step 20)" in console.file.getvalue()
     assert "left" not in console.file.getvalue()
-    shown.show(train_record(60))
+    shown.take([train_record(60)])
     console.print(shown.render())
     assert re.search(r"loss +0\.0333 +▁█▁", console.file.getvalue())
 

@@ -129,15 +129,9 @@ class Panel(Display):
     """A few lines at the bottom of a terminal, renewed as the run goes on."""
 
     def __init__(self, title: str, console: Console) -> None:
-        self._title = title
         self._console = console
-        self._train: Record | None = None
-        self._shown_at = 0.0
-        self._validation: Record | None = None
-        self._best: Record | None = None
-        self._losses: list[float] = []
-        self._curve = ""
-        self._live = Live(get_renderable=self.render, console=console, refresh_per_second=2)
+        self._view = View(title)
+        self._live = Live(get_renderable=self._view.render, console=console, refresh_per_second=2)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -148,20 +142,40 @@ class Panel(Display):
 
     def recall(self, records: Sequence[Record]) -> None:
         """Take in the curve and the validations from before the run was resumed."""
-        for record in records:
-            self._take(record)
-        self._curve = curve(self._losses)
-        self._train = None  # its speed and its time left are of another day
+        self._view.take(records)
+        self._view.leave_off()
 
     def show(self, record: Record) -> None:
         """Take in a record and show it."""
-        self._take(record)
-        self._curve = curve(self._losses)  # not at each renewal: a long run has many losses
+        self._view.take([record])
         self._live.refresh()
 
     def say(self, text: str) -> None:
         """Print a line above the panel."""
         self._console.print(text, markup=False, highlight=False)
+
+
+class View:
+    """A run in a few lines, as far as its records tell."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._train: Record | None = None
+        self._shown_at = 0.0
+        self._validation: Record | None = None
+        self._best: Record | None = None
+        self._losses: list[float] = []
+        self._curve = ""
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Take in records."""
+        for record in records:
+            self._take(record)
+        self._curve = curve(self._losses)  # not at each renewal: a long run has many losses
+
+    def leave_off(self) -> None:
+        """Forget the speed and the time left, which were those of another day."""
+        self._train = None
 
     def _take(self, record: Record) -> None:
         if record["kind"] == "validation":

@@ -1,0 +1,64 @@
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+import runs
+from tp_transformer import UserError
+from tp_transformer.training import watch
+from tp_transformer.training.watch import Run, train_side_by_side
+
+
+@pytest.fixture
+def data(tmp_path):
+    runs.make_store(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def two(folder, data, *more):
+    settings = [f"--{name}={value}" for name, value in runs.SETTINGS.items()]
+    return [
+        Run(name, folder / name, (f"--config={name}-tiny", f"--data={data}", *settings, *more))
+        for name in ("tp-transformer", "transformer")
+    ]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_two_runs_side_by_side(tmp_path, data, monkeypatch, is_terminal):
+    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_LINES", 0.0)
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=is_terminal)
+    train_side_by_side(two(tmp_path, data), console)
+    for name in ("tp-transformer", "transformer"):
+        assert (tmp_path / name / "last" / "model.safetensors").exists()
+        assert name in file.getvalue()
+    assert re.search("step (28|30)", file.getvalue())
+
+
+def test_one_that_fails_stops_the_other_and_says_why(tmp_path, data, monkeypatch):
+    begun = []
+    begin = watch.subprocess.Popen
+    monkeypatch.setattr(
+        watch.subprocess, "Popen", lambda *a, **k: begun.append(begin(*a, **k)) or begun[-1]
+    )
+    good, _ = two(tmp_path, data, "--training.steps=100000")
+    _, bad = two(tmp_path, data, "--model.n_heads=3")
+    with pytest.raises(UserError, match=r"training transformer failed: tpt: .*n_heads"):
+        train_side_by_side([good, bad], Console(file=io.StringIO()))
+    assert len(begun) == 2
+    assert all(process.poll() is not None for process in begun)
+
+
+def test_records_are_read_line_by_line(tmp_path):
+    run = Run("a", tmp_path, ())
+    started = watch._Started(run, None, None)
+    assert started.new_records() == []
+    records = tmp_path / "metrics.jsonl"
+    records.write_text('{"step": 1}\n{"st')
+    assert started.new_records() == [{"step": 1}]
+    assert started.new_records() == []
+    records.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
+    assert started.new_records() == [{"step": 2}, {"step": 3}]
+    records.write_text('{"step": 1}\n')  # a run that goes on has forgotten the rest
+    assert started.new_records() == [{"step": 1}]
