@@ -31,9 +31,9 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration
 
 import tp_transformer as tpt
+from tp_transformer.allocator import keep_freed_memory
 from tp_transformer.data.store import open_store
 from tp_transformer.model.base import ROWS_AT_ONCE
-from tp_transformer.training.allocator import keep_freed_memory
 
 try:
     import ctranslate2
@@ -322,7 +322,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if options.precisions is None:
-        options.precisions = ["float32", "bfloat16"] if measured.has_bfloat16() else ["float32"]
+        options.precisions = measured.precisions()
     keep_freed_memory()
     result = measure(options)
     name = "decode" if options.beam == 1 else f"decode-beam-{options.beam}"

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from tp_transformer.distributed import has_bfloat16
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -17,7 +19,7 @@ def machine(device: str = "cpu") -> dict[str, str]:
     return {
         "processor": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "cores": str(os.cpu_count()),
-        "bfloat16 in hardware": "yes" if device == "cuda" or has_bfloat16() else "no",
+        "bfloat16 in hardware": "yes" if has_bfloat16(torch.device(device)) else "no",
         "python": platform.python_version(),
         "torch": version("torch"),
     }
@@ -28,10 +30,10 @@ def described(found: dict[str, str]) -> str:
     return "; ".join(f"{name} {value}" for name, value in found.items())
 
 
-def has_bfloat16() -> bool:
-    """Whether the processor multiplies in bfloat16; others take ten times as long as in float32."""
-    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return asked is not None and bool(asked())
+def precisions() -> list[str]:
+    """Those that the processor has circuits for."""
+    is_there = has_bfloat16(torch.device("cpu"))
+    return ["float32", "bfloat16"] if is_there else ["float32"]
 
 
 def processor() -> str:

@@ -2,17 +2,18 @@
 
     python benchmarks/train.py STORE [--sizes tp-transformer-small:256 tp-transformer:128]
                                [--precisions float32 bfloat16] [--bindings none hadamard]
-                               [--batches 5]
+                               [--batches 5] [--name train]
 
 For each preset (with its batch size), precision (bfloat16 only where the processor has it, unless
-asked for) and binding: samples and symbols (padding not
-counted) per second, and the share of the machine's peak in matrix products, which is measured in
-the same run. All take one step on the same random batch over all modules, in turn, then all on the
-next one, so that a busy moment hits them alike; what is compared is the median of the ratios. A
-step is all that training does: divide the batch, forward, backward, clip, Adam.
+asked for) and binding: samples and symbols (padding not counted) per second, and the share of the
+machine's peak in matrix products, which is measured in the same run. All take one step on the same
+random batch over all modules, in turn, then all on the next one, so that a busy moment hits them
+alike; what is compared is the median of the ratios. A step is all that training does: divide the
+batch, forward, backward, clip, Adam.
 
 The peer is `torch.nn.Transformer` of the same size in float32 on the padded batch: what one would
-write without this project. Writes a dated JSON and Markdown file.
+write without this project; beside the LSTM, which has no bindings, it has the size of
+transformer-saxton. Writes a dated JSON and Markdown file.
 """
 
 import argparse
@@ -31,15 +32,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import tp_transformer as tpt
+from tp_transformer.allocator import keep_freed_memory
 from tp_transformer.data.feed import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.model.layers import sinusoids
-from tp_transformer.training.allocator import keep_freed_memory
 from tp_transformer.training.optim import OptimConfig, clip, make_optimizer
 from tp_transformer.training.passes import Share
 
 Rows = tuple[Ragged, Ragged]
+LSTM = "lstm"  # in place of a binding
 LIMIT = 16_384  # symbols per pass, as TrainingConfig has it
 
 
@@ -68,7 +70,12 @@ class Peer(nn.Module):
 
     def loss(self, source: Tensor, target: Tensor, pad: int) -> Tensor:
         """The mean loss of the targets' symbols."""
-        inputs, outputs = target[:, :-1], target[:, 1:]
+        logits = self.scores(source, target, pad)
+        return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=pad)
+
+    def scores(self, source: Tensor, target: Tensor, pad: int) -> Tensor:
+        """The scores after each position of the targets but the last."""
+        inputs = target[:, :-1]
         causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
         padding = torch.zeros(source.shape).masked_fill(source == pad, -math.inf)
         hidden = self.transformer(
@@ -79,8 +86,7 @@ class Peer(nn.Module):
             memory_key_padding_mask=padding,
             tgt_is_causal=True,
         )
-        logits = hidden @ self.symbols.weight.T
-        return F.cross_entropy(logits.flatten(0, 1), outputs.flatten(), ignore_index=pad)
+        return hidden @ self.symbols.weight.T
 
     def _embed(self, ids: Tensor) -> Tensor:
         scale = math.sqrt(self.symbols.embedding_dim)
@@ -89,6 +95,7 @@ class Peer(nn.Module):
 
 def peer(preset: str) -> Contestant:
     """Torch's Transformer with the sizes of a preset."""
+    preset = "transformer-saxton" if preset == "lstm-saxton" else preset
     plain = tpt.build(preset, binding="none", embedding_binding=False)
     config, pad = plain.config, plain.vocabulary.pad
     model = Peer(config.d_model, config.d_ff, config.n_heads, config.n_layers, config.n_vocab)
@@ -107,11 +114,22 @@ def peer(preset: str) -> Contestant:
     )
 
 
+def contestants(preset: str, options: argparse.Namespace) -> list[Contestant]:
+    """All that are asked for of one size: the peer first."""
+    config = tpt.build(preset).config
+    bindings = options.bindings if isinstance(config, tpt.TransformerConfig) else [LSTM]
+    return [peer(preset)] + [
+        ours(preset, precision, binding) for precision in options.precisions for binding in bindings
+    ]
+
+
 def ours(preset: str, precision: str, binding: str) -> Contestant:
     """A model of this project, stepping as the training loop does."""
-    config = tpt.build(preset).config
-    fields = {"binding": binding, "embedding_binding": binding != "none"}
+    fields: dict[str, Any] = {}
+    if binding != LSTM:
+        fields = {"binding": binding, "embedding_binding": binding != "none"}
     if binding == "low-rank":
+        config = tpt.build(preset).config
         fields["rank"] = config.d_model // config.n_heads
     model = tpt.build(preset, **fields)
     optim = OptimConfig()
@@ -131,10 +149,14 @@ def ours(preset: str, precision: str, binding: str) -> Contestant:
     return Contestant(binding, precision, model, step, lambda rows: operations(model, rows))
 
 
-def operations(model: tpt.Transformer, rows: Rows) -> float:
+def operations(model: tpt.Transformer | tpt.LSTM, rows: Rows) -> float:
     """The multiplications and additions of a step's matrix products, attention's included."""
     config = model.config
     n_source, n_target = rows[0].lengths, rows[1].lengths - 1
+    if isinstance(model, tpt.LSTM):  # one cell, whose input is one of the columns of a matrix
+        n = len(n_source) * config.n_thinking + n_source.sum() + n_target.sum()
+        out = config.n_vocab * config.d_hidden * n_target.sum()
+        return float(6 * (4 * config.d_hidden**2 * n + out))
     sizes = {name: p.numel() for name, p in model.named_parameters() if p.dim() > 1}
     of_memory = sum(size for name, size in sizes.items() if "memory_proj" in name)
     encoder = sum(size for name, size in sizes.items() if name.startswith("encoder."))
@@ -173,13 +195,13 @@ def race(store: Path, batch_size: int, contestants: list[Contestant], n: int) ->
 
 
 def reached(
-    contestant: Contestant, base: Contestant, batches: list[Rows], peaks: dict[str, float]
+    contestant: Contestant, racing: list[Contestant], batches: list[Rows], peaks: dict[str, float]
 ) -> dict[str, Any]:
-    """What a contestant reached, and how many times the peer that is."""
+    """What a contestant reached, how many times the peer that is, and what its binding costs."""
     total = sum(contestant.seconds)
     n_rows = sum(len(source.lengths) for source, _ in batches)
     n_symbols = sum(int(s.lengths.sum() + t.lengths.sum()) for s, t in batches) - n_rows
-    ratios = [b / own for b, own in zip(base.seconds, contestant.seconds, strict=True)]
+    plain = [one for one in racing if one.name == "none" and one.precision == contestant.precision]
     return {
         "name": contestant.name,
         "precision": contestant.precision,
@@ -189,8 +211,16 @@ def reached(
         "share_of_peak": sum(map(contestant.operations, batches))
         / total
         / peaks[contestant.precision],
-        "times_peer": statistics.median(ratios),
+        "times_peer": 1 / time_ratio(contestant, racing[0]),
+        "times_plain": time_ratio(contestant, plain[0]) if plain else None,
     }
+
+
+def time_ratio(contestant: Contestant, other: Contestant) -> float:
+    """How many times as long as another a contestant takes for the same batch."""
+    return statistics.median(
+        own / its for own, its in zip(contestant.seconds, other.seconds, strict=True)
+    )
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -200,14 +230,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     sizes = {}
     for entry in options.sizes:
         preset, _, batch_size = entry.partition(":")
-        base = peer(preset)
-        contestants = [base] + [
-            ours(preset, precision, binding)
-            for precision in options.precisions
-            for binding in options.bindings
-        ]
-        batches = race(options.store, int(batch_size), contestants, options.batches)
-        sizes[entry] = [reached(one, base, batches, peaks) for one in contestants]
+        racing = contestants(preset, options)
+        batches = race(options.store, int(batch_size), racing, options.batches)
+        sizes[entry] = [reached(one, racing, batches, peaks) for one in racing]
         print(table(entry, sizes[entry]), flush=True)
     return {
         "date": date.today().isoformat(),
@@ -225,14 +250,17 @@ def table(entry: str, results: list[dict[str, Any]]) -> str:
     lines = [
         f"## {preset}, batches of {batch_size}",
         "",
-        "| model | precision | parameters | samples/s | symbols/s | of peak | times torch |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| model | precision | parameters | samples/s | symbols/s | of peak | times torch "
+        "| time over plain |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for one in results:
+        cost = one["times_plain"] if one["name"] != "torch.nn.Transformer" else None
         lines.append(
             f"| {one['name']} | {one['precision']} | {one['parameters']:,} "
             f"| {one['samples_per_second']:.1f} | {one['symbols_per_second']:,.0f} "
-            f"| {one['share_of_peak']:.0%} | {one['times_peer']:.2f} |"
+            f"| {one['share_of_peak']:.0%} | {one['times_peer']:.2f} "
+            f"| {'-' if cost is None else f'{cost:.2f}'} |"
         )
     return "\n".join([*lines, ""])
 
@@ -247,7 +275,8 @@ def report(result: dict[str, Any]) -> str:
 {measured.described(result["machine"])}; {result["threads"]} threads.
 Peak of matrix products: {peaks}.
 {result["batches"]} random batches over all modules, each by all in turn. "Times torch" is the
-median of the ratios to `torch.nn.Transformer` of the same size, padded, in float32.
+median of the ratios to `torch.nn.Transformer` of the same size, padded, in float32; "time over
+plain" that of a step's time to the one without binding.
 """
     tables = [table(entry, results) for entry, results in result["sizes"].items()]
     return "\n".join([head, *tables])
@@ -263,12 +292,13 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"])
     parser.add_argument("--bindings", nargs="+", default=["none", "hadamard"])
     parser.add_argument("--batches", type=int, default=5)
+    parser.add_argument("--name", default="train", help="of the result's files")
     options = parser.parse_args()
     if options.precisions is None:
-        options.precisions = ["float32", "bfloat16"] if measured.has_bfloat16() else ["float32"]
+        options.precisions = measured.precisions()
     keep_freed_memory()
     result = measure(options)
-    measured.write("train", result, report(result))
+    measured.write(options.name, result, report(result))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ it in this list:
     settings.py             dataclasses from YAML; presets; unknown keys refused
     atomic.py               files and folders that appear whole or not at all
     progress.py             a bar in a terminal, now and then a line elsewhere
+    allocator.py            memory that is freed stays with the process
     published.py            the numbers printed in the papers, each with its source
     figures.py              one plotting style; saves SVG, PDF and PNG
     distributed.py          ranks, collectives, devices
@@ -59,7 +60,6 @@ it in this list:
     scoring/table.py        results in a terminal: strong, weak, how sure; Table 1
     scoring/document.py     results as Markdown, CSV, LaTeX
     scoring/bars.py         the bars of the paper's appendix
-    training/allocator.py   memory that is freed stays with the process
     training/optim.py       the optimizer; schedules as pure functions of the step
     training/display.py     what a run shows: a live panel in a terminal, lines elsewhere
     training/metrics.py     what a run records: metrics.jsonl, a log, TensorBoard

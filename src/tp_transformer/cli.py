@@ -237,11 +237,11 @@ def _train(options: Namespace) -> None:
 
 
 def _solve(options: Namespace) -> None:
+    from tp_transformer.allocator import keep_freed_memory
     from tp_transformer.distributed import choose_device
     from tp_transformer.errors import SettingsError
     from tp_transformer.model.family import load
     from tp_transformer.solving import questions_from, solve_each
-    from tp_transformer.training.allocator import keep_freed_memory
 
     if options.questions and options.file is not None:
         raise SettingsError("the questions are either arguments or in --file, not both")
@@ -289,6 +289,7 @@ def _evaluate(options: Namespace) -> None:
             decode=options.decode,
             diagnose=options.diagnose,
             predictions=options.predictions,
+            precision=options.precision,
             symbols_per_pass=options.symbols_per_pass,
         ),
         device=options.device,
@@ -511,6 +512,12 @@ VERBS = {
             "--predictions": {
                 "type": Path | None,
                 "help": "write every answer, as JSON lines; decodes and diagnoses all wrong ones",
+            },
+            "--precision": {
+                "choices": ["float32", "bfloat16"],
+                "default": "float32",
+                "help": "bfloat16 is quicker where there are circuits for it; what it leaves in "
+                "doubt is asked again in float32",
             },
             "--symbols-per-pass": {
                 "type": int | None,

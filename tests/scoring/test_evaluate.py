@@ -156,7 +156,7 @@ class Stopped(BaseException):
 
 def test_a_stopped_evaluation_goes_on(store, trained, undisturbed, tmp_path, monkeypatch):
     """On two thirds of the passes it is stopped; then only what is left is asked."""
-    judge, n_rows = module.judge, []
+    judge, n_rows = module.JUDGES["float32"], []
 
     def stopping(model, source, target):
         if len(n_rows) == 6:
@@ -164,7 +164,7 @@ def test_a_stopped_evaluation_goes_on(store, trained, undisturbed, tmp_path, mon
         n_rows.append(len(source.lengths))
         return judge(model, source, target)
 
-    monkeypatch.setattr(module, "judge", stopping)
+    monkeypatch.setitem(module.JUDGES, "float32", stopping)
     out = tmp_path / "r.json"
     choice, work = Choice(train_count=200), Work(diagnose=10, symbols_per_pass=4000)
     with pytest.raises(Stopped):
@@ -178,7 +178,7 @@ def test_a_stopped_evaluation_goes_on(store, trained, undisturbed, tmp_path, mon
             asked.append(len(source.lengths))
         return judge(model, source, target)
 
-    monkeypatch.setattr(module, "judge", counting)
+    monkeypatch.setitem(module.JUDGES, "float32", counting)
     found = evaluate(trained, store, out, choice, work)
     total = sum(split.n for split in found.splits.values())
     assert first > 0
@@ -191,7 +191,7 @@ def test_what_another_model_found_is_not_taken_over(store, trained, tmp_path, mo
     other = tpt.build("tp-transformer-tiny")
     other.save(tmp_path / "other")
     out = tmp_path / "r.json"
-    judge, calls = module.judge, []
+    judge, calls = module.JUDGES["float32"], []
 
     def stopping(*arguments):
         calls.append(1)
@@ -201,15 +201,32 @@ def test_what_another_model_found_is_not_taken_over(store, trained, tmp_path, mo
 
     choice = Choice(splits=("interpolate",))
     work = Work(diagnose=0, symbols_per_pass=3000)
-    monkeypatch.setattr(module, "judge", stopping)
+    monkeypatch.setitem(module.JUDGES, "float32", stopping)
     with pytest.raises(Stopped):
         evaluate(tmp_path / "other", store, out, choice, work)
     (left,) = tmp_path.glob(".r.json.rank-*")
-    monkeypatch.setattr(module, "judge", judge)
+    monkeypatch.setitem(module.JUDGES, "float32", judge)
     found = evaluate(trained, store, out, choice, work)
     expected = evaluate(trained, store, tmp_path / "s.json", choice, QUICK)
     assert counted(found) == counted(expected)
     assert not left.exists()
+
+
+def test_the_precision_changes_no_count(store, trained, tmp_path):
+    works = {name: Work(diagnose=0, precision=name) for name in ("float32", "bfloat16")}
+    found = {
+        name: evaluate(trained, store, tmp_path / f"{name}.json", None, work)
+        for name, work in works.items()
+    }
+    exact, quick = found.values()
+    assert quick.made["precision"] == "bfloat16"
+    assert counted(quick)["near_ties"] == counted(exact)["near_ties"]
+    for split, score in quick.splits.items():
+        assert score.loss == pytest.approx(exact.splits[split].loss, rel=0.01)
+        for name, one in score.modules.items():
+            np.testing.assert_array_equal(one.verdicts, exact.splits[split].modules[name].verdicts)
+    with pytest.raises(UserError, match="precision is one of float32, bfloat16, not 'half'"):
+        Work(precision="half")
 
 
 def test_decoding_goes_on_where_it_stopped(store, trained, tmp_path, monkeypatch):

@@ -13,7 +13,15 @@ from tp_transformer.data.batch import Batch
 from tp_transformer.data.generate import generate
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import UserError
-from tp_transformer.scoring.verdict import NEAR_TIE, SUSPECT, in_double, judge, passes
+from tp_transformer.scoring.verdict import (
+    DOUBTFUL,
+    NEAR_TIE,
+    SUSPECT,
+    in_double,
+    judge,
+    judge_in_bfloat16,
+    passes,
+)
 
 lengths = st.lists(st.tuples(st.integers(3, 40), st.integers(2, 12)), min_size=1, max_size=60)
 
@@ -134,3 +142,18 @@ def test_scores_that_are_not_finite_are_refused(store, trained):
     split = open_store(store)["interpolate"]
     with pytest.raises(UserError, match="not finite"):
         judge(model, *split.tokens(np.arange(3), model.vocabulary))
+
+
+def test_bfloat16_leaves_the_verdicts_as_they_are(trained, store):
+    model, split = tpt.load(trained).eval(), open_store(store)["interpolate"]
+    tokens = split.tokens(np.arange(len(split)), model.vocabulary)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = judge(model, *tokens)
+    wanted, found = judge(model, *tokens), judge_in_bfloat16(model, *tokens)
+    assert 0.1 < wanted.right.mean() < 0.9
+    np.testing.assert_array_equal(found.right, wanted.right)
+    assert 1e-4 < np.abs(rough.margin - wanted.margin).max() < DOUBTFUL
+    doubtful = np.abs(rough.margin) < DOUBTFUL
+    assert 0 < doubtful.sum() < len(split)
+    np.testing.assert_allclose(found.margin[doubtful], wanted.margin[doubtful], atol=1e-4)
+    np.testing.assert_array_equal(found.margin[~doubtful], rough.margin[~doubtful])

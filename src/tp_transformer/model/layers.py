@@ -64,8 +64,13 @@ class Embedding(nn.Module):
         return self.dropout(state)  # (batch, position, d_model)
 
     def logits(self, state: Tensor) -> Tensor:
-        """Equation 6 before its softmax: the scores of every symbol after each position."""
-        return state @ self.symbols.weight.T  # (batch, position, n_vocab)
+        """Equation 6 before its softmax: the scores of every symbol after each position.
+
+        Never in bfloat16 where the weights are not: scores of 20 would be rounded to 1/8.
+        """
+        weight = self.symbols.weight
+        with torch.autocast(state.device.type, enabled=False):
+            return state.to(weight.dtype) @ weight.T  # (batch, position, n_vocab)
 
 
 class FeedForward(nn.Module):

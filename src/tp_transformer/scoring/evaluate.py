@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from tp_transformer import atomic, provenance
+from tp_transformer.allocator import keep_freed_memory
 from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
@@ -36,9 +37,11 @@ from tp_transformer.scoring.verdict import (
     Floats,
     in_double,
     judge,
+    judge_in_bfloat16,
 )
 
 DIAGNOSED = 100  # wrong answers of each module that are looked at, if no more are asked for
+JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16}
 DECODED_AT_ONCE = 512  # by one rank, between two lines of the journal
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
@@ -53,6 +56,8 @@ class Work:
         decode: questions on which greedy decoding is checked to give the same verdict
         diagnose: wrong answers of each module and split that are decoded and diagnosed
         predictions: a file for every answer; then all wrong ones are decoded and diagnosed
+        precision: bfloat16 is quicker where there are circuits for it; what it leaves in doubt is
+            asked again in float32
         symbols_per_pass: most symbols that one pass holds, by the device if absent; no verdict
             depends on it
     """
@@ -60,6 +65,7 @@ class Work:
     decode: int = 0
     diagnose: int = DIAGNOSED
     predictions: Path | None = None
+    precision: str = "float32"
     symbols_per_pass: int | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +73,10 @@ class Work:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise SettingsError(f"{name} must be {least} or more, not {value}")
+        if self.precision not in JUDGES:
+            raise SettingsError(
+                f"the precision is one of {', '.join(JUDGES)}, not {self.precision}"
+            )
 
     def limit(self, device: torch.device) -> int:
         """The most symbols of a pass on a device."""
@@ -89,13 +99,15 @@ def evaluate(
     """
     choice, work = choice or Choice(), work or Work()
     with open_ranks(device) as ranks:
+        if ranks.device.type == "cpu":
+            keep_freed_memory()
         model = ranks.each(lambda: load(folder)).float().to(ranks.device)
         store = ranks.each(lambda: open_store(data))
         questions = ranks.each(lambda: Questions(store, choose(store, choice)))
         ranks.each(lambda: _refuse(model, questions, [out, work.predictions]))
         seen = show if show is not None and ranks.is_first else _unseen
         evaluation = Evaluation(model, questions, Path(out), ranks, seen)
-        evaluation.ask(work.limit(ranks.device))
+        evaluation.ask(work)
         evaluation.settle()
         decoding = evaluation.check_decoding(work.decode, choice.seed)
         numbers = evaluation.wrong(None if work.predictions else work.diagnose)
@@ -110,7 +122,7 @@ def evaluate(
             made={
                 **provenance.circumstances(ranks.device),
                 "n_ranks": ranks.n_ranks,
-                "precision": "float32, near-ties in float64",
+                "precision": work.precision,
             },
             splits=evaluation.scores(diagnoses),
             near_ties=evaluation.near_ties(),
@@ -138,18 +150,19 @@ class Evaluation:
         self._journal = Journal(out, ranks.rank, key, questions.n)
         self._answers = Answers(out, key)
 
-    def ask(self, limit: int) -> None:
+    def ask(self, work: Work) -> None:
         """Find the verdict on every question that has none yet, each rank on its share."""
         journal = self._journal
         self.ranks.first(journal.read)
         known, loss = self._shared(journal.known), self._shared(journal.loss)
         journal.known, journal.loss = known.copy(), loss.copy()
-        self.ranks.each(lambda: self._ask_share(limit))
+        self.ranks.each(lambda: self._ask_share(work))
         journal.known = known + self._summed(journal.known - known)
         journal.loss = loss + self._summed(journal.loss - loss)
         self.right = journal.known == RIGHT
 
-    def _ask_share(self, limit: int) -> None:
+    def _ask_share(self, work: Work) -> None:
+        find, limit = JUDGES[work.precision], work.limit(self.ranks.device)
         journal, rank, n_ranks = self._journal, self.ranks.rank, self.ranks.n_ranks
         left = np.flatnonzero(~journal.done)
         total = self.questions.n
@@ -157,7 +170,7 @@ class Evaluation:
         try:
             with self.show("evaluating") as update:
                 for numbers in list(self.questions.passes(left, limit))[rank::n_ranks]:
-                    verdicts = judge(self.model, *self._tokens(numbers))
+                    verdicts = find(self.model, *self._tokens(numbers))
                     known = np.where(verdicts.right, RIGHT, WRONG)
                     known[np.abs(verdicts.margin) < SUSPECT] = UNSURE
                     journal.known[numbers], journal.loss[numbers] = known, verdicts.loss

@@ -24,16 +24,16 @@ import torch
 from torch import Tensor
 
 from tp_transformer import __version__, atomic, settings
+from tp_transformer.allocator import keep_freed_memory
 from tp_transformer.data.feed import Feed, FeedConfig
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
-from tp_transformer.distributed import Ranks, open_ranks
+from tp_transformer.distributed import Ranks, has_bfloat16, open_ranks
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.family import AnyModel, ModelConfig, from_config, model_config
 from tp_transformer.model.recurrent import LSTM, LSTMConfig
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.settings import Values
 from tp_transformer.training import checkpoint
-from tp_transformer.training.allocator import keep_freed_memory
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
 from tp_transformer.training.loop import (
     Loop,
@@ -312,7 +312,7 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
         earlier = plan["origin"].get(name, version)
         if earlier != version:
             notes.append(f"begun with {name} {earlier}, going on with {version}")
-    if loop.training.precision == "bfloat16" and _lacks_bfloat16(ranks.device):
+    if loop.training.precision == "bfloat16" and not has_bfloat16(ranks.device):
         notes.append("this CPU has no bfloat16 arithmetic: float32 would be several times quicker")
     return notes
 
@@ -326,11 +326,6 @@ def _write_origin(run: Path, values: dict[str, Values], origin: dict[str, Any]) 
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _lacks_bfloat16(device: torch.device) -> bool:
-    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return device.type == "cpu" and asked is not None and not asked()
 
 
 def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
