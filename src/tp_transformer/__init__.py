@@ -70,6 +70,8 @@ it in this list:
     training/run.py         the settings of a run, and the folder that explains it
     interpret/record.py     what passes named points, question by question, without padding
     interpret/outcome.py    what an analysis leaves behind: numbers as JSON, captions
+    interpret/expressions.py  arithmetic questions as trees
+    interpret/structure.py  what each character is in its tree, and to what it belongs
     interop/pickles.py      other people's pickles, read without running what they bring along
     interop/authors.py      the paper's authors' published checkpoints
     demo.py                 the front door
