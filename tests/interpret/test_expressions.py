@@ -92,7 +92,7 @@ def generated(count):
         for split in splits:
             longer = "_longer" if kind.endswith(("mixed", "multiple")) else "_big"
             module = f"arithmetic__{kind}{longer if split == 'extrapolate' else ''}"
-            for example in tpt.data.generate(module, split=split, count=count, seed=11):
+            for example in tpt.data.generate(module, split=split, count=count, seed=5):
                 yield example.question, example.answer
 
 
