@@ -70,8 +70,12 @@ it in this list:
     training/run.py         the settings of a run, and the folder that explains it
     interpret/record.py     what passes named points, question by question, without padding
     interpret/outcome.py    what an analysis leaves behind: numbers as JSON, captions
-    interpret/expressions.py  arithmetic questions as trees
+    interpret/expressions.py arithmetic questions as trees
     interpret/structure.py  what each character is in its tree, and to what it belongs
+    interpret/positions.py  every position of a sample: its character, its labels
+    interpret/probes.py     how well labels can be told from clusters and from vectors
+    interpret/naming.py     a name for a cluster, where it is clear
+    interpret/roles.py      clusters of roles and the structure in them (section 5.1)
     interop/pickles.py      other people's pickles, read without running what they bring along
     interop/authors.py      the paper's authors' published checkpoints
     demo.py                 the front door

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.interpret.record import END, START
 from tp_transformer.interpret.structure import (
     ARGUMENT,
     DEPTH,
@@ -35,6 +36,8 @@ LONGEST_NAME = 3  # statements
 ERROR = 0.05  # how often one name or more is given where there is nothing to name
 
 _OPERATIONS = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
+
+_SYMBOLS = {START: "start symbol", END: "end symbol", " ": "space"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ def statements(
         own = [(name, value) for name in LABELS if (value := labels[name][at]) is not None]
         phrases = [_phrase(name, value) for name, value in own]
         phrases += ["in a number"] if own else []
-        phrases += ["letter"] if character.isalpha() else [f"character {character!r}"]
+        phrases.append("letter" if character.isalpha() else _SYMBOLS.get(character, character))
         for phrase in phrases:
             said.setdefault(phrase, []).append(at)
     found = {}

@@ -6,23 +6,29 @@ in the expression is compared with the clusters and with the vectors themselves,
 every layer. Attention without roles is analysed in its values.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer import figures
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interpret import naming, probes
-from tp_transformer.interpret.expressions import Expression, parse
+from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.outcome import Context, Values, write
+from tp_transformer.interpret.positions import Positions
 from tp_transformer.interpret.probes import Information, Labelled, Probed
 from tp_transformer.interpret.record import Sample, record, symbols
-from tp_transformer.interpret.structure import LABELS, labels
+from tp_transformer.interpret.structure import DENOMINATOR, LABELS, NUMERATOR, SIDE, labels, places
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Integers = npt.NDArray[np.int64]
 
@@ -104,15 +110,9 @@ class Roles:
                 }
                 for one in self.heads
             ],
-            "labels": [_plain(one) for one in self.labels],
-            "scores": [_plain(one) for one in self.scores],
+            "labels": [asdict(one) for one in self.labels],
+            "scores": [asdict(one) for one in self.scores],
         }
-
-
-def _plain(one: LabelSummary | Score) -> Values:
-    from dataclasses import asdict
-
-    return asdict(one)
 
 
 def _name_values(name: naming.Name | None) -> Values | None:
@@ -124,39 +124,6 @@ def _name_values(name: naming.Name | None) -> Values | None:
         "n_positions": name.n_positions,
         "n_questions": name.n_questions,
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Positions:
-    """Every position of a sample's questions, one after another."""
-
-    questions: tuple[str, ...]
-    expressions: tuple[Expression | None, ...]
-    question: Integers  # (position,): of which question
-    characters: str
-    labels: dict[str, list[str | None]]
-
-    @classmethod
-    def of(cls, questions: Sequence[str]) -> "Positions":
-        """Parse the questions; where there is no expression there are no labels."""
-        expressions = tuple(map(parse, questions))
-        found: dict[str, list[str | None]] = {name: [] for name in LABELS}
-        for question, expression in zip(questions, expressions, strict=True):
-            own = None if expression is None else labels(expression)
-            for name in LABELS:
-                found[name] += [None] * len(symbols(question)) if own is None else own[name]
-        lengths = [len(symbols(question)) for question in questions]
-        return cls(
-            questions=tuple(questions),
-            expressions=expressions,
-            question=np.repeat(np.arange(len(questions)), lengths),
-            characters="".join(map(symbols, questions)),
-            labels=found,
-        )
-
-    def split(self, values: Integers) -> tuple[Integers, ...]:
-        """The values of all positions, question by question."""
-        return tuple(np.split(values, np.flatnonzero(np.diff(self.question)) + 1))
 
 
 def analyse(
@@ -282,7 +249,7 @@ def _summary(label: Labelled, positions: Positions, seed: int) -> LabelSummary:
     controls = {}
     if label.obstacle is None:
         for name, reach in ((CHARACTER, 0), (WITH_NEIGHBOURS, NEIGHBOURS)):
-            controls[name] = probes.probe(character_features(positions, reach), label, seed)
+            controls[name] = probes.probe(positions.character_features(reach), label, seed)
     counts = np.bincount(label.label, minlength=len(label.classes)).tolist()
     return LabelSummary(
         name=label.name,
@@ -293,18 +260,188 @@ def _summary(label: Labelled, positions: Positions, seed: int) -> LabelSummary:
     )
 
 
-def character_features(positions: Positions, reach: int) -> npt.NDArray[np.float64]:
-    """What a probe can know without a model: a position's number, its character, its neighbours'.
+# The figures.
 
-    Each is one-hot. Beyond a question's ends the neighbour is none.
-    """
-    alphabet = sorted(set(positions.characters))
-    number = {character: i + 1 for i, character in enumerate(alphabet)}
-    rows = []
-    for question in positions.questions:
-        ids = [number[character] for character in symbols(question)]
-        padded = np.pad(ids, reach)
-        windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
-        rows.append(np.column_stack([windows, np.arange(len(ids))]))
-    columns = np.concatenate(rows).T
-    return np.concatenate([np.eye(column.max() + 1)[column] for column in columns], axis=1)
+SHOWN = 6  # questions in a figure
+PER_LINE = 50  # positions: so many squares with numbers can be read across a page
+NARROWEST = 36
+COLOUR_MAP = "viridis"  # ordered in lightness, for colour-blind readers too
+SIDE_COLOURS = {NUMERATOR: figures.COLOURS[0], DENOMINATOR: figures.COLOURS[1]}  # as in the paper
+
+
+def save(roles: Roles, context: Context, folder: str | Path) -> list[Path]:
+    """Write the numbers and draw the figures; returns the files."""
+    files = [write(folder, "roles", roles.to_values(), context)]
+    for head in roles.heads:
+        files += _save_questions(roles, head, context, Path(folder))
+    if any(score.probe for score in roles.scores):
+        files += _save_structure(roles, context, Path(folder))
+    return files
+
+
+def chosen_questions(questions: Iterable[str], count: int = SHOWN) -> list[int]:
+    """Which questions to show: those with fractions of fractions first, and such as fit a line."""
+
+    def rank(question: str) -> tuple[bool, int, int]:
+        expression = parse(question)
+        swapped = 0
+        if expression is not None:
+            swapped = sum(
+                place.side == NUMERATOR and place.division is not None
+                for _, place in places(expression.tree)
+            )
+        return len(symbols(question)) > PER_LINE, -min(swapped, 1), len(question)
+
+    ranked = sorted(enumerate(questions), key=lambda one: rank(one[1]))
+    return [number for number, _ in ranked[:count]]
+
+
+def _save_questions(roles: Roles, head: HeadRoles, context: Context, folder: Path) -> list[Path]:
+    """Figure 2: questions as rows of characters with the cluster of each position."""
+    shown = chosen_questions(roles.questions)
+    lines = [
+        (number, start)
+        for number in shown
+        for start in range(0, len(symbols(roles.questions[number])), PER_LINE)
+    ]
+    across = max(NARROWEST, *(len(symbols(roles.questions[number])) for number in shown))
+    across = min(across, PER_LINE)
+    named = [(i, name) for i, name in enumerate(head.names) if name is not None]
+    n_legend = -(-len(named) // 2)
+    down = 2.9 * len(lines) + 1.3 * n_legend
+    with figures.figure(7.0, 7.0 / across * down + 0.8) as (drawn, axes):
+        axes.set_axis_off()
+        axes.set_xlim(-0.2, across + 0.2)
+        axes.set_ylim(down, -0.2)
+        axes.set_aspect("equal")
+        for row, (number, start) in enumerate(lines):
+            _draw_line(axes, roles, head, number, start, 2.9 * row)
+        for place, (cluster_number, name) in enumerate(named):
+            column, row = divmod(place, max(n_legend, 1))
+            x, y = column * across / 2, 2.9 * len(lines) + 1.3 * row
+            _draw_square(axes, x, y, cluster_number, roles.n_clusters)
+            text = f"{name} ({100 * name.purity:.0f}% of {name.n_positions})"
+            axes.text(x + 1.4, y + 0.5, text, fontsize=6, va="center")
+        title = f"{roles.vectors} clusters of head {head.head}, encoder layer {roles.layer}"
+        drawn.suptitle(title.capitalize(), fontsize=9)
+        figures.caption(
+            drawn,
+            "Blue: numerator, gold: denominator, by the parse. Below: clusters with a clear name. "
+            + context.caption,
+        )
+        return figures.save(drawn, folder, f"roles-layer{roles.layer}-head{head.head}")
+
+
+def _draw_line(
+    axes: "Axes", roles: Roles, head: HeadRoles, number: int, start: int, y: float
+) -> None:
+    """One line of a question: its characters, below them the squares, around them the sides."""
+    question = roles.questions[number]
+    text = symbols(question)[start : start + PER_LINE]
+    for x, character in enumerate(text):
+        axes.text(x + 0.5, y + 0.5, character, ha="center", va="center", family="monospace")
+        own = int(head.assigned[number][start + x])
+        _draw_square(axes, x, y + 1, own, roles.n_clusters)
+    expression = parse(question)
+    if expression is None:
+        return
+    sides = labels(expression)[SIDE][start : start + PER_LINE]
+    for first, last, side in _runs(sides):
+        _outline(axes, first, y, last - first, SIDE_COLOURS[side])
+
+
+def _runs(values: list[str | None]) -> list[tuple[int, int, str]]:
+    """The stretches of equal values that are not None: first, after the last, value."""
+    found: list[tuple[int, int, str]] = []
+    for at, value in enumerate(values):
+        if value is None:
+            continue
+        if found and found[-1][1:] == (at, value):
+            found[-1] = (found[-1][0], at + 1, value)
+        else:
+            found.append((at, at + 1, value))
+    return found
+
+
+def _draw_square(axes: "Axes", x: float, y: float, number: int, n_clusters: int) -> None:
+    import matplotlib as mpl
+    from matplotlib.patches import Rectangle
+
+    share = number / max(n_clusters - 1, 1)
+    colour = mpl.colormaps[COLOUR_MAP](share)
+    axes.add_patch(Rectangle((x + 0.04, y + 0.04), 0.92, 0.92, color=colour, linewidth=0))
+    ink = "black" if share > 0.55 else "white"
+    axes.text(x + 0.5, y + 0.5, str(number), ha="center", va="center", fontsize=5, color=ink)
+
+
+def _outline(axes: "Axes", x: float, y: float, width: float, colour: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(
+        Rectangle((x, y - 0.05), width, 2.1, fill=False, edgecolor=colour, linewidth=1.4)
+    )
+
+
+def _save_structure(roles: Roles, context: Context, folder: Path) -> list[Path]:
+    """For every label, head and layer: information above moved labels, probes above controls."""
+    scored = [one for one in roles.labels if one.obstacle is None]
+    information, *probed = _above_baselines(roles, scored)
+    reach = max(0.05, float(np.abs(probed).max()))
+    with figures.blank(7.0, 1.6 + 3 * max(0.8, 0.15 * roles.n_layers)) as drawn:
+        grid: Any = drawn.subplots(3, len(scored), squeeze=False, sharex=True, sharey=True)
+        _heat_row(drawn, grid[0], information, "viridis", (0, max(0.05, information.max())))
+        for row, values in zip(grid[1:], probed, strict=True):
+            _heat_row(drawn, row, values, "PuOr", (-reach, reach))
+        for axes, one in zip(grid[0], scored, strict=True):
+            axes.set_title(one.name, fontsize=8)
+        for axes in grid[-1]:
+            axes.set_xlabel("head", fontsize=7)
+        rows = ("information\nin clusters", "probe above\ncharacter", "probe above\nneighbours")
+        for axes, name in zip(grid[:, 0], rows, strict=True):
+            axes.set_ylabel(f"{name}\n\nlayer", fontsize=7)
+        drawn.suptitle(f"Structure in the {roles.vectors} vectors of the encoder", fontsize=9)
+        figures.caption(
+            drawn,
+            "Normalised mutual information of clusters and labels above that with moved labels; "
+            "accuracy of a linear probe above that from character and position alone, and from "
+            f"{NEIGHBOURS} neighbours on each side, too. {context.caption}",
+        )
+        return figures.save(drawn, folder, "roles-structure")
+
+
+def _above_baselines(
+    roles: Roles, scored: list[LabelSummary]
+) -> tuple[npt.NDArray[np.float64], ...]:
+    """Scores above their baselines, (label, layer, head): the clusters', and the probe's twice."""
+    found = np.zeros((3, len(scored), roles.n_layers, roles.n_heads))
+    row = {one.name: i for i, one in enumerate(scored)}
+    for score in roles.scores:
+        if score.information is None or score.probe is None:
+            continue
+        label = row[score.label]
+        found[0, label, score.layer, score.head] = (
+            score.information.score - score.information.baseline
+        )
+        for number, control in enumerate((CHARACTER, WITH_NEIGHBOURS), start=1):
+            known = scored[label].controls[control].accuracy
+            found[number, label, score.layer, score.head] = score.probe.accuracy - known
+    return tuple(found)
+
+
+def _heat_row(
+    drawn: "Figure",
+    grid: Any,
+    values: npt.NDArray[np.float64],
+    cmap: str,
+    limits: tuple[float, float],
+) -> None:
+    """A heat map of heads and layers for each label, and one scale for all."""
+    image = None
+    for axes, own in zip(grid, values, strict=True):
+        image = axes.imshow(own, cmap=cmap, vmin=limits[0], vmax=limits[1], aspect="auto")
+        axes.grid(visible=False)
+        axes.set_xticks(range(own.shape[1]))
+        axes.set_yticks(range(own.shape[0]))
+        axes.tick_params(length=0, labelsize=6)
+    if image is not None:
+        drawn.colorbar(image, ax=list(grid), shrink=0.9, pad=0.01).ax.tick_params(labelsize=6)
