@@ -76,6 +76,8 @@ it in this list:
     interpret/probes.py     how well labels can be told from clusters and from vectors
     interpret/naming.py     a name for a cluster, where it is clear
     interpret/roles.py      clusters of roles and the structure in them (section 5.1)
+    interpret/following.py  how well heads follow a relation
+    interpret/attention_maps.py where heads look, and which follow a relation (section 5.2)
     interop/pickles.py      other people's pickles, read without running what they bring along
     interop/authors.py      the paper's authors' published checkpoints
     demo.py                 the front door

@@ -322,6 +322,8 @@ def _save_questions(roles: Roles, head: HeadRoles, context: Context, folder: Pat
             _draw_square(axes, x, y, cluster_number, roles.n_clusters)
             text = f"{name} ({100 * name.purity:.0f}% of {name.n_positions})"
             axes.text(x + 1.4, y + 0.5, text, fontsize=6, va="center")
+        for artist in axes.get_children():
+            artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
         title = f"{roles.vectors} clusters of head {head.head}, encoder layer {roles.layer}"
         drawn.suptitle(title.capitalize(), fontsize=9)
         figures.caption(
