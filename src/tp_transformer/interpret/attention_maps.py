@@ -31,7 +31,6 @@ from tp_transformer.settings import nearest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"
 ATTENTIONS = {
@@ -151,7 +150,7 @@ def _attending(model: AnyModel) -> Transformer:
 
 FAINTEST = 0.05  # weights below are not drawn as lines
 NARROWEST = 24  # characters; fewer are drawn no larger
-DEEP = 8.5  # the height of a question's two rows and the lines between, in characters
+DEEP = 7.5  # the height of a question's two rows and the lines between, in characters
 
 
 def save(maps: AttentionMaps, context: Context, folder: str | Path) -> list[Path]:
@@ -212,7 +211,7 @@ def _draw_rows(
     from matplotlib.collections import LineCollection
 
     shift = (len(one.keys) - len(one.queries)) / 2  # the shorter row in the middle
-    upper, lower = top + 0.6, top + DEEP - 2
+    upper, lower = top + 0.6, top + DEEP - 1.6
     look: dict[str, Any] = {"ha": "center", "va": "center", "family": "monospace", "fontsize": size}
     for x, character in enumerate(one.keys):
         axes.text(x + 0.5, upper, character, **look)
@@ -290,7 +289,7 @@ def _save_rankings(rankings: tuple[Ranking, ...], context: Context, folder: Path
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_xlim(left=0)
         axes.set_xlabel("attention on the related positions")
-        _add_legend(drawn, axes)
+        _add_legend(axes)
         drawn.suptitle("The heads (layer.head) that follow each relation best", fontsize=9)
         figures.caption(
             drawn,
@@ -300,7 +299,7 @@ def _save_rankings(rankings: tuple[Ranking, ...], context: Context, folder: Path
         return figures.save(drawn, folder, "attention-relations")
 
 
-def _add_legend(drawn: "Figure", axes: "Axes") -> None:
+def _add_legend(axes: "Axes") -> None:
     marks: Mapping[str, Mapping[str, Any]] = {
         "this head": {"marker": "o", "color": figures.COLOURS[0]},
         "attending evenly": {"marker": "|", "color": "black"},
@@ -308,4 +307,4 @@ def _add_legend(drawn: "Figure", axes: "Axes") -> None:
     }
     for name, look in marks.items():
         axes.plot([], [], linestyle="none", label=name, **look)
-    drawn.legend(loc="outside upper center", ncols=3, fontsize=7)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=3, fontsize=7)

@@ -62,7 +62,7 @@ def statements(
         own = [(name, value) for name in LABELS if (value := labels[name][at]) is not None]
         phrases = [_phrase(name, value) for name, value in own]
         phrases += ["in a number"] if own else []
-        phrases.append("letter" if character.isalpha() else _SYMBOLS.get(character, character))
+        phrases.append(_kind(character))
         for phrase in phrases:
             said.setdefault(phrase, []).append(at)
     found = {}
@@ -70,6 +70,10 @@ def statements(
         found[phrase] = np.zeros(len(characters), dtype=bool)
         found[phrase][places] = True
     return found
+
+
+def _kind(character: str) -> str:
+    return "letter" if character.isalpha() else _SYMBOLS.get(character, f"'{character}'")
 
 
 def _phrase(label: str, value: str) -> str:
