@@ -107,11 +107,13 @@ def test_clusters_are_numbered_along_their_main_direction():
     assert np.array_equal(again.assigned, found.assigned)
 
 
-def test_the_plain_transformer_is_read_in_its_values():
+def test_the_plain_transformer_is_read_in_its_values(model):
     plain = tpt.build("transformer-tiny", d_model=32, n_heads=4)
     found = roles.analyse(plain, SAMPLE, head=3, layer=0, clusters=4)
     assert (found.vectors, found.layer) == ("value", 0)
     assert [one.head for one in found.heads] == [3]
+    chosen = roles.analyse(model, SAMPLE, head=0, clusters=4, vectors="value")
+    assert chosen.vectors == "value"
 
 
 def test_one_question_and_questions_without_expressions(model):
@@ -131,6 +133,8 @@ def test_what_cannot_be_done_is_said(model):
         roles.analyse(model, SAMPLE, layer=2)
     with pytest.raises(UserError, match="heads 0 to 3, not -1"):
         roles.analyse(model, SAMPLE, head=-1)
+    with pytest.raises(UserError, match="no vectors 'role' to cluster; it has value"):
+        roles.analyse(tpt.build("transformer-tiny"), SAMPLE, vectors="role")
     few = Sample(questions=("1/2",), answers=("1",), origin="")
     with pytest.raises(UserError, match="20 clusters cannot be made of 5 different vectors"):
         roles.analyse(model, few)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Integers = npt.NDArray[np.int64]
 
+ROLE, VALUE = "role", "value"
 STARTS = 10  # of k-means; the best is kept
 NEIGHBOURS = 2  # characters on each side that the second control sees
 CHARACTER = "character and position"
@@ -133,11 +134,14 @@ def analyse(
     layer: int = -1,
     head: int | None = None,
     clusters: int = 20,
+    vectors: str | None = None,
     seed: int = 0,
 ) -> Roles:
     """Cluster the roles of a layer's heads, or of one; score every head of every layer.
 
-    The paper has 128 questions of arithmetic__mixed, the last encoder layer and 20 clusters.
+    The paper has 128 questions of arithmetic__mixed, the last encoder layer and 20 clusters. The
+    vectors are the roles where there are any, otherwise the values; `vectors="value"` reads a
+    TP-Transformer in its values, too, to be compared with a Transformer's.
     """
     if not isinstance(model, Transformer):
         raise UserError(
@@ -145,7 +149,7 @@ def analyse(
         )
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     layer, own_heads = chosen_layer(layer, n_layers), chosen_heads(head, n_heads)
-    vectors = "value" if model.config.binding == "none" else "role"
+    vectors = _chosen_vectors(vectors, has_roles=model.config.binding != "none")
     names = [f"encoder.{number}.self_attention.{vectors}" for number in range(n_layers)]
     found = record(model, sample, names)
     positions = Positions.of(sample.questions)
@@ -197,6 +201,15 @@ def chosen_heads(head: int | None, n_heads: int) -> list[int]:
     if not 0 <= head < n_heads:
         raise SettingsError(f"the model has heads 0 to {n_heads - 1}, not {head}")
     return [head]
+
+
+def _chosen_vectors(vectors: str | None, *, has_roles: bool) -> str:
+    if vectors is None:
+        return ROLE if has_roles else VALUE
+    if vectors not in {ROLE, VALUE} or (vectors == ROLE and not has_roles):
+        there = f"{ROLE} and {VALUE}" if has_roles else VALUE
+        raise SettingsError(f"the model has no vectors {vectors!r} to cluster; it has {there}")
+    return vectors
 
 
 def cluster(vectors: npt.NDArray[np.float64], n_clusters: int, seed: int) -> Clustering:
