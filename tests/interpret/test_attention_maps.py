@@ -12,7 +12,7 @@ from tp_transformer import UserError
 from tp_transformer.interpret import attention_maps, following
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.record import Sample, symbols
+from tp_transformer.interpret.record import Sample, record, symbols
 from tp_transformer.interpret.structure import RELATIONS
 
 SAMPLE = sample(32)  # as many as pass a model at once
@@ -132,6 +132,10 @@ def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
         assert one.weights.shape == (1, len(one.queries), len(one.keys))
         np.testing.assert_allclose(one.weights.sum(axis=-1), 1, atol=1e-5)
         assert one.question in SAMPLE.questions
+    name = attention_maps.ATTENTIONS[where].format(1)
+    recorded = record(model, SAMPLE, [name])[name]
+    first = recorded[SAMPLE.questions.index(found.maps[0].question)]
+    np.testing.assert_allclose(found.maps[0].weights[0], first[1], atol=1e-5)
     source, target = symbols(found.maps[0].question), "#7"
     expected = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
     assert (found.maps[0].queries, found.maps[0].keys) == expected[where]

@@ -40,6 +40,14 @@ def test_a_role_with_some_noise_keeps_its_name():
     assert naming.PURITY <= name.purity < 1
 
 
+def test_a_role_that_is_half_something_else_gets_no_name():
+    # Surely more denominators than elsewhere, but not nearly all.
+    member = SAID["denominator"] | SAID["'/'"] | SAID["'('"]
+    share = SAID["denominator"][member].mean()
+    assert SAID["denominator"].mean() + 0.2 < share < naming.PURITY
+    assert named(member, 2)[1] is None
+
+
 def test_chance_gets_no_names():
     for seed in range(10):
         clusters = np.random.default_rng(seed).integers(20, size=len(POSITIONS.characters))
