@@ -1,8 +1,8 @@
 """Names: given where a cluster is clear, and only there."""
 
 import numpy as np
-from planted import sample
 
+from planted import sample
 from tp_transformer.interpret import naming
 from tp_transformer.interpret.positions import Positions
 
