@@ -72,6 +72,8 @@ it in this list:
     interpret/outcome.py    what an analysis leaves behind: numbers as JSON, captions
     interpret/expressions.py arithmetic questions as trees
     interpret/structure.py  what each character is in its tree, and to what it belongs
+    interpret/choices.py    which layer, heads and questions an analysis looks at
+    interpret/clusters.py   vectors in clusters, by k-means
     interpret/positions.py  every position of a sample: its character, its labels
     interpret/probes.py     how well labels can be told from clusters and from vectors
     interpret/naming.py     a name for a cluster, where it is clear

@@ -146,7 +146,7 @@ def test_numbers_and_figures_are_written(model, tmp_path):
     few = Sample(questions=("1/2", "Is 7 prime?"), answers=("1/2", "True"), origin="two questions")
     context = Context.of(model, few, folder=tmp_path / "tiny")
     for where in attention_maps.ATTENTIONS:
-        found = attention_maps.analyse(model, few, where=where, head=0)
+        found = attention_maps.analyse(model, few, where=where, head=0, shown=1)
         files = attention_maps.save(found, context, tmp_path)
         assert len(files) == (10 if where == "encoder" else 7)
         assert all(file.stat().st_size > 1000 for file in files)

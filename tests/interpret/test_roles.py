@@ -1,6 +1,8 @@
 """Roles from a model: what is planted in a head is found there, and nowhere else."""
 
 import json
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ import tp_transformer as tpt
 from planted import sample
 from tp_transformer import UserError
 from tp_transformer.interpret import roles
-from tp_transformer.interpret.outcome import Context
+from tp_transformer.interpret.choices import chosen_questions
+from tp_transformer.interpret.clusters import cluster
+from tp_transformer.interpret.outcome import Context, plain
 from tp_transformer.interpret.positions import Positions
 from tp_transformer.interpret.probes import Labelled, probe
 from tp_transformer.interpret.record import Sample, symbols
@@ -100,10 +104,10 @@ def test_clusters_are_numbered_along_their_main_direction():
     truth = rng.integers(4, size=200)
     vectors = rng.normal(size=(200, 5)) * 0.1
     vectors[:, 3] += np.array([0, 3, 9, 6])[truth]
-    found = roles.cluster(vectors, 4, seed=0)
+    found = cluster(vectors, 4, seed=0)
     assert np.array_equal(found.assigned, np.array([0, 1, 3, 2])[truth])
     assert np.all(np.diff(found.centroids[:, 3]) > 2)
-    again = roles.cluster(vectors, 4, seed=0)
+    again = cluster(vectors, 4, seed=0)
     assert np.array_equal(again.assigned, found.assigned)
 
 
@@ -123,7 +127,7 @@ def test_one_question_and_questions_without_expressions(model):
         assert all(one.probe is None and one.information is None for one in found.scores)
         assert all(label.obstacle for label in found.labels)
         assert found.n_parsed == (question[0] == "(")
-        json.dumps(tpt.interpret.outcome.plain(found.to_values()), allow_nan=False)
+        json.dumps(plain(found.to_values()), allow_nan=False)
 
 
 def test_what_cannot_be_done_is_said(model):
@@ -140,9 +144,15 @@ def test_what_cannot_be_done_is_said(model):
         roles.analyse(model, few)
 
 
+def test_clusters_without_scikit_learn_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(UserError, match="pip install"):
+        cluster(np.eye(3), 2, seed=0)
+
+
 def test_fractions_of_fractions_are_shown_first():
     questions = ["1 + 2", "(1/2)/(3/4)", "1/2", "9" * 60 + "/(2/3)", "1/(2/3)"]
-    assert roles.chosen_questions(questions, 4) == [4, 1, 2, 0]
+    assert chosen_questions(questions, 4) == [4, 1, 2, 0]
 
 
 def test_controls_know_characters_and_positions_alone():
@@ -155,7 +165,8 @@ def test_controls_know_characters_and_positions_alone():
 
 def test_numbers_and_figures_are_written(model, found, tmp_path):
     context = Context.of(model, SAMPLE, folder=tmp_path / "tiny")
-    files = roles.save(found, context, tmp_path)
+    files = roles.save(replace(found, heads=found.heads[HEAD:3]), context, tmp_path)
+    assert len(files) == 1 + 2 * 3
     names = {file.name for file in files}
     assert {"roles.json", "roles-structure.svg", "roles-layer1-head2.pdf"} <= names
     assert all(file.stat().st_size > 1000 for file in files)

@@ -14,16 +14,12 @@ import numpy.typing as npt
 
 from tp_transformer import figures
 from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.interpret.choices import chosen_heads, chosen_layer, chosen_questions
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.following import Ranking, rank
 from tp_transformer.interpret.outcome import Context, Values, write
 from tp_transformer.interpret.record import START, Floats, Sample, record, symbols
-from tp_transformer.interpret.roles import (
-    SIDE_COLOURS,
-    chosen_heads,
-    chosen_layer,
-    chosen_questions,
-)
+from tp_transformer.interpret.roles import SIDE_COLOURS
 from tp_transformer.interpret.structure import RELATIONS, SIDE, labels
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
@@ -247,7 +243,8 @@ def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path
     rows = -(-n // columns)
     width = 3.3 if n == 1 else 7.0
     side = width / columns
-    tall = side * min(1.0, max(0.35, len(one.queries) / len(one.keys)))
+    tall = side * min(0.9, max(0.35, len(one.queries) / len(one.keys)))
+    most = float(one.weights.max())
     with figures.blank(width, rows * (tall + 0.2) + 0.8) as drawn:
         grid: Any = drawn.subplots(rows, columns, squeeze=False)
         image = None
@@ -256,7 +253,9 @@ def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path
             if number >= n:
                 axes.set_axis_off()
                 continue
-            image = axes.imshow(one.weights[number], cmap="viridis", vmin=0, vmax=1, aspect="auto")
+            image = axes.imshow(
+                one.weights[number], cmap="viridis", vmin=0, vmax=most, aspect="auto"
+            )
             axes.grid(visible=False)
             axes.set_title(f"head {maps.heads[number]}", fontsize=7, pad=2)
             axes.set_xticks(range(len(one.keys)), list(one.keys), family="monospace")

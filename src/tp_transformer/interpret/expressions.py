@@ -132,7 +132,8 @@ def nodes(tree: Node) -> Iterator[Node]:
 # Expressions in signs: operators wait on a stack until one that binds less tightly comes, so that
 # no depth of nesting can exhaust Python's own stack.
 
-_BINDING = {ADDITION: 1, SUBTRACTION: 1, MULTIPLICATION: 2, DIVISION: 2, "negate": 3, "(": 0}
+_BINDING = {"(": 0, ADDITION: 1, SUBTRACTION: 1, MULTIPLICATION: 2, DIVISION: 2, "negate": 3}
+_LOOSEST = 1  # of all operators; a parenthesis waits for its other half
 
 
 class _NoExpressionError(Exception):
@@ -168,9 +169,9 @@ class _Reader:
                 self._number(number, found.start(1) + 1)
             else:
                 self._sign(sign, found.start(2) + 1)
-        if text[place:].strip(" ") or self._is_operand_next:
+        if self._is_operand_next:
             raise _NoExpressionError
-        self._apply(0)
+        self._apply(_LOOSEST)
         if self._operators:  # a parenthesis that was not closed
             raise _NoExpressionError
         return self._operands.pop()
@@ -199,7 +200,7 @@ class _Reader:
             raise _NoExpressionError
 
     def _close(self, at: int) -> None:
-        self._apply(_BINDING["("] + 1)
+        self._apply(_LOOSEST)
         if not self._operators:
             raise _NoExpressionError
         _, opening = self._operators.pop()
@@ -209,7 +210,7 @@ class _Reader:
 
     def _apply(self, binding: int) -> None:
         """Give the waiting operators that bind at least as tightly their operands."""
-        while self._operators and _BINDING[self._operators[-1][0]] >= max(binding, 1):
+        while self._operators and _BINDING[self._operators[-1][0]] >= binding:
             operator, at = self._operators.pop()
             right = self._operands.pop()
             if operator == "negate":

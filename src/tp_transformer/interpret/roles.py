@@ -6,7 +6,6 @@ in the expression is compared with the clusters and with the vectors themselves,
 every layer. Attention without roles is analysed in its values.
 """
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,19 @@ import numpy.typing as npt
 from tp_transformer import figures
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interpret import naming, probes
+from tp_transformer.interpret.choices import (
+    PER_LINE,
+    chosen_heads,
+    chosen_layer,
+    chosen_questions,
+)
+from tp_transformer.interpret.clusters import Clustering, cluster
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.outcome import Context, Values, write
 from tp_transformer.interpret.positions import Positions
 from tp_transformer.interpret.probes import Information, Labelled, Probed
 from tp_transformer.interpret.record import Sample, record, symbols
-from tp_transformer.interpret.structure import DENOMINATOR, LABELS, NUMERATOR, SIDE, labels, places
+from tp_transformer.interpret.structure import DENOMINATOR, LABELS, NUMERATOR, SIDE, labels
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
@@ -33,21 +39,9 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 
 ROLE, VALUE = "role", "value"
-STARTS = 10  # of k-means; the best is kept
 NEIGHBOURS = 2  # characters on each side that the second control sees
 CHARACTER = "character and position"
 WITH_NEIGHBOURS = f"the same and {NEIGHBOURS} neighbours on each side"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clustering:
-    """Vectors in clusters, which are numbered along the centroids' first principal direction.
-
-    So clusters with near numbers tend to be alike, and so may be their colours.
-    """
-
-    assigned: Integers  # (vector,)
-    centroids: npt.NDArray[np.float64]  # (cluster, d_head)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,22 +181,6 @@ def analyse(
     )
 
 
-def chosen_layer(layer: int, n_layers: int) -> int:
-    """A layer's number; negative ones count from the last."""
-    if not -n_layers <= layer < n_layers:
-        raise SettingsError(f"the model has layers 0 to {n_layers - 1}, not {layer}")
-    return layer % n_layers
-
-
-def chosen_heads(head: int | None, n_heads: int) -> list[int]:
-    """One head, or every head."""
-    if head is None:
-        return list(range(n_heads))
-    if not 0 <= head < n_heads:
-        raise SettingsError(f"the model has heads 0 to {n_heads - 1}, not {head}")
-    return [head]
-
-
 def _chosen_vectors(vectors: str | None, *, has_roles: bool) -> str:
     if vectors is None:
         return ROLE if has_roles else VALUE
@@ -210,31 +188,6 @@ def _chosen_vectors(vectors: str | None, *, has_roles: bool) -> str:
         there = f"{ROLE} and {VALUE}" if has_roles else VALUE
         raise SettingsError(f"the model has no vectors {vectors!r} to cluster; it has {there}")
     return vectors
-
-
-def cluster(vectors: npt.NDArray[np.float64], n_clusters: int, seed: int) -> Clustering:
-    """Seeded k-means by scikit-learn."""
-    try:
-        from sklearn.cluster import KMeans
-    except ImportError as error:
-        raise UserError(
-            "clusters need scikit-learn: pip install 'tp-transformer[interpret]'"
-        ) from error
-    n_distinct = len(np.unique(vectors, axis=0))
-    if not 1 <= n_clusters <= n_distinct:
-        raise SettingsError(
-            f"{n_clusters} clusters cannot be made of {n_distinct} different vectors: "
-            "ask for fewer, or give more questions"
-        )
-    found = KMeans(n_clusters, n_init=STARTS, random_state=seed).fit(vectors)
-    centred = found.cluster_centers_ - found.cluster_centers_.mean(axis=0)
-    direction = np.linalg.svd(centred, full_matrices=False)[2][0]
-    direction *= np.sign(direction[np.abs(direction).argmax()])
-    order = np.argsort(centred @ direction, kind="stable")
-    return Clustering(
-        assigned=np.argsort(order)[found.labels_].astype(np.int64),
-        centroids=found.cluster_centers_[order],
-    )
 
 
 def _score(
@@ -245,17 +198,12 @@ def _score(
     label: Labelled,
     seed: int,
 ) -> Score:
-    scored = label.obstacle is None
-    n_clusters = len(clustering.centroids)
-    return Score(
-        layer=layer,
-        head=head,
-        label=label.name,
-        information=probes.information(clustering.assigned, label, n_clusters, seed)
-        if scored
-        else None,
-        probe=probes.probe(vectors, label, seed) if scored else None,
-    )
+    information, told = None, None
+    if label.obstacle is None:
+        n_clusters = len(clustering.centroids)
+        information = probes.information(clustering.assigned, label, n_clusters, seed)
+        told = probes.probe(vectors, label, seed)
+    return Score(layer=layer, head=head, label=label.name, information=information, probe=told)
 
 
 def _summary(label: Labelled, positions: Positions, seed: int) -> LabelSummary:
@@ -276,7 +224,6 @@ def _summary(label: Labelled, positions: Positions, seed: int) -> LabelSummary:
 # The figures.
 
 SHOWN = 6  # questions in a figure
-PER_LINE = 50  # positions: so many squares with numbers can be read across a page
 NARROWEST = 36
 COLOUR_MAP = "viridis"  # ordered in lightness, for colour-blind readers too
 SIDE_COLOURS = {NUMERATOR: figures.COLOURS[0], DENOMINATOR: figures.COLOURS[1]}  # as in the paper
@@ -292,26 +239,9 @@ def save(roles: Roles, context: Context, folder: str | Path) -> list[Path]:
     return files
 
 
-def chosen_questions(questions: Iterable[str], count: int = SHOWN) -> list[int]:
-    """Which questions to show: those with fractions of fractions first, and such as fit a line."""
-
-    def rank(question: str) -> tuple[bool, int, int]:
-        expression = parse(question)
-        swapped = 0
-        if expression is not None:
-            swapped = sum(
-                place.side == NUMERATOR and place.division is not None
-                for _, place in places(expression.tree)
-            )
-        return len(symbols(question)) > PER_LINE, -min(swapped, 1), len(question)
-
-    ranked = sorted(enumerate(questions), key=lambda one: rank(one[1]))
-    return [number for number, _ in ranked[:count]]
-
-
 def _save_questions(roles: Roles, head: HeadRoles, context: Context, folder: Path) -> list[Path]:
     """Figure 2: questions as rows of characters with the cluster of each position."""
-    shown = chosen_questions(roles.questions)
+    shown = chosen_questions(roles.questions, SHOWN)
     lines = [
         (number, start)
         for number in shown
@@ -339,10 +269,10 @@ def _save_questions(roles: Roles, head: HeadRoles, context: Context, folder: Pat
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
         title = f"{roles.vectors} clusters of head {head.head}, encoder layer {roles.layer}"
         drawn.suptitle(title.capitalize(), fontsize=9)
+        legend = "Below: clusters with a clear name." if named else "No cluster has a clear name."
         figures.caption(
             drawn,
-            "Blue: numerator, gold: denominator, by the parse. Below: clusters with a clear name. "
-            + context.caption,
+            f"Blue: numerator, gold: denominator, by the parse. {legend} {context.caption}",
         )
         return figures.save(drawn, folder, f"roles-layer{roles.layer}-head{head.head}")
 
