@@ -72,6 +72,16 @@ it in this list:
     training/watch.py       several runs at a time, watched through their records
     interpret/record.py     what passes named points, question by question, without padding
     interpret/outcome.py    what an analysis leaves behind: numbers as JSON, captions
+    interpret/expressions.py arithmetic questions as trees
+    interpret/structure.py  what each character is in its tree, and to what it belongs
+    interpret/choices.py    which layer, heads and questions an analysis looks at
+    interpret/clusters.py   vectors in clusters, by k-means
+    interpret/positions.py  every position of a sample: its character, its labels
+    interpret/probes.py     how well labels can be told from clusters and from vectors
+    interpret/naming.py     a name for a cluster, where it is clear
+    interpret/roles.py      clusters of roles and the structure in them (section 5.1)
+    interpret/following.py  how well heads follow a relation
+    interpret/attention_maps.py where heads look, and which follow a relation (section 5.2)
     interop/pickles.py      other people's pickles, read without running what they bring along
     interop/authors.py      the paper's authors' published checkpoints
     demo.py                 the front door

@@ -1,0 +1,43 @@
+"""Which layer, heads and questions an analysis looks at."""
+
+from collections.abc import Iterable
+
+from tp_transformer.errors import SettingsError
+from tp_transformer.interpret.expressions import parse
+from tp_transformer.interpret.record import symbols
+from tp_transformer.interpret.structure import NUMERATOR, places
+
+PER_LINE = 50  # positions: so many squares with numbers can be read across a page
+
+
+def chosen_layer(layer: int, n_layers: int) -> int:
+    """A layer's number; negative ones count from the last."""
+    if not -n_layers <= layer < n_layers:
+        raise SettingsError(f"the model has layers 0 to {n_layers - 1}, not {layer}")
+    return layer % n_layers
+
+
+def chosen_heads(head: int | None, n_heads: int) -> list[int]:
+    """One head, or every head."""
+    if head is None:
+        return list(range(n_heads))
+    if not 0 <= head < n_heads:
+        raise SettingsError(f"the model has heads 0 to {n_heads - 1}, not {head}")
+    return [head]
+
+
+def chosen_questions(questions: Iterable[str], count: int) -> list[int]:
+    """Which questions to show: those with fractions of fractions first, and such as fit a line."""
+
+    def rank(question: str) -> tuple[bool, int, int]:
+        expression = parse(question)
+        swapped = 0
+        if expression is not None:
+            swapped = sum(
+                place.side == NUMERATOR and place.division is not None
+                for _, place in places(expression.tree)
+            )
+        return len(symbols(question)) > PER_LINE, -min(swapped, 1), len(question)
+
+    ranked = sorted(enumerate(questions), key=lambda one: rank(one[1]))
+    return [number for number, _ in ranked[:count]]

@@ -1,0 +1,245 @@
+"""What each character of an arithmetic question is in its expression, and how they are related.
+
+`labels` says for every source position of a numeral on which side of a fraction it stands, which
+argument it is, of which operator, how deep, and at which place its digit is; `RELATIONS` say for a
+position to which other positions it belongs. Both take an expression and count source positions.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tp_transformer.interpret.expressions import (
+    DIVISION,
+    MULTIPLICATION,
+    Expression,
+    Negation,
+    Node,
+    Number,
+    Operation,
+    nodes,
+)
+
+NUMERATOR, DENOMINATOR = "numerator", "denominator"
+FIRST, SECOND = "first", "second"
+ONES, SIGN, POINT = "ones", "sign", "point"
+
+SIDE, ARGUMENT, OPERATOR, DEPTH, DIGIT_PLACE = LABELS = (
+    "side",
+    "argument",
+    "operator",
+    "depth",
+    "digit place",
+)
+
+_PLACES = {0: ONES, 1: "tens", 2: "hundreds", 3: "thousands", -1: "tenths", -2: "hundredths"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where in its expression a number or an operation stands.
+
+    Attributes:
+        side: numerator or denominator of the nearest fraction or product around it; None where
+            there is none. What divides a divisor is a numerator again. A sum ends a fraction: the
+            fractions among its terms count from themselves, and its other terms are where it is
+        argument: whether it is the first or the second argument of the operator above
+        above: the operation directly above, negations aside
+        depth: how many operations are above it
+        division: the nearest operation above in whose divisor it stands
+    """
+
+    side: str | None = None
+    argument: str | None = None
+    above: Operation | None = None
+    depth: int = 0
+    division: Operation | None = None
+
+
+def places(tree: Node) -> Iterator[tuple[Number | Operation, Place]]:
+    """Every number and operation with its place, from left to right."""
+    waiting: list[tuple[Node, Place]] = [(tree, Place())]
+    while waiting:
+        node, place = waiting.pop()
+        if isinstance(node, Negation):
+            waiting.append((node.operand, place))
+            continue
+        yield node, place
+        if isinstance(node, Operation):
+            left, right = _below(node, place)
+            waiting += [(node.right, right), (node.left, left)]
+
+
+def _below(node: Operation, place: Place) -> tuple[Place, Place]:
+    """The places of an operation's arguments."""
+    side, division = place.side, place.division
+    if node.operator in {MULTIPLICATION, DIVISION}:
+        continues = place.above and place.above.operator in {MULTIPLICATION, DIVISION}
+        side = side if continues else NUMERATOR
+    first = Place(side=side, argument=FIRST, above=node, depth=place.depth + 1, division=division)
+    second = replace(first, argument=SECOND)
+    if node.operator == DIVISION:
+        opposite = DENOMINATOR if side == NUMERATOR else NUMERATOR
+        second = replace(second, side=opposite, division=node)
+    return first, second
+
+
+def labels(expression: Expression) -> dict[str, list[str | None]]:
+    """Each label at every source position, the start and end symbols included.
+
+    Only what belongs to a number has labels; elsewhere they are None.
+    """
+    n_positions = len(expression.question) + 2
+    found: dict[str, list[str | None]] = {name: [None] * n_positions for name in LABELS}
+    for node, place in places(expression.tree):
+        if isinstance(node, Number):
+            start, end = node.span
+            for at in range(start, end):
+                found[SIDE][at] = place.side
+                found[ARGUMENT][at] = place.argument
+                found[OPERATOR][at] = None if place.above is None else place.above.operator
+                found[DEPTH][at] = str(place.depth)
+            found[DIGIT_PLACE][start:end] = _digit_places(expression.question[start - 1 : end - 1])
+    return found
+
+
+def _digit_places(numeral: str) -> list[str | None]:
+    whole = numeral.partition(".")[0]
+    # The digit before the point is at place 0, the one after it at -1.
+    found: list[str | None] = []
+    for at, character in enumerate(numeral):
+        power = len(whole) - 1 - at
+        place = power if power >= 0 else power + 1
+        found.append({"-": SIGN, ".": POINT}.get(character) or _PLACES.get(place, f"10^{place}"))
+    return found
+
+
+Pairs = list[tuple[int, frozenset[int]]]  # a position, and those that it is related to
+Relation = Callable[[Expression], Pairs]
+
+
+def _characters(node: Node) -> frozenset[int]:
+    return frozenset(range(*node.span))
+
+
+def _numbers(expression: Expression) -> Iterator[tuple[Number, Place]]:
+    for node, place in places(expression.tree):
+        if isinstance(node, Number):
+            yield node, place
+
+
+def _to_operator(argument: str) -> Relation:
+    """From the characters of a number that is such an argument to the operator above it."""
+
+    def relation(expression: Expression) -> Pairs:
+        return [
+            (at, frozenset(place.above.at))
+            for number, place in _numbers(expression)
+            if place.above is not None and place.argument == argument
+            for at in range(*number.span)
+        ]
+
+    return relation
+
+
+def _to_division(expression: Expression) -> Pairs:
+    return [
+        (at, frozenset(place.division.at))
+        for number, place in _numbers(expression)
+        if place.division is not None and place.side == DENOMINATOR
+        for at in range(*number.span)
+    ]
+
+
+def _to_argument(argument: str) -> Relation:
+    """From an operator to all that such an argument consists of."""
+
+    def relation(expression: Expression) -> Pairs:
+        return [
+            (at, _characters(node.left if argument == FIRST else node.right))
+            for node in nodes(expression.tree)
+            if isinstance(node, Operation)
+            for at in node.at
+        ]
+
+    return relation
+
+
+def _to_operator_above(expression: Expression) -> Pairs:
+    return [
+        (at, frozenset(place.above.at))
+        for node, place in places(expression.tree)
+        if isinstance(node, Operation) and place.above is not None
+        for at in node.at
+    ]
+
+
+def _to_other_argument(expression: Expression) -> Pairs:
+    """From a number to the other argument of its operator, where that is a number, too."""
+    found: Pairs = []
+    for node in nodes(expression.tree):
+        if isinstance(node, Operation):
+            left, right = node.left, node.right
+            if isinstance(left, Number) and isinstance(right, Number):
+                found += [(at, _characters(right)) for at in range(*left.span)]
+                found += [(at, _characters(left)) for at in range(*right.span)]
+    return found
+
+
+def _digits(expression: Expression) -> Iterator[list[int]]:
+    """The positions of each number's digits, without sign and point."""
+    for number, _ in _numbers(expression):
+        yield [at for at in range(*number.span) if expression.question[at - 1].isdigit()]
+
+
+def _to_next_digit(expression: Expression) -> Pairs:
+    return [
+        (one, frozenset({other}))
+        for digits in _digits(expression)
+        for one, other in pairwise(digits)
+    ]
+
+
+def _to_previous_digit(expression: Expression) -> Pairs:
+    return [
+        (other, frozenset({one})) for one, others in _to_next_digit(expression) for other in others
+    ]
+
+
+def _to_ones_digit(expression: Expression) -> Pairs:
+    places_of = labels(expression)[DIGIT_PLACE]
+    found: Pairs = []
+    for digits in _digits(expression):
+        ones = next(at for at in digits if places_of[at] == ONES)
+        found += [(at, frozenset({ones})) for at in digits if at != ones]
+    return found
+
+
+def _parentheses(expression: Expression) -> Iterator[tuple[int, int]]:
+    for node in nodes(expression.tree):
+        for start, end in node.parentheses:
+            yield start, end - 1
+
+
+def _to_closing(expression: Expression) -> Pairs:
+    return [(opening, frozenset({closing})) for opening, closing in _parentheses(expression)]
+
+
+def _to_opening(expression: Expression) -> Pairs:
+    return [(closing, frozenset({opening})) for opening, closing in _parentheses(expression)]
+
+
+RELATIONS: dict[str, Relation] = {
+    "first argument to its operator": _to_operator(FIRST),
+    "second argument to its operator": _to_operator(SECOND),
+    "denominator to its division": _to_division,
+    "operator to its first argument": _to_argument(FIRST),
+    "operator to its second argument": _to_argument(SECOND),
+    "operator to the operator above": _to_operator_above,
+    "number to the other argument": _to_other_argument,
+    "digit to the next digit": _to_next_digit,
+    "digit to the digit before": _to_previous_digit,
+    "digit to its number's ones digit": _to_ones_digit,
+    "opening to closing parenthesis": _to_closing,
+    "closing to opening parenthesis": _to_opening,
+}

@@ -1,0 +1,129 @@
+"""Clusters and probes: planted labels are found, and nothing is found in noise."""
+
+import numpy as np
+import pytest
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import normalized_mutual_info_score
+
+from tp_transformer.interpret import probes
+from tp_transformer.interpret.probes import Labelled
+
+N_QUESTIONS = 40
+
+
+def runs(rng, n, length, n_values):
+    """Values that stay the same for a few positions, as those of a number's characters do."""
+    return np.repeat(rng.integers(n_values, size=-(-n // length)), length)[:n]
+
+
+def labelled(labels, per_question=20):
+    question = np.arange(len(labels)) // per_question
+    return Labelled.of("side", [f"label {one}" for one in labels], question)
+
+
+def test_the_information_is_the_textbooks():
+    rng = np.random.default_rng(0)
+    for n_first, n_second in ((2, 2), (20, 3), (1, 4), (5, 5)):
+        first, second = rng.integers(n_first, size=300), rng.integers(n_second, size=300)
+        second[:100] = first[:100] % n_second
+        expected = normalized_mutual_info_score(first, second)
+        found = probes.normalised_information(first, second, n_first, n_second)
+        assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_clusters_that_are_the_labels_are_found():
+    truth = np.random.default_rng(0).integers(3, size=20 * N_QUESTIONS)
+    found = probes.information((truth + 1) % 3, labelled(truth), 3, seed=0)
+    assert found.score == pytest.approx(1)
+    assert found.p_value < 0.01
+    assert found.baseline_interval[1] < 0.05
+
+
+def test_clusters_that_have_nothing_to_do_with_labels_are_not_found():
+    # Labels and clusters both stay the same for a while: shuffled one by one, they would seem to
+    # be related far too often; moved along, they are not.
+    p_values, naive = [], []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        truth, clusters = runs(rng, 800, 7, 2), runs(rng, 800, 5, 4)
+        p_values.append(probes.information(clusters, labelled(truth), 4, seed).p_value)
+        score = probes.normalised_information(clusters, truth, 4, 2)
+        shuffled = [
+            probes.normalised_information(clusters, rng.permutation(truth), 4, 2) for _ in range(40)
+        ]
+        naive.append(np.mean(np.array(shuffled) >= score))
+    assert np.mean(np.array(p_values) < 0.05) < 0.15
+    assert 0.35 < np.mean(p_values) < 0.65
+    assert np.mean(np.array(naive) < 0.05) > 0.4
+
+
+def test_the_probe_is_discriminant_analysis():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=500)
+    vectors = rng.normal(size=(500, 6)) * np.arange(1, 7) + np.eye(6)[labels]
+    theirs = LinearDiscriminantAnalysis(solver="lsqr").fit(vectors, labels)
+    ours = probes.Probe(vectors, labels, 4)
+    assert np.mean(ours(vectors) == theirs.predict(vectors)) > 0.98
+
+
+def test_planted_labels_are_told_from_vectors_and_not_from_noise():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=20 * N_QUESTIONS)
+    noise = rng.normal(size=(len(truth), 8))
+    told = probes.probe(noise + 4 * np.eye(8)[truth], labelled(truth), seed=0)
+    assert told.accuracy > 0.95
+    assert told.interval[0] > told.majority
+    assert told.baseline < 0.45
+    untold = probes.probe(noise, labelled(truth), seed=0)
+    assert untold.interval[0] < 1 / 3 + 0.03
+    assert abs(untold.accuracy - 1 / 3) < 0.06
+
+
+def test_a_probe_is_never_judged_on_a_question_it_has_seen():
+    # Vectors that name the question, and labels that are the question's: only a probe that has
+    # seen the question can know them.
+    rng = np.random.default_rng(0)
+    truth = np.repeat(rng.integers(2, size=N_QUESTIONS), 20)
+    vectors = np.repeat(np.eye(N_QUESTIONS), 20, axis=0)
+    found = probes.probe(vectors, labelled(truth), seed=0)
+    assert found.accuracy < 0.7
+    seen = probes.Probe(vectors, truth, 2)(vectors)
+    assert np.mean(seen == truth) == 1
+    question = np.arange(len(truth)) // 20
+    fold = probes.folds(question, seed=3)
+    assert len({(one, other) for one, other in zip(question, fold, strict=True)}) == N_QUESTIONS
+    assert set(fold) == set(range(probes.FOLDS))
+
+
+def test_constant_features_and_single_classes_do_no_harm():
+    truth = np.random.default_rng(0).integers(2, size=200)
+    found = probes.probe(np.ones((200, 3)), labelled(truth), seed=0)
+    assert 0.3 < found.accuracy < 0.7
+    only = probes.Probe(np.ones((5, 2)), np.zeros(5, np.int64), 3)
+    assert set(only(np.ones((4, 2)))) == {0}
+
+
+def test_rare_labels_are_left_out_and_too_few_are_said():
+    question = np.arange(200) // 10
+    labels = ["common" if i % 2 else None for i in range(200)]
+    labels[:4] = ["rare"] * 4
+    found = Labelled.of("side", labels, question)
+    assert found.classes == ("common",)
+    assert found.n_left_out == 4
+    assert set(found.label) == {0}
+    assert [labels[at] for at in found.position] == ["common"] * len(found.position)
+    assert "fewer than two" in found.obstacle
+    none = Labelled.of("side", [None] * 5, np.zeros(5, np.int64))
+    assert none.classes == ()
+    assert none.obstacle
+
+
+def test_the_interval_is_over_questions():
+    # Within a question all are right or all wrong: a hundred positions say no more than ten do.
+    right = np.repeat([1.0, 0.0] * 10, 10)
+    question = np.arange(len(right)) // 10
+    low, high = probes.question_bootstrap(right, question, seed=0)
+    assert low < 0.35 < 0.65 < high
+    low, high = probes.question_bootstrap(right, np.arange(len(right)), seed=0)
+    assert 0.4 < low < high < 0.6
+    assert probes.question_bootstrap(np.ones(3), np.zeros(3, np.int64), seed=0) == (1, 1)

@@ -1,0 +1,175 @@
+"""Roles from a model: what is planted in a head is found there, and nowhere else."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import tp_transformer as tpt
+from planted import sample
+from tp_transformer import UserError
+from tp_transformer.interpret import roles
+from tp_transformer.interpret.choices import chosen_questions
+from tp_transformer.interpret.clusters import cluster
+from tp_transformer.interpret.outcome import Context, plain
+from tp_transformer.interpret.positions import Positions
+from tp_transformer.interpret.probes import Labelled, probe
+from tp_transformer.interpret.record import Sample, symbols
+
+SAMPLE = sample(32)  # as many as pass a model at once
+HEAD = 2
+
+
+def plant(tensor):
+    """Roles of noise, but for a head whose roles say on which side of a fraction they stand."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=tuple(tensor.shape))
+    positions = Positions.of(SAMPLE.questions)
+    centre = {"numerator": 20 * np.eye(8)[0], "denominator": 20 * np.eye(8)[1], None: np.zeros(8)}
+    at = 0
+    for number, question in enumerate(SAMPLE.questions):
+        for position in range(len(symbols(question))):
+            values[number, HEAD, position] += centre[positions.labels["side"][at]]
+            at += 1
+    return torch.tensor(values, dtype=tensor.dtype)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return tpt.build("tp-transformer-tiny", d_model=32, n_heads=4)
+
+
+@pytest.fixture(scope="module")
+def found(model):
+    with model.trace(edit={"encoder.1.self_attention.role": plant}):
+        return roles.analyse(model, SAMPLE, clusters=3)
+
+
+def score(found, layer, head, label):
+    return next(
+        one for one in found.scores if (one.layer, one.head, one.label) == (layer, head, label)
+    )
+
+
+def test_planted_roles_are_found(found):
+    planted = score(found, 1, HEAD, "side")
+    assert planted.information.score > 0.95
+    assert planted.information.p_value < 0.01
+    assert planted.probe.accuracy > 0.97
+    assert planted.probe.interval[0] > found.labels[0].controls[roles.CHARACTER].accuracy
+    names = {str(name).split(",")[0] for name in found.heads[HEAD].names if name is not None}
+    assert {"numerator", "denominator"} <= names
+
+
+def test_noise_is_not_found(found):
+    assert len(found.scores) == 2 * 4 * 5
+    seeming = []
+    for head in set(range(4)) - {HEAD}:
+        assert found.heads[head].names == (None,) * 3
+        for label in found.labels:
+            noise = score(found, 1, head, label.name)
+            if noise.probe is not None:
+                assert noise.information.score < 0.05
+                seeming.append(noise.probe.interval[0] > noise.probe.majority)
+    assert len(seeming) == 12
+    assert sum(seeming) <= 2  # each with a chance of a fortieth
+
+
+def test_the_probe_finds_something_in_noise_no_more_often_than_its_interval_says():
+    positions = Positions.of(SAMPLE.questions)
+    label = Labelled.of("argument", positions.labels["argument"], positions.question)
+    seeming = 0
+    for seed in range(100):
+        vectors = np.random.default_rng(seed).normal(size=(len(positions.characters), 8))
+        told = probe(vectors, label, seed, n_moves=1)
+        seeming += told.interval[0] > told.majority
+    assert seeming <= 8
+
+
+def test_every_position_has_a_cluster(found):
+    assert (found.vectors, found.layer, found.n_parsed) == ("role", 1, 32)
+    for head in found.heads:
+        assert [len(one) for one in head.assigned] == [
+            len(symbols(question)) for question in SAMPLE.questions
+        ]
+        assert {int(one) for own in head.assigned for one in own} == {0, 1, 2}
+
+
+def test_clusters_are_numbered_along_their_main_direction():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(4, size=200)
+    vectors = rng.normal(size=(200, 5)) * 0.1
+    vectors[:, 3] += np.array([0, 3, 9, 6])[truth]
+    found = cluster(vectors, 4, seed=0)
+    assert np.array_equal(found.assigned, np.array([0, 1, 3, 2])[truth])
+    assert np.all(np.diff(found.centroids[:, 3]) > 2)
+    again = cluster(vectors, 4, seed=0)
+    assert np.array_equal(again.assigned, found.assigned)
+
+
+def test_the_plain_transformer_is_read_in_its_values(model):
+    plain = tpt.build("transformer-tiny", d_model=32, n_heads=4)
+    found = roles.analyse(plain, SAMPLE, head=3, layer=0, clusters=4)
+    assert (found.vectors, found.layer) == ("value", 0)
+    assert [one.head for one in found.heads] == [3]
+    chosen = roles.analyse(model, SAMPLE, head=0, clusters=4, vectors="value")
+    assert chosen.vectors == "value"
+
+
+def test_one_question_and_questions_without_expressions(model):
+    for question in ("(1/2)/(3/456)", "Is 7 a prime number?"):
+        few = Sample(questions=(question,), answers=("1",), origin="one question")
+        found = roles.analyse(model, few, clusters=3)
+        assert all(one.probe is None and one.information is None for one in found.scores)
+        assert all(label.obstacle for label in found.labels)
+        assert found.n_parsed == (question[0] == "(")
+        json.dumps(plain(found.to_values()), allow_nan=False)
+
+
+def test_what_cannot_be_done_is_said(model):
+    with pytest.raises(UserError, match="LSTM"):
+        roles.analyse(tpt.build("lstm-saxton", d_hidden=8), SAMPLE)
+    with pytest.raises(UserError, match="layers 0 to 1, not 2"):
+        roles.analyse(model, SAMPLE, layer=2)
+    with pytest.raises(UserError, match="heads 0 to 3, not -1"):
+        roles.analyse(model, SAMPLE, head=-1)
+    with pytest.raises(UserError, match="no vectors 'role' to cluster; it has value"):
+        roles.analyse(tpt.build("transformer-tiny"), SAMPLE, vectors="role")
+    few = Sample(questions=("1/2",), answers=("1",), origin="")
+    with pytest.raises(UserError, match="20 clusters cannot be made of 5 different vectors"):
+        roles.analyse(model, few)
+
+
+def test_clusters_without_scikit_learn_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(UserError, match="pip install"):
+        cluster(np.eye(3), 2, seed=0)
+
+
+def test_fractions_of_fractions_are_shown_first():
+    questions = ["1 + 2", "(1/2)/(3/4)", "1/2", "9" * 60 + "/(2/3)", "1/(2/3)"]
+    assert chosen_questions(questions, 4) == [4, 1, 2, 0]
+
+
+def test_controls_know_characters_and_positions_alone():
+    positions = Positions.of(["1/2", "3"])
+    features = positions.character_features(0)
+    assert features.shape == (8, (1 + len("#%/123")) + 5)
+    assert (features.sum(axis=1) == 2).all()
+    assert (positions.character_features(2).sum(axis=1) == 6).all()
+
+
+def test_numbers_and_figures_are_written(model, found, tmp_path):
+    context = Context.of(model, SAMPLE, folder=tmp_path / "tiny")
+    files = roles.save(replace(found, heads=found.heads[HEAD:3]), context, tmp_path)
+    assert len(files) == 1 + 2 * 3
+    names = {file.name for file in files}
+    assert {"roles.json", "roles-structure.svg", "roles-layer1-head2.pdf"} <= names
+    assert all(file.stat().st_size > 1000 for file in files)
+    values = json.loads((tmp_path / "roles.json").read_text("utf-8"))
+    assert values["vectors"] == "role"
+    assert len(values["scores"]) == len(found.scores)

@@ -1,0 +1,17 @@
+"""Questions whose structure is known, for tests that plant something in them."""
+
+import numpy as np
+
+from tp_transformer.interpret.record import Sample
+
+FORMS = ("({}/{})/({}/{})", "{}/{} - {}*{}", "What is {}/({}*{}) + {}?", "({} - {})/({}/{})")
+
+
+def sample(count: int, seed: int = 0) -> Sample:
+    """Arithmetic questions with numbers of one to three digits; the answers are of no account."""
+    rng = np.random.default_rng(seed)
+    questions = []
+    for number in range(count):
+        numbers = [int(rng.integers(1, 10 ** int(rng.integers(1, 4)))) for _ in range(4)]
+        questions.append(FORMS[number % len(FORMS)].format(*numbers))
+    return Sample(questions=tuple(questions), answers=("7",) * count, origin=f"{count} questions")
