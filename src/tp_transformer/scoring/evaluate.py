@@ -75,7 +75,7 @@ class Work:
                 raise SettingsError(f"{name} must be {least} or more, not {value}")
         if self.precision not in JUDGES:
             raise SettingsError(
-                f"the precision is one of {', '.join(JUDGES)}, not {self.precision}"
+                f"the precision is one of {', '.join(JUDGES)}, not {self.precision!r}"
             )
 
     def limit(self, device: torch.device) -> int:
