@@ -158,6 +158,19 @@ def test_lengths_and_characters_of_the_published_data():
             assert set(example.question + example.answer) <= set(CHARACTERS), example
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_draw_that_breaks_an_assertion_of_deepminds_is_drawn_again(fast):
+    place = {"seed": 11, "index": 168}
+    module = "arithmetic__add_sub_multiple_longer"
+    address = deepmind.Address(module=module, split=EXTRAPOLATE, **place)
+    generator = deepmind.generator()
+    with generator.session(), pytest.raises(AssertionError):
+        generator.draw(EXTRAPOLATE, module, address.entropy(0))
+    question = question_at(module, EXTRAPOLATE, **place, fast=fast).question
+    with generator.session():
+        assert generator.draw(EXTRAPOLATE, module, address.entropy(1))[0] == question
+
+
 def test_difficulties_are_deepminds_thirds():
     published = pytest.importorskip("mathematics_dataset.generate")
     for level in range(3):
