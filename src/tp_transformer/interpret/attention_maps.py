@@ -58,15 +58,34 @@ class AttentionMaps:
     maps: tuple[Map, ...]
     rankings: tuple[Ranking, ...]  # empty but for the encoder
 
+    @property
+    def meaning(self) -> list[str]:
+        """The head that follows each relation best, beside the baselines."""
+        return [_meaning_of(ranking) for ranking in self.rankings]
+
     def to_values(self) -> Values:
         """All of it as plain values."""
         return {
+            "meaning": self.meaning,
             "where": self.where,
             "layer": self.layer,
             "heads": list(self.heads),
             "maps": [asdict(one) for one in self.maps],
             "rankings": [asdict(one) for one in self.rankings],
         }
+
+
+def _meaning_of(ranking: Ranking) -> str:
+    if not ranking.heads:
+        return f"{ranking.relation}: no question has it."
+    best = ranking.heads[0]
+    other = "" if best.exchanged is None else f", {best.exchanged:.0%} on what others relate to"
+    clear = "clearly" if best.is_clear else "not clearly"
+    return (
+        f"{ranking.relation}: {clear} followed by head {best.layer}.{best.head}, with {best.mass:.0%} "
+        f"of its attention ({best.even:.0%} if even{other}); its most attended is a related one in "
+        f"{best.hits:.0%} of {ranking.n_positions:,} positions."
+    )
 
 
 def analyse(

@@ -90,9 +90,39 @@ class Roles:
     labels: tuple[LabelSummary, ...]
     scores: tuple[Score, ...]
 
+    @property
+    def meaning(self) -> list[str]:
+        """What was found, in a line for each label, and how many clusters have names."""
+        n_named = sum(name is not None for head in self.heads for name in head.names)
+        n_clusters = self.n_clusters * len(self.heads)
+        return [
+            f"{len(self.questions)} questions, {self.n_parsed} of them with an expression. Of "
+            f"{n_clusters} clusters of {self.vectors} vectors in encoder layer {self.layer}, "
+            f"{n_named} have a clear name.",
+            *(self._meaning_of(label) for label in self.labels),
+        ]
+
+    def _meaning_of(self, label: LabelSummary) -> str:
+        if label.obstacle is not None:
+            return f"{label.name}: not scored, as {label.obstacle}."
+        own = [(one, one.probe) for one in self.scores if one.label == label.name and one.probe]
+        best, probe = max(own, key=lambda pair: pair[1].accuracy)
+        low, high = probe.interval
+        controls = ", ".join(
+            f"{name} {control.accuracy:.0%}" for name, control in label.controls.items()
+        )
+        clear = max(control.interval[1] for control in label.controls.values())
+        verdict = "more than" if low > clear else "not surely more than"
+        return (
+            f"{label.name}: the best head of {len(own)} ({best.layer}.{best.head}) tells it in "
+            f"{probe.accuracy:.0%} of positions (95% {low:.0%} to {high:.0%}, for this head "
+            f"alone), {verdict} the text tells: {controls}; commonest {probe.majority:.0%}."
+        )
+
     def to_values(self) -> Values:
         """All of it as plain values."""
         return {
+            "meaning": self.meaning,
             "vectors": self.vectors,
             "layer": self.layer,
             "clusters": self.n_clusters,

@@ -1,0 +1,192 @@
+"""One analysis from a model and a store to its files: what `tpt interpret` does."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tp_transformer.data.store import open_store
+from tp_transformer.distributed import choose_device
+from tp_transformer.errors import SettingsError
+from tp_transformer.interpret import (
+    attention_maps,
+    binding_problem,
+    information,
+    roles,
+    surgery,
+    tensor_product,
+)
+from tp_transformer.interpret.outcome import Context
+from tp_transformer.interpret.record import Sample, draw
+from tp_transformer.model.family import AnyModel, load
+from tp_transformer.model.transformer import Transformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to look at.
+
+    Attributes:
+        data: the store that the questions come from
+        model: a run or a model folder
+        against: a second model, where an analysis compares two
+        module: of the questions
+        split: of the questions
+        count: questions
+        answered: whether only those that the model answers; each analysis has its own default
+        layer: of the encoder or decoder, counted from 0, or from the end: -1 is the last
+        head: one head instead of all
+        clusters: of each head's roles
+        vectors: role or value, in place of roles where there are any
+        where: encoder, decoder or cross
+        relation: one, in place of all
+        seed: another one, other questions and other draws
+        device: where the model runs
+    """
+
+    data: Path
+    model: Path | None = None
+    against: Path | None = None
+    module: str = "arithmetic__mixed"
+    split: str = "interpolate"
+    count: int = 128
+    answered: bool | None = None
+    layer: int | None = None
+    head: int | None = None
+    clusters: int = 20
+    vectors: str | None = None
+    where: str = attention_maps.ENCODER
+    relation: str | None = None
+    seed: int = 0
+    device: str = "auto"
+
+    @property
+    def one_layer(self) -> int:
+        """The layer, the last one if none is named."""
+        return -1 if self.layer is None else self.layer
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found, in words, and the files that have the rest."""
+
+    lines: list[str]
+    files: list[Path]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to analyse, the questions it is asked, and what identifies both."""
+
+    model: AnyModel
+    sample: Sample
+    context: Context
+
+
+def interpret(name: str, options: Options, out: str | Path) -> Outcome:
+    """Make one of the `ANALYSES` and write its numbers and figures into a folder."""
+    if Path(out).exists() and not Path(out).is_dir():
+        raise SettingsError(f"{out} is a file; name a folder for the analysis")
+    return ANALYSES[name](options, Path(out))
+
+
+def _subject(options: Options, *, answered: bool, model: Path | None = None) -> Subject:
+    folder = model or options.model
+    loaded = load(folder).float().to(choose_device(options.device))
+    sample = draw(
+        loaded,
+        open_store(options.data),
+        module=options.module,
+        split=options.split,
+        count=options.count,
+        seed=options.seed,
+        answered=answered if options.answered is None else options.answered,
+    )
+    context = Context.of(loaded, sample, folder=folder, seed=options.seed)
+    return Subject(loaded, sample, context)
+
+
+def _roles(options: Options, out: Path) -> Outcome:
+    subject = _subject(options, answered=True)
+    found = roles.analyse(
+        subject.model,
+        subject.sample,
+        layer=options.one_layer,
+        head=options.head,
+        clusters=options.clusters,
+        vectors=options.vectors,
+        seed=options.seed,
+    )
+    return Outcome(found.meaning, roles.save(found, subject.context, out))
+
+
+def _attention(options: Options, out: Path) -> Outcome:
+    subject = _subject(options, answered=True)
+    found = attention_maps.analyse(
+        subject.model,
+        subject.sample,
+        where=options.where,
+        layer=options.one_layer,
+        head=options.head,
+        relation=options.relation,
+        seed=options.seed,
+    )
+    return Outcome(found.meaning, attention_maps.save(found, subject.context, out))
+
+
+def _information(options: Options, out: Path) -> Outcome:
+    folders = [options.model, *([options.against] if options.against else [])]
+    subjects = [_subject(options, answered=False, model=folder) for folder in folders]
+    found = [
+        information.analyse(one.model, one.sample, layer=options.one_layer, seed=options.seed)
+        for one in subjects
+    ]
+    contexts = [one.context for one in subjects]
+    beside = list(zip(found[1:], contexts[1:], strict=True))
+    lines = [
+        f"{context.model['name']}: {line}" if beside else line
+        for one, context in zip(found, contexts, strict=True)
+        for line in one.meaning
+    ]
+    return Outcome(lines, information.save(found[0], contexts[0], out, beside))
+
+
+def _binding(options: Options, out: Path) -> Outcome:
+    subject = _subject(options, answered=True)
+    found = binding_problem.analyse(
+        subject.model, layer=options.one_layer, count=options.count, seed=options.seed
+    )
+    lines, files = found.meaning, binding_problem.save(found, subject.context, out)
+    if not _has_roles(subject.model):
+        return Outcome([*lines, "This model has no roles to operate on."], files)
+    operated = surgery.analyse(
+        subject.model,
+        subject.sample,
+        layer=options.one_layer,
+        heads=None if options.head is None else [options.head],
+        n_clusters=options.clusters,
+        seed=options.seed,
+    )
+    return Outcome(
+        [*lines, *operated.meaning], [*files, *surgery.save(operated, subject.context, out)]
+    )
+
+
+def _has_roles(model: AnyModel) -> bool:
+    return isinstance(model, Transformer) and model.config.binding != "none"
+
+
+def _tensor_product(options: Options, out: Path) -> Outcome:
+    subject = _subject(options, answered=False)
+    found = tensor_product.analyse(
+        subject.model, subject.sample, layer=options.layer, seed=options.seed
+    )
+    return Outcome(found.meaning, tensor_product.save(found, subject.context, out))
+
+
+ANALYSES: dict[str, Callable[[Options, Path], Outcome]] = {
+    "roles": _roles,
+    "attention": _attention,
+    "information": _information,
+    "binding": _binding,
+    "tensor-product": _tensor_product,
+}
