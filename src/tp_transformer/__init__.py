@@ -70,6 +70,10 @@ it in this list:
     training/run.py         the settings of a run, and the folder that explains it
     interpret/record.py     what passes named points, question by question, without padding
     interpret/outcome.py    what an analysis leaves behind: numbers as JSON, captions
+    interpret/information.py  what one head's value vector tells of the state (section 6.1)
+    interpret/binding_problem.py  which structures attention confuses (section 6.2)
+    interpret/surgery.py    role vectors removed, replaced and exchanged: what becomes of answers
+    interpret/tensor_product.py  what the Hadamard product keeps of the tensor product (section 7)
     interop/pickles.py      other people's pickles, read without running what they bring along
     interop/authors.py      the paper's authors' published checkpoints
     demo.py                 the front door

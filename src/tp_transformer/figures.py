@@ -59,7 +59,7 @@ def blank(width: float, height: float) -> Iterator["Figure"]:
 
 def caption(drawn: "Figure", text: str) -> None:
     """A small line under a figure, broken where it would be wider than the figure."""
-    per_line = int(drawn.get_figwidth() * 24)  # characters of 6 points in an inch
+    per_line = int(drawn.get_figwidth() * 21)  # characters of 6 points in an inch
     drawn.supxlabel("\n".join(textwrap.wrap(text, per_line)), fontsize=6, color="#505050")
 
 
