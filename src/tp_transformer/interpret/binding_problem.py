@@ -1,0 +1,439 @@
+"""The binding problem made executable: which structures attention confuses (section 6.2).
+
+First the simplified network of that section: two layers of nothing but single-head attention with a
+residual connection, whose attention follows the structure. In (a/b)/(c/d) the cell a attends to b
+and c to d, then e to a and c; in (a/d)/(c/b), a attends to d and c to b. With standard attention e
+ends in the same state, for any weights; with TP-attention it does not, unless the roles of a and c
+are equal.
+
+Then the same question put to a trained model, which has more than one head, feed-forward layers and
+positions to tell structures apart: it reads (a/b)/(c/d) and the same with two of its four numbers
+exchanged. The simplified network with standard attention confuses two of the six exchanges, a with
+c and b with d, and both change the value. Two others change the value too and are confused by
+neither: a with b and c with d, the control. The last two, a with d and b with c, keep the value.
+A model with the binding problem has states that are nearer to each other after the confusable
+exchanges than after the control, and gives the same answer to both.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer import figures
+from tp_transformer.errors import SettingsError
+from tp_transformer.interpret import outcome
+from tp_transformer.interpret.outcome import Context, Values
+from tp_transformer.interpret.record import Sample, encoder_layer, record, transformer_of
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.transformer import Transformer
+from tp_transformer.scoring.statistics import Interval, resample, wilson
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Floats = npt.NDArray[np.float64]
+
+A, B, C, D, E = range(5)  # the cells of the simplified network
+STRUCTURES = (((A, B), (C, D)), ((A, D), (C, B)))  # who attends to whom: (a/b)/(c/d), (a/d)/(c/b)
+ATTENTIONS = {
+    "standard": "standard attention",
+    "tp": "TP-attention",
+    "equal roles": "TP-attention, a and c with equal roles",
+}
+SIZES = (2, 4, 8, 16, 32, 64, 128)
+
+LETTERS = "abcd"
+CONFUSABLE = ("ac", "bd")
+CONTROL = ("ab", "cd")
+SAME_VALUE = ("ad", "bc")
+DIGITS = range(2, 10)
+WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimplifiedNetwork:
+    """The maps of two layers: no biases in the maps to values and outputs, as in the section."""
+
+    values: Floats  # (layer, d_model, d_model)
+    outputs: Floats  # (layer, d_model, d_model)
+    role: Floats  # (d_model, d_model), of the first layer
+    role_bias: Floats  # (d_model)
+
+    @classmethod
+    def draw(cls, d_model: int, rng: np.random.Generator) -> "SimplifiedNetwork":
+        """Weights at random, such that vectors keep about their length."""
+        maps = rng.standard_normal((5, d_model, d_model)) / np.sqrt(d_model)
+        return cls(
+            values=maps[:2],
+            outputs=maps[2:4],
+            role=maps[4],
+            role_bias=rng.standard_normal(d_model),
+        )
+
+    def read(
+        self, states: Floats, structure: Sequence[tuple[int, int]], attention: str
+    ) -> tuple[Floats, Floats]:
+        """The cell e before and after the second layer (equations 10 to 12).
+
+        The section binds in the first layer only: in the second a single cell reads, so its role
+        would be the same for both structures.
+        """
+        first, second = np.zeros((2, 5, 5))
+        for subject, attended in structure:
+            first[subject, attended] = 1
+        second[E, [A, C]] = 0.5
+        roles = np.ones_like(states)
+        if attention != "standard":
+            roles = states @ self.role.T + self.role_bias
+        if attention == "equal roles":
+            roles[C] = roles[A]
+        states = states + (first @ states @ self.values[0].T * roles) @ self.outputs[0].T
+        after = states + second @ states @ self.values[1].T @ self.outputs[1].T
+        return states[E], after[E]
+
+
+def confusion(network: SimplifiedNetwork, states: Floats, attention: str) -> float:
+    """How far apart the two structures leave e, relative to what the attention added to it."""
+    (before, one), (_, other) = (network.read(states, each, attention) for each in STRUCTURES)
+    return float(np.linalg.norm(one - other) / np.linalg.norm(one - before))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simplified:
+    """The relative distance of the two structures: (size, draw) for each kind of attention."""
+
+    sizes: tuple[int, ...]
+    distances: Mapping[str, Floats]
+
+    def to_values(self) -> Values:
+        """The least, the median and the greatest distance for each size."""
+        return {
+            name: [
+                {
+                    "d_model": size,
+                    "least": found.min(),
+                    "median": np.median(found),
+                    "greatest": found.max(),
+                    "draws": len(found),
+                }
+                for size, found in zip(self.sizes, distances, strict=True)
+            ]
+            for name, distances in self.distances.items()
+        }
+
+
+def simplified(sizes: Sequence[int] = SIZES, *, draws: int = 50, seed: int = 0) -> Simplified:
+    """The distance of the two structures in networks of many sizes, each drawn many times."""
+    if draws < 1 or not sizes or min(sizes) < 1:
+        raise SettingsError("simplified networks need sizes of at least 1, drawn at least once")
+    rng = np.random.default_rng(seed)
+    distances = {name: np.zeros((len(sizes), draws)) for name in ATTENTIONS}
+    for row, size in enumerate(sizes):
+        for column in range(draws):
+            network = SimplifiedNetwork.draw(size, rng)
+            states = rng.standard_normal((5, size))
+            for name, found in distances.items():
+                found[row, column] = confusion(network, states, name)
+    return Simplified(sizes=tuple(sizes), distances=distances)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What exchanging two numbers of (a/b)/(c/d) does to a trained model.
+
+    Attributes:
+        letters: which two
+        at_operator: distance of the two states at the outer operator, relative to their length
+        at_operator_interval: 95%, questions drawn anew; None for a single question
+        elsewhere: the same, averaged over the positions that hold the same symbol in both
+        n_answered: questions answered correctly before the exchange
+        n_right: of these, answered correctly after it, too
+        n_same: of these, given the same answer after it; a confusion where the value changes
+        same_interval: of that share, 95% (Wilson); None where no question was answered
+    """
+
+    letters: str
+    at_operator: float
+    at_operator_interval: Interval | None
+    elsewhere: float
+    n_answered: int
+    n_right: int
+    n_same: int
+    same_interval: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """The simplified network, and what a trained model does with exchanged numbers.
+
+    The ratios compare distances at the outer operator with those of the control.
+    """
+
+    layer: int
+    questions: tuple[str, ...]
+    simplified: Simplified
+    exchanges: tuple[Exchange, ...]
+    confusable_ratio: float
+    confusable_interval: Interval | None
+    same_value_ratio: float
+    same_value_interval: Interval | None
+
+    @property
+    def meaning(self) -> list[str]:
+        """What the numbers say, and what they cannot."""
+        worst = self.simplified.distances["standard"].max()
+        least = self.simplified.distances["tp"].min()
+        lines = [
+            f"Simplified network: with standard attention the two structures are at most {worst:.1e} "
+            f"apart, relative to what attention adds; with TP-attention at least {least:.1e}.",
+            "Trained model, outer operator: the exchanges that standard attention alone would "
+            f"confuse move the state {self.confusable_ratio:.2f} times as far as the control"
+            f"{_between(self.confusable_interval)}, those that keep the value "
+            f"{self.same_value_ratio:.2f} times{_between(self.same_value_interval)}. Below 1 the "
+            "first would be a trace of the binding problem. The exchanged numbers also stand in "
+            "different places, which the ratio does not take out.",
+        ]
+        own = [one for one in self.exchanges if one.letters in CONFUSABLE]
+        n = sum(one.n_answered for one in own)
+        if not n:
+            return [*lines, "The model answers none of the questions, so its answers say nothing."]
+        return [
+            *lines,
+            f"Answers: after a confusable exchange the model gives the old answer in "
+            f"{sum(one.n_same for one in own)} of {n} questions that it had answered correctly, "
+            f"and the right one in {sum(one.n_right for one in own)}.",
+        ]
+
+    def to_values(self) -> Values:
+        """The numbers as JSON has them."""
+        return {
+            "layer": self.layer,
+            "simplified": self.simplified.to_values(),
+            "exchanges": [vars(one) for one in self.exchanges],
+            "confusable": {
+                "exchanges": CONFUSABLE,
+                "ratio": self.confusable_ratio,
+                "interval": self.confusable_interval,
+            },
+            "same_value": {
+                "exchanges": SAME_VALUE,
+                "ratio": self.same_value_ratio,
+                "interval": self.same_value_interval,
+            },
+            "control": {"exchanges": CONTROL},
+            "questions": self.questions,
+            "meaning": self.meaning,
+        }
+
+
+def _between(interval: Interval | None) -> str:
+    return "" if interval is None else f" (95% {interval[0]:.2f} to {interval[1]:.2f})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NestedFraction:
+    """A question of the form (a/b)/(c/d), in a wording of the dataset."""
+
+    numbers: tuple[int, ...]  # a, b, c, d
+    wording: str
+
+    @property
+    def question(self) -> str:
+        """The text."""
+        return self.wording.format("({}/{})/({}/{})".format(*self.numbers))
+
+    @property
+    def answer(self) -> str:
+        """The value as the dataset writes it."""
+        a, b, c, d = self.numbers
+        return str(Fraction(a * d, b * c))
+
+    @property
+    def operator(self) -> int:
+        """The source position of the outer operator; 0 is the start symbol."""
+        return 1 + self.question.index(")/(") + 1
+
+    def exchanged(self, letters: str) -> "NestedFraction":
+        """The same with two numbers in each other's place."""
+        numbers = list(self.numbers)
+        one, other = (LETTERS.index(letter) for letter in letters)
+        numbers[one], numbers[other] = numbers[other], numbers[one]
+        return NestedFraction(numbers=tuple(numbers), wording=self.wording)
+
+
+def nested_fractions(count: int, seed: int = 0) -> list[NestedFraction]:
+    """Different questions of four different digits each.
+
+    All numbers have one digit, so that an exchange moves no other symbol, and digits that differ
+    give values that differ.
+    """
+    every = list(permutations(DIGITS, 4))
+    if not 1 <= count <= len(every):
+        raise SettingsError(f"there are 1 to {len(every)} nested fractions to ask, not {count}")
+    rng = np.random.default_rng(seed)
+    return [
+        NestedFraction(numbers=every[place], wording=WORDINGS[rng.integers(len(WORDINGS))])
+        for place in rng.permutation(len(every))[:count]
+    ]
+
+
+def analyse(
+    model: AnyModel, *, layer: int = -1, count: int = 64, draws: int = 50, seed: int = 0
+) -> Binding:
+    """Draw simplified networks, and exchange the numbers of nested fractions for a model."""
+    model = transformer_of(model)
+    layer = encoder_layer(model, layer)
+    asked = nested_fractions(count, seed)
+    letters = ["".join(two) for two in combinations(LETTERS, 2)]
+    variants = [asked, *([one.exchanged(two) for one in asked] for two in letters)]
+    states = [_states(model, layer, each) for each in variants]
+    answers = [model.solve([one.question for one in each]) for each in variants]
+    distances = {
+        two: np.array([_distances(*each) for each in zip(asked, states[0], after, strict=True)])
+        for two, after in zip(letters, states[1:], strict=True)
+    }
+    exchanges = [
+        _exchange(two, distances[two], asked, after, answers[0], said)
+        for two, after, said in zip(letters, variants[1:], answers[1:], strict=True)
+    ]
+    at_operator = {two: found[:, 0] for two, found in distances.items()}
+    confusable, confusable_interval = _ratio(at_operator, CONFUSABLE)
+    same_value, same_value_interval = _ratio(at_operator, SAME_VALUE)
+    return Binding(
+        layer=layer,
+        questions=tuple(one.question for one in asked),
+        simplified=simplified(draws=draws, seed=seed),
+        exchanges=tuple(exchanges),
+        confusable_ratio=confusable,
+        confusable_interval=confusable_interval,
+        same_value_ratio=same_value,
+        same_value_interval=same_value_interval,
+    )
+
+
+def _states(model: Transformer, layer: int, asked: Sequence[NestedFraction]) -> list[Floats]:
+    """What the layer makes of each question: (position, d_model)."""
+    sample = Sample(
+        questions=tuple(one.question for one in asked),
+        answers=tuple(one.answer for one in asked),
+        origin="nested fractions",
+    )
+    name = f"encoder.{layer}.output"
+    return [piece.astype(np.float64) for piece in record(model, sample, [name])[name]]
+
+
+def _distances(asked: NestedFraction, before: Floats, after: Floats) -> tuple[float, float]:
+    """How far a state moved, relative to its length: at the operator, and on average elsewhere."""
+    length = (np.linalg.norm(before, axis=1) + np.linalg.norm(after, axis=1)) / 2
+    moved = np.linalg.norm(before - after, axis=1) / length
+    is_number = [False, *(symbol.isdigit() for symbol in asked.question), False]
+    return float(moved[asked.operator]), float(moved[~np.array(is_number)].mean())
+
+
+def _exchange(
+    letters: str,
+    distances: Floats,
+    before: Sequence[NestedFraction],
+    after: Sequence[NestedFraction],
+    said_before: Sequence[str],
+    said_after: Sequence[str],
+) -> Exchange:
+    answered = np.array([one.answer == said for one, said in zip(before, said_before, strict=True)])
+    right = np.array([one.answer == said for one, said in zip(after, said_after, strict=True)])
+    same = np.array([one == other for one, other in zip(said_before, said_after, strict=True)])
+    n_answered, n_same = int(answered.sum()), int((same & answered).sum())
+    at_operator = distances[:, 0]
+    return Exchange(
+        letters=letters,
+        at_operator=float(at_operator.mean()),
+        at_operator_interval=resample(
+            len(distances), lambda counts: counts @ at_operator / len(distances)
+        ),
+        elsewhere=float(distances[:, 1].mean()),
+        n_answered=n_answered,
+        n_right=int((right & answered).sum()),
+        n_same=n_same,
+        same_interval=wilson(n_same, n_answered) if n_answered else None,
+    )
+
+
+def _ratio(
+    distances: Mapping[str, Floats], letters: Sequence[str]
+) -> tuple[float, Interval | None]:
+    """The distance of some exchanges as a multiple of the control's."""
+    own = np.mean([distances[two] for two in letters], axis=0)
+    control = np.mean([distances[two] for two in CONTROL], axis=0)
+    interval = resample(len(own), lambda counts: (counts @ own) / (counts @ control))
+    return float(own.mean() / control.mean()), interval
+
+
+def save(result: Binding, context: Context, folder: str | Path) -> list[Path]:
+    """Write the numbers and draw the distances."""
+    path = outcome.write(folder, "binding", result.to_values(), context)
+    with figures.blank(7.0, 3.1) as drawn:
+        left, right = drawn.subplots(1, 2, width_ratios=(1, 1.15))
+        _draw_simplified(left, result.simplified)
+        _draw_exchanges(right, result)
+        figures.caption(
+            drawn,
+            f"{context.caption.split('; ')[0]}; {len(result.questions)} nested fractions; "
+            f"analysis seed {context.seed}",
+        )
+        return [path, *figures.save(drawn, Path(folder), "binding")]
+
+
+def _draw_simplified(axes: "Axes", found: Simplified) -> None:
+    smallest = 1e-18  # where a distance of exactly zero is drawn
+    marks = zip(ATTENTIONS.items(), ("s", "o", "x"), (1, 0, 2), strict=True)
+    for (name, label), mark, colour in marks:
+        distances = np.maximum(found.distances[name], smallest)
+        middle = np.median(distances, axis=1)
+        reach = [middle - distances.min(axis=1), distances.max(axis=1) - middle]
+        style = {"color": figures.COLOURS[colour], "markersize": 4, "linewidth": 1, "capsize": 2}
+        axes.errorbar(found.sizes, middle, reach, marker=mark, label=label, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(found.sizes, [str(size) for size in found.sizes])
+    axes.set_yscale("log")
+    axes.set_ylim(smallest, 1e3)
+    axes.set_xlabel("d_model (median, least and greatest)")
+    axes.set_ylabel("distance of the two structures")
+    axes.set_title("simplified network: (a/b)/(c/d), (a/d)/(c/b)", fontsize=8)
+    axes.legend(fontsize=6.5, loc="center right")
+
+
+def _draw_exchanges(axes: "Axes", result: Binding) -> None:
+    kinds = (("confusable", CONFUSABLE), ("control", CONTROL), ("value stays", SAME_VALUE))
+    found = {one.letters: one for one in result.exchanges}
+    ticks = []
+    for colour, (label, letters) in enumerate(kinds):
+        places = np.arange(2) + 2.5 * colour
+        own = [found[two] for two in letters]
+        heights = [one.at_operator for one in own]
+        limits = [one.at_operator_interval or (one.at_operator,) * 2 for one in own]
+        axes.bar(
+            places,
+            heights,
+            0.8,
+            yerr=np.abs(np.array(limits).T - heights),
+            color=figures.COLOURS[colour],
+            error_kw={"elinewidth": 0.8, "ecolor": "#303030"},
+            label=label,
+        )
+        for place, one, (_, high) in zip(places, own, limits, strict=True):
+            if one.n_answered:
+                text = f"{one.n_same}/{one.n_answered}"
+                axes.text(place, high, text, ha="center", va="bottom", fontsize=6.5)
+            ticks.append((place, f"{one.letters[0]}↔{one.letters[1]}"))
+    axes.set_xticks(*zip(*ticks, strict=True))
+    axes.margins(y=0.15)
+    axes.grid(axis="x", visible=False)
+    axes.set_xlabel("numbers exchanged (above: same answer / answered before)")
+    axes.set_ylabel(f"distance at the outer operator, layer {result.layer}")
+    axes.set_title("trained model: (a/b)/(c/d)", fontsize=8)
+    axes.legend(fontsize=6.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
