@@ -16,11 +16,11 @@ exchanges than after the control, and gives the same answer to both.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,7 @@ LETTERS = "abcd"
 CONFUSABLE = ("ac", "bd")
 CONTROL = ("ab", "cd")
 SAME_VALUE = ("ad", "bc")
+ROUNDING = 1e-5  # relative distances of states below this are float32's
 DIGITS = range(2, 10)
 WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
 
@@ -169,20 +170,31 @@ class Exchange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """A distance as a multiple of another; the interval is None for a single question."""
+
+    value: float
+    interval: Interval | None  # 95%, questions drawn anew
+
+    def __str__(self) -> str:
+        limits = self.interval and f" (95% {self.interval[0]:.2f} to {self.interval[1]:.2f})"
+        return f"{self.value:.2f} times{limits or ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Binding:
     """The simplified network, and what a trained model does with exchanged numbers.
 
-    The ratios compare distances at the outer operator with those of the control.
+    The ratios compare distances at the outer operator with those of the control; they are None if
+    the control does not move the state at all.
     """
 
     layer: int
-    questions: tuple[str, ...]
+    sample: Sample  # nested fractions before an exchange
     simplified: Simplified
     exchanges: tuple[Exchange, ...]
-    confusable_ratio: float
-    confusable_interval: Interval | None
-    same_value_ratio: float
-    same_value_interval: Interval | None
+    confusable: Ratio | None
+    same_value: Ratio | None
 
     @property
     def meaning(self) -> list[str]:
@@ -190,15 +202,20 @@ class Binding:
         worst = self.simplified.distances["standard"].max()
         least = self.simplified.distances["tp"].min()
         lines = [
-            f"Simplified network: with standard attention the two structures are at most {worst:.1e} "
-            f"apart, relative to what attention adds; with TP-attention at least {least:.1e}.",
-            "Trained model, outer operator: the exchanges that standard attention alone would "
-            f"confuse move the state {self.confusable_ratio:.2f} times as far as the control"
-            f"{_between(self.confusable_interval)}, those that keep the value "
-            f"{self.same_value_ratio:.2f} times{_between(self.same_value_interval)}. Below 1 the "
-            "first would be a trace of the binding problem. The exchanged numbers also stand in "
-            "different places, which the ratio does not take out.",
+            "Simplified network: with standard attention the two structures are at most "
+            f"{worst:.1e} apart, relative to what attention adds; with TP-attention at least "
+            f"{least:.1e}.",
         ]
+        if self.confusable is None or self.same_value is None:
+            lines.append("The outer operator's state does not move with any of the numbers.")
+        else:
+            lines.append(
+                "Trained model, outer operator: the exchanges that standard attention alone would "
+                f"confuse move the state {self.confusable} as far as the control, those that keep "
+                f"the value {self.same_value}. Below 1 the first would be a trace of the binding "
+                "problem. The exchanged numbers also stand in different places, which the ratio "
+                "does not take out."
+            )
         own = [one for one in self.exchanges if one.letters in CONFUSABLE]
         n = sum(one.n_answered for one in own)
         if not n:
@@ -216,24 +233,13 @@ class Binding:
             "layer": self.layer,
             "simplified": self.simplified.to_values(),
             "exchanges": [vars(one) for one in self.exchanges],
-            "confusable": {
-                "exchanges": CONFUSABLE,
-                "ratio": self.confusable_ratio,
-                "interval": self.confusable_interval,
+            "ratios_to_control": {
+                "confusable": self.confusable and vars(self.confusable),
+                "same_value": self.same_value and vars(self.same_value),
             },
-            "same_value": {
-                "exchanges": SAME_VALUE,
-                "ratio": self.same_value_ratio,
-                "interval": self.same_value_interval,
-            },
-            "control": {"exchanges": CONTROL},
-            "questions": self.questions,
+            "kinds": {"confusable": CONFUSABLE, "same_value": SAME_VALUE, "control": CONTROL},
             "meaning": self.meaning,
         }
-
-
-def _between(interval: Interval | None) -> str:
-    return "" if interval is None else f" (95% {interval[0]:.2f} to {interval[1]:.2f})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,29 +309,29 @@ def analyse(
         for two, after, said in zip(letters, variants[1:], answers[1:], strict=True)
     ]
     at_operator = {two: found[:, 0] for two, found in distances.items()}
-    confusable, confusable_interval = _ratio(at_operator, CONFUSABLE)
-    same_value, same_value_interval = _ratio(at_operator, SAME_VALUE)
     return Binding(
         layer=layer,
-        questions=tuple(one.question for one in asked),
+        sample=_sample(asked, f"{count} nested fractions of digits (seed {seed})"),
         simplified=simplified(draws=draws, seed=seed),
         exchanges=tuple(exchanges),
-        confusable_ratio=confusable,
-        confusable_interval=confusable_interval,
-        same_value_ratio=same_value,
-        same_value_interval=same_value_interval,
+        confusable=_ratio(at_operator, CONFUSABLE),
+        same_value=_ratio(at_operator, SAME_VALUE),
     )
 
 
 def _states(model: Transformer, layer: int, asked: Sequence[NestedFraction]) -> list[Floats]:
     """What the layer makes of each question: (position, d_model)."""
-    sample = Sample(
-        questions=tuple(one.question for one in asked),
-        answers=tuple(one.answer for one in asked),
-        origin="nested fractions",
-    )
+    sample = _sample(asked, "nested fractions")
     name = f"encoder.{layer}.output"
     return [piece.astype(np.float64) for piece in record(model, sample, [name])[name]]
+
+
+def _sample(asked: Sequence[NestedFraction], origin: str) -> Sample:
+    return Sample(
+        questions=tuple(one.question for one in asked),
+        answers=tuple(one.answer for one in asked),
+        origin=origin,
+    )
 
 
 def _distances(asked: NestedFraction, before: Floats, after: Floats) -> tuple[float, float]:
@@ -363,28 +369,28 @@ def _exchange(
     )
 
 
-def _ratio(
-    distances: Mapping[str, Floats], letters: Sequence[str]
-) -> tuple[float, Interval | None]:
+def _ratio(distances: Mapping[str, Floats], letters: Sequence[str]) -> Ratio | None:
     """The distance of some exchanges as a multiple of the control's."""
     own = np.mean([distances[two] for two in letters], axis=0)
     control = np.mean([distances[two] for two in CONTROL], axis=0)
+    if control.mean() < ROUNDING:
+        return None
     interval = resample(len(own), lambda counts: (counts @ own) / (counts @ control))
-    return float(own.mean() / control.mean()), interval
+    return Ratio(value=float(own.mean() / control.mean()), interval=interval)
 
 
 def save(result: Binding, context: Context, folder: str | Path) -> list[Path]:
-    """Write the numbers and draw the distances."""
+    """Write the numbers and draw the distances.
+
+    The questions asked are the result's own; of the context only model and seed are used.
+    """
+    context = replace(context, sample=result.sample)
     path = outcome.write(folder, "binding", result.to_values(), context)
     with figures.blank(7.0, 3.1) as drawn:
         left, right = drawn.subplots(1, 2, width_ratios=(1, 1.15))
         _draw_simplified(left, result.simplified)
         _draw_exchanges(right, result)
-        figures.caption(
-            drawn,
-            f"{context.caption.split('; ')[0]}; {len(result.questions)} nested fractions; "
-            f"analysis seed {context.seed}",
-        )
+        figures.caption(drawn, context.caption)
         return [path, *figures.save(drawn, Path(folder), "binding")]
 
 
@@ -395,8 +401,10 @@ def _draw_simplified(axes: "Axes", found: Simplified) -> None:
         distances = np.maximum(found.distances[name], smallest)
         middle = np.median(distances, axis=1)
         reach = [middle - distances.min(axis=1), distances.max(axis=1) - middle]
-        style = {"color": figures.COLOURS[colour], "markersize": 4, "linewidth": 1, "capsize": 2}
-        axes.errorbar(found.sizes, middle, reach, marker=mark, label=label, **style)
+        style: dict[str, Any] = {"marker": mark, "markersize": 4, "linewidth": 1, "capsize": 2}
+        axes.errorbar(
+            found.sizes, middle, reach, color=figures.COLOURS[colour], label=label, **style
+        )
     axes.set_xscale("log", base=2)
     axes.set_xticks(found.sizes, [str(size) for size in found.sizes])
     axes.set_yscale("log")

@@ -404,7 +404,7 @@ def save(result: TensorProduct, context: Context, folder: str | Path) -> list[Pa
 def _save_figure(result: TensorProduct, context: Context, folder: Path) -> list[Path]:
     many = len(result.trained) > 32  # more than a half of the width has room for
     with figures.blank(7.0, 5.4 if many else 3.2) as drawn:
-        axes = drawn.subplots(2 if many else 1, 1 if many else 2, sharey=True)
+        axes = drawn.subplots(2 if many else 1, 1 if many else 2, sharey=True, squeeze=False).flat
         for place, heads, title in zip(
             axes, (result.trained, result.initial), ("trained", "initial weights"), strict=True
         ):
