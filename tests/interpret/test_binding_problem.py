@@ -14,7 +14,7 @@ from tp_transformer.interpret import binding_problem
 from tp_transformer.interpret.binding_problem import (
     CONFUSABLE,
     CONTROL,
-    SAME_VALUE,
+    NEIGHBOURS,
     STRUCTURES,
     NestedFraction,
     SimplifiedNetwork,
@@ -100,9 +100,9 @@ def test_nested_fractions_are_what_they_say():
     for one in asked:
         assert str(value_of(one.question)) == one.answer
         assert ("#" + one.question)[one.operator - 1 : one.operator + 2] == ")/("
-        for letters in CONFUSABLE + CONTROL:
+        for letters in CONFUSABLE + NEIGHBOURS:
             assert one.exchanged(letters).answer != one.answer
-        for letters in SAME_VALUE:
+        for letters in CONTROL:
             assert one.exchanged(letters).answer == one.answer
     example = NestedFraction(numbers=(2, 3, 4, 5), wording="What is {}?")
     assert example.exchanged("bd").question == "What is (2/5)/(4/3)?"
@@ -115,7 +115,7 @@ def test_nested_fractions_are_what_they_say():
 def bag_of_symbols():
     """A model that cannot tell where a symbol stands: no positions, attention to all alike."""
     model = tpt.build("transformer-tiny", d_model=32)
-    model.embedding._positions = torch.zeros_like(model.embedding._positions)
+    model.embedding._positions = torch.zeros(200, 32)
     for cell in model.encoder:
         for name in ("query", "key"):
             for tensor in cell.self_attention.maps()[name]:
@@ -128,8 +128,26 @@ def test_a_model_that_cannot_tell_structures_apart_is_seen_through():
     for one in result.exchanges:
         assert one.at_operator < 1e-5
         assert one.elsewhere < 1e-5
-    assert result.confusable is None
+    assert result.ratio is None
     assert "does not move" in " ".join(result.meaning)
+
+
+@pytest.mark.parametrize("preset", ["tp-transformer-tiny", "transformer-tiny"])
+def test_random_weights_prefer_no_exchange(preset):
+    for seed in range(2):
+        torch.manual_seed(seed)
+        result = binding_problem.analyse(tpt.build(preset), count=48, draws=1)
+        assert result.ratio.value == pytest.approx(1, abs=0.15)
+        assert result.initial_ratio.value == pytest.approx(1, abs=0.15)
+
+
+def test_the_control_stands_as_far_apart_as_the_confusable_exchanges():
+    text = "(a/b)/(c/d)"
+
+    def distance(letters):
+        return sum(text.index(other) - text.index(one) for one, other in letters)
+
+    assert distance(CONTROL) == distance(CONFUSABLE) > distance(NEIGHBOURS)
 
 
 class Solver:
@@ -168,7 +186,7 @@ def test_answers_that_are_confused_are_counted(confuses, monkeypatch):
 def test_the_whole_analysis_is_written_and_drawn(preset, tmp_path):
     model = tpt.build(preset, d_model=32)
     result = binding_problem.analyse(model, count=8, draws=3, layer=0)
-    assert result.confusable.interval[0] < result.confusable.value < result.confusable.interval[1]
+    assert result.ratio.interval[0] < result.ratio.value < result.ratio.interval[1]
     context = Context.of(model, result.sample, folder=tmp_path / "m")
     files = binding_problem.save(result, context, tmp_path)
     assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
@@ -183,7 +201,7 @@ def test_the_whole_analysis_is_written_and_drawn(preset, tmp_path):
 def test_one_question_is_enough_and_an_lstm_is_refused():
     result = binding_problem.analyse(tpt.build("tp-transformer-tiny", d_model=32), count=1, draws=1)
     assert result.exchanges[0].at_operator_interval is None
-    assert result.confusable.interval is None
+    assert result.ratio.interval is None
     assert "times" in " ".join(result.meaning)
     with pytest.raises(UserError, match="LSTM"):
         binding_problem.analyse(tpt.build("lstm-saxton", d_hidden=8))

@@ -58,6 +58,7 @@ def test_an_operation_gets_each_questions_own_roles():
     for question, found in seen.items():
         np.testing.assert_allclose(found, roles[question][[2, 0]], atol=1e-5)
     assert same(after, surgery.ask(model, many))
+    assert after.moved == 0
 
 
 def test_equal_roles_can_be_exchanged_and_replaced_by_their_centre():
@@ -121,10 +122,9 @@ def test_planted_clusters_are_found_and_roles_move_to_their_centres():
     roles = torch.from_numpy(vectors)[None]
     moved = surgery.moved_to(found[None], [clusters[None]])(0, roles)
     np.testing.assert_allclose(moved[0], found[clusters])
-    other = surgery.others(clusters, 3, rng)
-    assert (other != clusters).all()
-    assert set(other.tolist()) == {0, 1, 2}
-    np.testing.assert_array_equal(surgery.others(np.zeros(4, np.int64), 1, rng), 0)
+    further = surgery.as_far(0, surgery.moved_to(found[None], [clusters[None]]))(0, roles)
+    torch.testing.assert_close((further - roles).norm(dim=-1), (moved - roles).norm(dim=-1))
+    assert (further - moved).abs().max() > 1e-3
 
 
 def test_exchanges_stay_within_clusters_or_leave_them():
@@ -168,7 +168,10 @@ def test_the_whole_analysis_is_written_and_drawn(trained, tmp_path):
     assert list(whole) == list(surgery.OPERATIONS)
     assert whole["zero"].changed > 20  # of 40
     assert whole["zero"].right == 40 - whole["zero"].changed
-    assert whole["other centroid"].changed > whole["centroid"].changed
+    assert whole["across clusters"].changed > whole["within clusters"].changed
+    assert whole["zero"].moved == pytest.approx(1)
+    assert whole["as far"].moved == pytest.approx(whole["centroid"].moved, rel=1e-5)
+    assert 0 < whole["within clusters"].moved < whole["across clusters"].moved
     low, high = whole["zero"].changed_interval
     assert low < whole["zero"].changed / 40 <= high
     assert surgery.analyse(model, sample, n_clusters=6) == result

@@ -9,10 +9,13 @@ are equal.
 Then the same question put to a trained model, which has more than one head, feed-forward layers and
 positions to tell structures apart: it reads (a/b)/(c/d) and the same with two of its four numbers
 exchanged. The simplified network with standard attention confuses two of the six exchanges, a with
-c and b with d, and both change the value. Two others change the value too and are confused by
-neither: a with b and c with d, the control. The last two, a with d and b with c, keep the value.
-A model with the binding problem has states that are nearer to each other after the confusable
-exchanges than after the control, and gives the same answer to both.
+c and b with d, and both change the value. The control are two exchanges that it does not confuse,
+a with d and b with c: they keep the value, and their numbers stand on average as far from each
+other, 6 symbols. (The last two, a with b and c with d, exchange neighbours, which moves the states
+less even in a model that was not trained.) A model with the binding problem has states that are
+nearer to each other after the confusable exchanges than after the control, a ratio below that of
+initial weights, which is about 1; and it gives the same answer to both. A model that represents the
+value has a ratio above it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +32,7 @@ from tp_transformer import figures
 from tp_transformer.errors import SettingsError
 from tp_transformer.interpret import outcome
 from tp_transformer.interpret.outcome import Context, Values
-from tp_transformer.interpret.record import Sample, encoder_layer, record, transformer_of
+from tp_transformer.interpret.record import Sample, encoder_layer, fresh, record, transformer_of
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.statistics import Interval, resample, wilson
@@ -50,8 +53,8 @@ SIZES = (2, 4, 8, 16, 32, 64, 128)
 
 LETTERS = "abcd"
 CONFUSABLE = ("ac", "bd")
-CONTROL = ("ab", "cd")
-SAME_VALUE = ("ad", "bc")
+CONTROL = ("ad", "bc")
+NEIGHBOURS = ("ab", "cd")
 ROUNDING = 1e-5  # relative distances of states below this are float32's
 DIGITS = range(2, 10)
 WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
@@ -185,16 +188,16 @@ class Ratio:
 class Binding:
     """The simplified network, and what a trained model does with exchanged numbers.
 
-    The ratios compare distances at the outer operator with those of the control; they are None if
-    the control does not move the state at all.
+    The ratio compares distances at the outer operator after confusable exchanges with those of the
+    control; it is None if the control does not move the state at all.
     """
 
     layer: int
     sample: Sample  # nested fractions before an exchange
     simplified: Simplified
     exchanges: tuple[Exchange, ...]
-    confusable: Ratio | None
-    same_value: Ratio | None
+    ratio: Ratio | None
+    initial_ratio: Ratio | None  # the same configuration, its weights drawn anew
 
     @property
     def meaning(self) -> list[str]:
@@ -206,15 +209,14 @@ class Binding:
             f"{worst:.1e} apart, relative to what attention adds; with TP-attention at least "
             f"{least:.1e}.",
         ]
-        if self.confusable is None or self.same_value is None:
+        if self.ratio is None:
             lines.append("The outer operator's state does not move with any of the numbers.")
         else:
             lines.append(
                 "Trained model, outer operator: the exchanges that standard attention alone would "
-                f"confuse move the state {self.confusable} as far as the control, those that keep "
-                f"the value {self.same_value}. Below 1 the first would be a trace of the binding "
-                "problem. The exchanged numbers also stand in different places, which the ratio "
-                "does not take out."
+                f"confuse move the state {self.ratio} as far as the control; with initial weights "
+                f"{self.initial_ratio}. Less than there would be a trace of the binding problem, "
+                "more a trace of the value, which the control keeps."
             )
         own = [one for one in self.exchanges if one.letters in CONFUSABLE]
         n = sum(one.n_answered for one in own)
@@ -233,11 +235,9 @@ class Binding:
             "layer": self.layer,
             "simplified": self.simplified.to_values(),
             "exchanges": [vars(one) for one in self.exchanges],
-            "ratios_to_control": {
-                "confusable": self.confusable and vars(self.confusable),
-                "same_value": self.same_value and vars(self.same_value),
-            },
-            "kinds": {"confusable": CONFUSABLE, "same_value": SAME_VALUE, "control": CONTROL},
+            "ratio_to_control": self.ratio and vars(self.ratio),
+            "initial_ratio_to_control": self.initial_ratio and vars(self.initial_ratio),
+            "kinds": {"confusable": CONFUSABLE, "control": CONTROL, "neighbours": NEIGHBOURS},
             "meaning": self.meaning,
         }
 
@@ -297,26 +297,42 @@ def analyse(
     layer = encoder_layer(model, layer)
     asked = nested_fractions(count, seed)
     letters = ["".join(two) for two in combinations(LETTERS, 2)]
-    variants = [asked, *([one.exchanged(two) for one in asked] for two in letters)]
-    states = [_states(model, layer, each) for each in variants]
-    answers = [model.solve([one.question for one in each]) for each in variants]
-    distances = {
-        two: np.array([_distances(*each) for each in zip(asked, states[0], after, strict=True)])
-        for two, after in zip(letters, states[1:], strict=True)
-    }
+    variants = {two: [one.exchanged(two) for one in asked] for two in letters}
+    distances = _all_distances(model, layer, asked, variants)
+    said = model.solve([one.question for one in asked])
     exchanges = [
-        _exchange(two, distances[two], asked, after, answers[0], said)
-        for two, after, said in zip(letters, variants[1:], answers[1:], strict=True)
+        _exchange(
+            two, distances[two], asked, after, said, model.solve([one.question for one in after])
+        )
+        for two, after in variants.items()
     ]
-    at_operator = {two: found[:, 0] for two, found in distances.items()}
     return Binding(
         layer=layer,
         sample=_sample(asked, f"{count} nested fractions of digits (seed {seed})"),
         simplified=simplified(draws=draws, seed=seed),
         exchanges=tuple(exchanges),
-        confusable=_ratio(at_operator, CONFUSABLE),
-        same_value=_ratio(at_operator, SAME_VALUE),
+        ratio=_ratio(distances),
+        initial_ratio=_ratio(_all_distances(fresh(model, seed), layer, asked, variants)),
     )
+
+
+def _all_distances(
+    model: Transformer,
+    layer: int,
+    asked: Sequence[NestedFraction],
+    variants: Mapping[str, Sequence[NestedFraction]],
+) -> dict[str, Floats]:
+    """How far each exchange moves the states: (question, at the operator and elsewhere)."""
+    before = _states(model, layer, asked)
+    return {
+        two: np.array(
+            [
+                _distances(*each)
+                for each in zip(asked, before, _states(model, layer, after), strict=True)
+            ]
+        )
+        for two, after in variants.items()
+    }
 
 
 def _states(model: Transformer, layer: int, asked: Sequence[NestedFraction]) -> list[Floats]:
@@ -369,10 +385,12 @@ def _exchange(
     )
 
 
-def _ratio(distances: Mapping[str, Floats], letters: Sequence[str]) -> Ratio | None:
-    """The distance of some exchanges as a multiple of the control's."""
-    own = np.mean([distances[two] for two in letters], axis=0)
-    control = np.mean([distances[two] for two in CONTROL], axis=0)
+def _ratio(distances: Mapping[str, Floats]) -> Ratio | None:
+    """The distance at the operator after confusable exchanges as a multiple of the control's."""
+    own, control = (
+        np.mean([distances[two][:, 0] for two in letters], axis=0)
+        for letters in (CONFUSABLE, CONTROL)
+    )
     if control.mean() < ROUNDING:
         return None
     interval = resample(len(own), lambda counts: (counts @ own) / (counts @ control))
@@ -416,7 +434,7 @@ def _draw_simplified(axes: "Axes", found: Simplified) -> None:
 
 
 def _draw_exchanges(axes: "Axes", result: Binding) -> None:
-    kinds = (("confusable", CONFUSABLE), ("control", CONTROL), ("value stays", SAME_VALUE))
+    kinds = (("confusable", CONFUSABLE), ("control", CONTROL), ("neighbours", NEIGHBOURS))
     found = {one.letters: one for one in result.exchanges}
     ticks = []
     for colour, (label, letters) in enumerate(kinds):
@@ -439,9 +457,9 @@ def _draw_exchanges(axes: "Axes", result: Binding) -> None:
                 axes.text(place, high, text, ha="center", va="bottom", fontsize=6.5)
             ticks.append((place, f"{one.letters[0]}↔{one.letters[1]}"))
     axes.set_xticks(*zip(*ticks, strict=True))
-    axes.margins(y=0.15)
+    axes.margins(y=0.3)
     axes.grid(axis="x", visible=False)
-    axes.set_xlabel("numbers exchanged (above: same answer / answered before)")
+    axes.set_xlabel("numbers exchanged\n(above: same answer as before, of those answered)")
     axes.set_ylabel(f"distance at the outer operator, layer {result.layer}")
     axes.set_title("trained model: (a/b)/(c/d)", fontsize=8)
-    axes.legend(fontsize=6.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.legend(fontsize=6.5, loc="upper center", ncols=3)

@@ -1,19 +1,19 @@
 """Role surgery: what becomes of the answers when role vectors are removed, replaced or exchanged.
 
 Of a TP-Transformer's encoder layer, the roles of some heads are operated on at all positions or at
-chosen ones, and the answers are judged by one pass under teacher forcing, as everywhere. Each
-operation has another one beside it that does as much violence but leaves or takes what the first
-does not, so that a reader sees what it is about the role that matters:
+chosen ones, and the answers are judged by one pass under teacher forcing, as everywhere. Operations
+come in twos, the second being there to compare the first with:
 
 - `zero`: nothing is bound; `random`: a random vector of the same length in the role's place;
-- `centroid`: the centre of the role's cluster, so that only the cluster is left; `other centroid`:
-  the centre of another cluster, drawn at random;
+- `centroid`: the centre of the role's cluster, so that only the cluster is left; `as far`: the role
+  moved as far as its centroid is, but in a random direction;
 - `within clusters`: roles of the same cluster and question exchange their places, two by two;
   `across clusters`: as many roles of different clusters do.
 
-If clusters are what roles are about (section 5.1), `centroid` and `within clusters` change little,
-and their counterparts much. Heads are compared with each other, or chosen ones with as many others
-drawn at random; chosen positions with as many others of the same question.
+If clusters are what roles are about (section 5.1), `centroid` changes fewer answers than `as far`,
+and `within clusters` fewer than `across clusters`. The latter also moves roles further, so beside
+each effect stands how far the roles were moved. Heads are compared with each other, or chosen ones
+with as many others drawn at random; chosen positions with as many others of the same question.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ OPERATIONS = (
     "zero",
     "random",
     "centroid",
-    "other centroid",
+    "as far",
     "within clusters",
     "across clusters",
 )
@@ -69,6 +69,7 @@ class Asked:
     ]  # the likeliest symbol at each position, given the right ones before
     right: Bools
     surprise: Floats  # negative log-likelihood in nats
+    moved: float  # how far the operated roles were moved, as a share of their lengths
 
 
 def ask(
@@ -83,6 +84,7 @@ def ask(
     said: list[tuple[int, ...]] = []
     right: list[bool] = []
     surprise: list[float] = []
+    moves: list[tuple[float, float]] = []
     device = next(model.parameters()).device
     for start in range(0, len(sample), AT_ONCE):
         rows = slice(start, start + AT_ONCE)
@@ -90,7 +92,7 @@ def ask(
         batch = Batch.from_text(questions, answers, model.vocabulary).to(device)
         edits: dict[str, Edit] = {}
         if operation is not None:
-            edits[role_of(layer)] = _edit(operation, heads, questions, start)
+            edits[role_of(layer)] = _edit(operation, heads, questions, start, moves)
         with evaluating(model), torch.no_grad(), model.trace(edit=edits):
             scores = model(batch.source, batch.target_input).float()
         likeliest = scores.argmax(dim=-1)
@@ -99,7 +101,13 @@ def ask(
             said.append(tuple(likeliest[row, mask].tolist()))
             right.append(torch.equal(likeliest[row, mask], batch.target_output[row, mask]))
             surprise.append(-float(wanted[row, mask].double().sum()))
-    return Asked(said=said, right=np.array(right), surprise=np.array(surprise))
+    moved, length = np.sum(moves, axis=0) if moves else (0.0, 1.0)
+    return Asked(
+        said=said,
+        right=np.array(right),
+        surprise=np.array(surprise),
+        moved=float(moved / length) if length else 0.0,
+    )
 
 
 def role_of(layer: int) -> str:
@@ -107,13 +115,27 @@ def role_of(layer: int) -> str:
     return f"encoder.{layer}.self_attention.role"
 
 
-def _edit(operation: Operation, heads: Sequence[int], questions: Sequence[str], first: int) -> Edit:
-    """An operation on the roles of each question, as an edit of the padded roles of a batch."""
+def _edit(
+    operation: Operation,
+    heads: Sequence[int],
+    questions: Sequence[str],
+    first: int,
+    moves: list[tuple[float, float]],
+) -> Edit:
+    """An operation on the roles of each question, as an edit of the padded roles of a batch.
+
+    How far it moved them and how long they were is added to `moves`.
+    """
 
     def edit(roles: Tensor) -> Tensor:
         for row, question in enumerate(questions):
             own = roles[row, :, : len(symbols(question))]
-            own[list(heads)] = operation(first + row, own[list(heads)])
+            before = own[list(heads)]
+            after = operation(first + row, before)
+            moves.append(
+                (float((after - before).norm(dim=-1).sum()), float(before.norm(dim=-1).sum()))
+            )
+            own[list(heads)] = after
         return roles
 
     return edit
@@ -128,11 +150,26 @@ def randomised(seed: int) -> Operation:
     """Put random vectors of the same lengths in their place."""
 
     def operation(question: int, roles: Tensor) -> Tensor:
-        drawn = np.random.default_rng([seed, question]).standard_normal(tuple(roles.shape))
-        drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
-        return torch.from_numpy(drawn).to(roles) * roles.norm(dim=-1, keepdim=True)
+        return _directions(seed, question, roles) * roles.norm(dim=-1, keepdim=True)
 
     return operation
+
+
+def as_far(seed: int, other: Operation) -> Operation:
+    """Move each role as far as another operation does, in a random direction."""
+
+    def operation(question: int, roles: Tensor) -> Tensor:
+        distance = (other(question, roles) - roles).norm(dim=-1, keepdim=True)
+        return roles + _directions(seed, question, roles) * distance
+
+    return operation
+
+
+def _directions(seed: int, question: int, roles: Tensor) -> Tensor:
+    """Random vectors of length 1, one for each role."""
+    drawn = np.random.default_rng([seed, question]).standard_normal(tuple(roles.shape))
+    drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
+    return torch.from_numpy(drawn).to(roles)
 
 
 def moved_to(centroids: Floats, clusters: Sequence[Ids]) -> Operation:
@@ -189,11 +226,6 @@ def cluster(vectors: Floats, n_clusters: int, seed: int) -> Floats:
     return found
 
 
-def others(clusters: Ids, n_clusters: int, rng: np.random.Generator) -> Ids:
-    """Another cluster for each one, each as likely; the same where there is no other."""
-    return (clusters + rng.integers(1, max(n_clusters, 2), clusters.shape)) % n_clusters
-
-
 def exchanges(clusters: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
     """Orders of positions: pairs within clusters exchanged, and as many pairs across clusters.
 
@@ -247,6 +279,7 @@ class Effect:
         changed_interval: of the share of changed answers, 95% (Wilson)
         surprise: how much less likely right answers became, in nats per question
         surprise_interval: 95%, questions drawn anew; None for a single question
+        moved: how far the roles were moved, as a share of their lengths
     """
 
     target: Target
@@ -256,6 +289,7 @@ class Effect:
     changed_interval: Interval
     surprise: float
     surprise_interval: Interval | None
+    moved: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +322,7 @@ class Surgery:
                     "changed_interval": one.changed_interval,
                     "surprise": one.surprise,
                     "surprise_interval": one.surprise_interval,
+                    "moved": one.moved,
                 }
                 for one in self.effects
             ],
@@ -299,12 +334,15 @@ class Surgery:
         """What happened, in a line for each target."""
         lines = [
             f"Encoder layer {self.layer}, {self.n} questions, of which {self.right} are answered "
-            f"correctly without surgery; {self.n_clusters} clusters for each head. Changed answers:"
+            f"correctly without surgery; {self.n_clusters} clusters for each head. Changed answers "
+            "(and how far the roles were moved, as a share of their lengths):"
         ]
         names = dict.fromkeys(one.target.name for one in self.effects)
         for name in names:
             own = [one for one in self.effects if one.target.name == name]
-            shares = (f"{one.operation} {one.changed / self.n:.0%}" for one in own)
+            shares = (
+                f"{one.operation} {one.changed / self.n:.0%} ({one.moved:.2f})" for one in own
+            )
             lines.append(f"{name}: {', '.join(shares)}")
         return lines
 
@@ -451,13 +489,12 @@ def _operations(
         pairs = [exchanges(row, rng) for row in one]
         within.append(np.stack([order for order, _ in pairs]))
         across.append(np.stack([order for _, order in pairs]))
+    centroid = moved_to(centroids[heads], own)
     found = {
         "zero": zeroed(),
         "random": randomised(seed),
-        "centroid": moved_to(centroids[heads], own),
-        "other centroid": moved_to(
-            centroids[heads], [others(one, centroids.shape[1], rng) for one in own]
-        ),
+        "centroid": centroid,
+        "as far": as_far(seed, centroid),
         "within clusters": reordered(within),
         "across clusters": reordered(across),
     }
@@ -478,6 +515,7 @@ def _effect(target: Target, operation: str, before: Asked, after: Asked) -> Effe
         changed_interval=wilson(changed, n),
         surprise=float(surprise.mean()),
         surprise_interval=resample(n, lambda counts: counts @ surprise / n),
+        moved=after.moved,
     )
 
 

@@ -33,14 +33,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from tp_transformer import figures
 from tp_transformer.errors import UserError
 from tp_transformer.interpret import outcome
 from tp_transformer.interpret.outcome import Context, Values
-from tp_transformer.interpret.record import Sample, encoder_layer, record, transformer_of
-from tp_transformer.model.family import AnyModel, from_config
+from tp_transformer.interpret.record import Sample, encoder_layer, fresh, record, transformer_of
+from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.statistics import Interval, resample
 
@@ -236,7 +235,7 @@ def analyse(
     fitted, scored, questions = _parts(sample, seed)
     found = [
         _of_model(one, sample, layers, fitted, scored, questions, seed)
-        for one in (model, _fresh(model, seed))
+        for one in (model, fresh(model, seed))
     ]
     return TensorProduct(
         binding=model.config.binding,
@@ -247,15 +246,6 @@ def analyse(
         trained=found[0],
         initial=found[1],
     )
-
-
-def _fresh(model: Transformer, seed: int) -> Transformer:
-    """A model of the same configuration with initial weights."""
-    parameter = next(model.parameters())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        fresh = transformer_of(from_config(model.config, model.vocabulary))
-    return fresh.to(parameter.device, parameter.dtype).eval()
 
 
 def _parts(sample: Sample, seed: int) -> tuple[Ids, Ids, Ids]:
