@@ -548,7 +548,8 @@ def save(result: Surgery, context: Context, folder: str | Path) -> list[Path]:
         names = [f"{name} (control)" if name in controls else name for name in targets]
         axes.set_yticks(range(len(targets)), names)
         axes.set_ylim(len(targets) - 0.5, -0.5)
-        axes.set_xlim(-2, 102)
+        most = max(100 * one.changed_interval[1] for one in result.effects)
+        axes.set_xlim(-0.02 * most, 1.02 * most)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(f"changed answers of {result.n}, % (95% Wilson intervals)")
         drawn.suptitle(f"Surgery on the roles of encoder layer {result.layer}", fontsize=9)
