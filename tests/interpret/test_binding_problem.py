@@ -164,8 +164,9 @@ def test_random_weights_prefer_no_exchange(preset, monkeypatch):
         model = tpt.build(preset)
         monkeypatch.setattr(model, "solve", Solver(confuses=False))  # their own take 30 symbols
         result = binding_problem.analyse(model, count=48, draws=1)
-        assert result.ratio.value == pytest.approx(1, abs=0.15)
-        assert result.initial_ratio.value == pytest.approx(1, abs=0.15)
+        assert result.ratio.value == pytest.approx(1, abs=0.2)
+        assert np.mean(result.initial_ratios) == pytest.approx(1, abs=0.1)
+        assert len(set(result.initial_ratios)) == 5
 
 
 @pytest.mark.parametrize("confuses", [False, True])

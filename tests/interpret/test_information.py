@@ -73,6 +73,19 @@ def test_random_vectors_know_nothing_but_the_papers_protocol_thinks_they_do():
     assert paper.mse.mean() == pytest.approx(1 - 25 / 100, abs=0.02)
 
 
+def test_what_is_known_of_a_question_does_not_help_with_others():
+    """States and values that are constant in a question: known by heart, they explain it all."""
+    rng = np.random.default_rng(5)
+    questions = questions_of(10)
+    states, values = rng.standard_normal((10, 30)), rng.standard_normal((10, 2, 8))
+    found = information.held_out(
+        values[questions], states[questions], states[questions], questions, rng
+    )
+    assert (found.r2 < 0).all()
+    paper = information.in_sample(values[questions], states[questions], rng)
+    assert (paper.r2 > 0.8).all()
+
+
 def test_as_many_numbers_as_samples_explain_everything():
     rng = np.random.default_rng(3)
     paper = information.in_sample(rng.standard_normal((9, 1, 8)), rng.standard_normal((9, 5)), rng)

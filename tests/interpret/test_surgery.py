@@ -78,16 +78,12 @@ def test_a_head_that_nobody_hears_can_lose_its_roles_and_others_cannot(trained):
     model, sample = trained
     weight, _ = model.encoder[0].self_attention.maps()["output"]
     weight.view(32, 4, 8)[:, 1] = 0
-    answers = ask_again(model, sample)
+    answers = surgery.ask(model, sample)
     for operation in (surgery.zeroed(), surgery.randomised(0)):
         after = surgery.ask(model, sample, layer=0, heads=[1], operation=operation)
         assert same(after, answers)
         after = surgery.ask(model, sample, layer=0, heads=[0, 2, 3], operation=operation)
         assert after.surprise.mean() > answers.surprise.mean() + 1
-
-
-def ask_again(model, sample):
-    return surgery.ask(model, sample)
 
 
 def test_zeroed_roles_leave_what_is_left_of_the_attention_its_bias():
@@ -120,9 +116,9 @@ def test_planted_clusters_are_found_and_roles_move_to_their_centres():
     clusters = surgery.nearest(vectors, found)
     np.testing.assert_allclose(found[clusters], centres[which], atol=0.05)
     roles = torch.from_numpy(vectors)[None]
-    moved = surgery.moved_to(found[None], [clusters[None]])(0, roles)
+    moved = surgery.moved_to(found[None])(0, roles)
     np.testing.assert_allclose(moved[0], found[clusters])
-    further = surgery.as_far(0, surgery.moved_to(found[None], [clusters[None]]))(0, roles)
+    further = surgery.as_far(0, surgery.moved_to(found[None]))(0, roles)
     torch.testing.assert_close((further - roles).norm(dim=-1), (moved - roles).norm(dim=-1))
     assert (further - moved).abs().max() > 1e-3
 
@@ -148,6 +144,16 @@ def test_reordered_roles_are_those_of_the_other_positions():
     changed = surgery.reordered([np.array([[1, 0, 2], [0, 2, 1]])])(0, roles)
     torch.testing.assert_close(changed[0], roles[0, [1, 0, 2]])
     torch.testing.assert_close(changed[1], roles[1, [0, 2, 1]])
+
+
+def test_two_positions_swap_their_roles():
+    roles = torch.randn(2, 4, 3)
+    changed = surgery.swapped([(0, 1), (3, 1)])(1, roles)
+    torch.testing.assert_close(changed, roles[:, [0, 3, 2, 1]])
+    model = untrained()
+    pairs = [(8, len(symbols(question)) - 1) for question in QUESTIONS]
+    after = surgery.ask(model, SAMPLE, layer=1, heads=[0], operation=surgery.swapped(pairs))
+    assert np.abs(after.surprise - surgery.ask(model, SAMPLE).surprise).max() > 1e-4
 
 
 def test_only_chosen_positions_are_operated_on():

@@ -160,6 +160,16 @@ def test_every_round_of_the_ascent_keeps_more(centred, monkeypatch):
     assert shares[-1] > shares[0] + 0.01
 
 
+def test_random_rotations_are_orthogonal_and_favour_no_direction():
+    chance = rng()
+    drawn = np.stack([tensor_product._orthogonal(4, chance) for _ in range(3000)])
+    np.testing.assert_allclose(
+        drawn @ drawn.swapaxes(1, 2), np.broadcast_to(np.eye(4), drawn.shape), atol=1e-12
+    )
+    np.testing.assert_allclose(drawn.mean(axis=0), 0, atol=0.04)
+    np.testing.assert_allclose(np.square(drawn).mean(axis=0), 0.25, atol=0.03)
+
+
 def test_alignment_survives_a_single_position():
     products = Products(filler=np.ones((1, 3)), role=np.ones((1, 3)), centred=False)
     assert products.rotated(*align(products, rng())).share() == pytest.approx(1)

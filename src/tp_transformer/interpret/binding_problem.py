@@ -13,9 +13,9 @@ c and b with d, and both change the value. The control are two exchanges that it
 a with d and b with c: they keep the value, and their numbers stand on average as far from each
 other, 6 symbols. (The last two, a with b and c with d, exchange neighbours, which moves the states
 less even in a model that was not trained.) A model with the binding problem has states that are
-nearer to each other after the confusable exchanges than after the control, a ratio below that of
-initial weights, which is about 1; and it gives the same answer to both. A model that represents the
-value has a ratio above it.
+nearer to each other after the confusable exchanges than after the control, a ratio below those of
+initial weights, which are about 1; and it gives the same answer to both. A model that represents
+the value has a ratio above them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,6 +55,7 @@ LETTERS = "abcd"
 CONFUSABLE = ("ac", "bd")
 CONTROL = ("ad", "bc")
 NEIGHBOURS = ("ab", "cd")
+INITIAL_DRAWS = 5
 ROUNDING = 1e-5  # relative distances of states below this are float32's
 DIGITS = range(2, 10)
 WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
@@ -197,7 +198,7 @@ class Binding:
     simplified: Simplified
     exchanges: tuple[Exchange, ...]
     ratio: Ratio | None
-    initial_ratio: Ratio | None  # the same configuration, its weights drawn anew
+    initial_ratios: tuple[float, ...]  # of the same configuration, its weights drawn anew
 
     @property
     def meaning(self) -> list[str]:
@@ -209,14 +210,15 @@ class Binding:
             f"{worst:.1e} apart, relative to what attention adds; with TP-attention at least "
             f"{least:.1e}.",
         ]
-        if self.ratio is None:
+        if self.ratio is None or not self.initial_ratios:
             lines.append("The outer operator's state does not move with any of the numbers.")
         else:
             lines.append(
                 "Trained model, outer operator: the exchanges that standard attention alone would "
-                f"confuse move the state {self.ratio} as far as the control; with initial weights "
-                f"{self.initial_ratio}. Less than there would be a trace of the binding problem, "
-                "more a trace of the value, which the control keeps."
+                f"confuse move the state {self.ratio} as far as the control; with initial weights, "
+                f"drawn {len(self.initial_ratios)} times, {min(self.initial_ratios):.2f} to "
+                f"{max(self.initial_ratios):.2f} times. Less than there would be a trace of the "
+                "binding problem, more a trace of the value, which the control keeps."
             )
         own = [one for one in self.exchanges if one.letters in CONFUSABLE]
         n = sum(one.n_answered for one in own)
@@ -236,7 +238,7 @@ class Binding:
             "simplified": self.simplified.to_values(),
             "exchanges": [vars(one) for one in self.exchanges],
             "ratio_to_control": self.ratio and vars(self.ratio),
-            "initial_ratio_to_control": self.initial_ratio and vars(self.initial_ratio),
+            "initial_ratios_to_control": self.initial_ratios,
             "kinds": {"confusable": CONFUSABLE, "control": CONTROL, "neighbours": NEIGHBOURS},
             "meaning": self.meaning,
         }
@@ -312,8 +314,21 @@ def analyse(
         simplified=simplified(draws=draws, seed=seed),
         exchanges=tuple(exchanges),
         ratio=_ratio(distances),
-        initial_ratio=_ratio(_all_distances(fresh(model, seed), layer, asked, variants)),
+        initial_ratios=_initial_ratios(model, layer, asked, variants, seed),
     )
+
+
+def _initial_ratios(
+    model: Transformer,
+    layer: int,
+    asked: Sequence[NestedFraction],
+    variants: Mapping[str, Sequence[NestedFraction]],
+    seed: int,
+) -> tuple[float, ...]:
+    """The ratios of models that have learned nothing: it is weights that make them differ."""
+    drawn = (fresh(model, seed + number) for number in range(INITIAL_DRAWS))
+    ratios = (_ratio(_all_distances(one, layer, asked, variants)) for one in drawn)
+    return tuple(one.value for one in ratios if one is not None)
 
 
 def _all_distances(
@@ -427,7 +442,7 @@ def _draw_simplified(axes: "Axes", found: Simplified) -> None:
     axes.set_xticks(found.sizes, [str(size) for size in found.sizes])
     axes.set_yscale("log")
     axes.set_ylim(smallest, 1e3)
-    axes.set_xlabel("d_model (median, least and greatest)")
+    axes.set_xlabel("d_model (median, least, greatest; 0 is at the bottom)")
     axes.set_ylabel("distance of the two structures")
     axes.set_title("simplified network: (a/b)/(c/d), (a/d)/(c/b)", fontsize=8)
     axes.legend(fontsize=6.5, loc="center right")

@@ -172,13 +172,30 @@ def _directions(seed: int, question: int, roles: Tensor) -> Tensor:
     return torch.from_numpy(drawn).to(roles)
 
 
-def moved_to(centroids: Floats, clusters: Sequence[Ids]) -> Operation:
-    """Put centroids in their place: (head, cluster, d_head), clusters (head, position) by question.
+def moved_to(centroids: Floats) -> Operation:
+    """Put the nearest centroid in the place of each role: (head, cluster, d_head).
 
     The heads are those that are operated on.
     """
     head = np.arange(len(centroids))[:, None]
-    return lambda question, roles: torch.from_numpy(centroids[head, clusters[question]]).to(roles)
+
+    def operation(_: int, roles: Tensor) -> Tensor:
+        found = nearest(roles.double().cpu().numpy(), centroids)
+        return torch.from_numpy(centroids[head, found]).to(roles)
+
+    return operation
+
+
+def swapped(pairs: Sequence[tuple[int, int]]) -> Operation:
+    """Exchange the roles of two positions of each question, in all heads operated on."""
+
+    def operation(question: int, roles: Tensor) -> Tensor:
+        one, other = pairs[question]
+        changed = roles.clone()
+        changed[:, [one, other]] = roles[:, [other, one]]
+        return changed
+
+    return operation
 
 
 def reordered(orders: Sequence[Ids]) -> Operation:
@@ -489,7 +506,7 @@ def _operations(
         pairs = [exchanges(row, rng) for row in one]
         within.append(np.stack([order for order, _ in pairs]))
         across.append(np.stack([order for _, order in pairs]))
-    centroid = moved_to(centroids[heads], own)
+    centroid = moved_to(centroids[heads])
     found = {
         "zero": zeroed(),
         "random": randomised(seed),

@@ -327,14 +327,13 @@ def _interval(scored: Products, questions: Ids) -> Interval | None:
 def align(products: Products, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Rotations of fillers and roles after which the diagonal keeps much: section 7's M and N.
 
-    The best of three starts: the model's own coordinates, the factors of the principal directions,
-    and random ones.
+    The best of three starts: the model's own coordinates, so that nothing is lost, and two at
+    random. In trained and planted heads, all starts came to the same share within 0.003.
     """
     d_head = products.filler.shape[1]
     starts = [
         (np.eye(d_head), np.eye(d_head)),
-        _principal_factors(products),
-        (_orthogonal(d_head, rng), _orthogonal(d_head, rng)),
+        *((_orthogonal(d_head, rng), _orthogonal(d_head, rng)) for _ in range(2)),
     ]
     ends = [_ascend(products, *start) for start in starts]
     return max(ends, key=lambda end: products.rotated(*end).share())
@@ -370,17 +369,6 @@ def _polar(matrix: Floats) -> Floats:
     """The orthogonal matrix nearest to a matrix."""
     left, _, right = np.linalg.svd(matrix)
     return left @ right
-
-
-def _principal_factors(products: Products) -> tuple[Floats, Floats]:
-    """Orthonormal columns near the factors of the principal directions, as products as they are."""
-    values, directions = products.principal
-    left, sizes, right = np.linalg.svd(directions)
-    strength = np.sqrt(np.maximum(values, 0) / values[0]) * sizes[:, 0]
-    filler, role = np.zeros((2, *directions.shape[1:]))
-    filler[:, : len(values)] = (strength[:, None] * left[:, :, 0]).T
-    role[:, : len(values)] = (strength[:, None] * right[:, 0]).T
-    return _polar(filler), _polar(role)
 
 
 def _orthogonal(size: int, rng: np.random.Generator) -> Floats:
