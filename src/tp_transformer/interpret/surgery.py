@@ -16,6 +16,7 @@ each effect stands how far the roles were moved. Heads are compared with each ot
 with as many others drawn at random; chosen positions with as many others of the same question.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -384,7 +385,8 @@ def analyse(
         heads: operated on together, beside random sets of as many others; each for itself and all
             together if None
         positions: source positions of each question, 0 being the start symbol, beside as many
-            others; all if None
+            others; all if None. An exchange then brings them the roles of their partners,
+            wherever these stand
         n_clusters: of the roles of each head, by k-means
         n_controls: how many random sets of other heads
         seed: of the clusters and of everything that is drawn
@@ -440,11 +442,9 @@ def _targets(
             raise SettingsError(f"the heads are 0 to {n_heads - 1}, not {list(heads)}")
         targets = [target(_named(chosen), chosen)]
         rest = [head for head in range(n_heads) if head not in chosen]
-        sets = {
-            tuple(sorted(rng.permutation(rest)[: len(chosen)].tolist()))
-            for _ in range(n_controls)
-            if len(rest) >= len(chosen)
-        }
+        sets: set[tuple[int, ...]] = set()
+        while len(sets) < min(n_controls, math.comb(len(rest), len(chosen))):
+            sets.add(tuple(sorted(rng.permutation(rest)[: len(chosen)].tolist())))
         targets += [target(f"random {_named(other)}", other, True) for other in sorted(sets)]
     if where is not None:
         targets += [
