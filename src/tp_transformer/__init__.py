@@ -71,7 +71,9 @@ it in this list:
     interpret/record.py     what passes named points, question by question, without padding
     interpret/outcome.py    what an analysis leaves behind: numbers as JSON, captions
     interpret/information.py  what one head's value vector tells of the state (section 6.1)
+    interpret/simplified.py  the simplified network of section 6.2
     interpret/binding_problem.py  which structures attention confuses (section 6.2)
+    interpret/operations.py  operations on role vectors, and what is answered under them
     interpret/surgery.py    role vectors removed, replaced and exchanged: what becomes of answers
     interpret/tensor_product.py  what the Hadamard product keeps of the tensor product (section 7)
     interop/pickles.py      other people's pickles, read without running what they bring along
