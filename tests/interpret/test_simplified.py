@@ -14,7 +14,7 @@ def network_and_states(d_model=5, seed=0):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_network_is_that_of_the_equations(seed):
-    """Equations 10 to 12, written down term by term."""
+    """Equations 9 to 11, written down term by term."""
     network, states = network_and_states(seed=seed)
     a, b, c, d, e = states
 

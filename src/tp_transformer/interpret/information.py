@@ -158,8 +158,8 @@ class Information:
             f"heads (the paper's error: {RECONSTRUCTION_ERROR[self.kind]}). It fits "
             f"{self.d_head + 1} numbers per dimension to the {ours.n} positions that it scores, "
             f"so random vectors reach an R2 of {ours.control_r2:.3f} "
-            f"(expected: {ours.expected_r2:.3f}): it can show that information is missing, not "
-            "that it is there."
+            f"(expected: {ours.expected_r2:.3f}), and positions of one question resemble each "
+            "other: it can show that information is missing, not that it is there."
         ]
         if sound is None:
             return [*lines, "With a single question nothing can be held out."]

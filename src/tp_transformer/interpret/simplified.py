@@ -50,7 +50,7 @@ class SimplifiedNetwork:
     def read(
         self, states: Floats, structure: Sequence[tuple[int, int]], attention: str
     ) -> tuple[Floats, Floats]:
-        """The cell e before and after the second layer (equations 10 to 12).
+        """The cell e before and after the second layer (equations 9 to 11).
 
         The section binds in the first layer only: in the second a single cell reads, so its role
         would be the same for both structures.
