@@ -3,90 +3,97 @@
 The files, in the order in which a question becomes an answer. Each imports only from files above
 it in this list:
 
-    errors.py               errors that a user can cause: one clear line each
-    settings.py             dataclasses from YAML; presets; unknown keys refused
-    atomic.py               files and folders that appear whole or not at all
-    progress.py             a bar in a terminal, now and then a line elsewhere
-    allocator.py            memory that is freed stays with the process
-    published.py            the numbers printed in the papers, each with its source
-    figures.py              one plotting style; saves SVG, PDF and PNG
-    distributed.py          ranks, collectives, devices
-    data/modules.py         the 56 modules, their splits, their extrapolation files
-    data/vocabulary.py      the 72 symbols; text to ids and back
-    data/deepmind.py        DeepMind's generator with current libraries, repeatable by address
-    data/exact.py           polynomials and surds, printed as sympy prints them
-    data/fast.py            faster replacements of its costliest parts, with the same text
-    data/parallel.py        many tasks on many workers, in order, lost workers replaced
-    data/generate.py        questions by address, one or many, here or on workers
-    data/permutation.py     a pseudo-random order that is computed, not stored
-    data/store.py           Arrow files on disk, memory-mapped, any row at once
-    data/writer.py          writes a store: in bounded memory, whole or not at all
-    data/partial.py         a store in the making: what is ordered, what is there so far
-    data/leaks.py           test questions that occur in training, drawn again
-    data/produce.py         a whole store from the generator, continued when killed
-    data/archive.py         a .tar.gz as a stream, nothing extracted
-    data/sources.py         an archive, a folder or the Hugging Face copy, block by block
-    data/pieces.py          from a file's bytes to checked questions and answers
-    data/corpus.py          reads the published dataset into a store
-    data/export.py          the store as v1.0 text, Parquet or JSON lines
-    data/show.py            what a store holds, drawn or as JSON
-    data/sampler.py         which rows make up which batch: a function of seed and step
-    data/batch.py           padding, masks and the target's shift
-    data/feed.py            the batches of a store, step by step
-    model/trace.py          named points that record or replace a tensor on request
-    model/binding.py        how a filler and a role become one vector: one class per binding
-    model/grouped.py        attention within the rows of a packed batch
-    model/attention.py      TP-attention beside its equations; the drop-in for torch's
-    model/layers.py         cells, feed-forward, embedding
-    model/stepping.py       one more position of the decoder, without detours
-    model/loss.py           token-summed loss and counts
-    model/decoding.py       greedy and beam search over one cached step
-    model/folder.py         a model on disk: written whole, read without unpickling
-    model/base.py           what every model can do: loss, solve, trace, save
-    model/transformer.py    the Transformer and the TP-Transformer
-    model/recurrent.py      the LSTM baseline of Saxton et al.
-    model/family.py         build a preset, load a folder
-    model/listing.py        every preset, beside what the paper prints of it
-    provenance.py           which model, when, with what: lines for every file of numbers
-    solving.py              questions from wherever they come, answers as they come
-    scoring/statistics.py   intervals, paired tests
-    scoring/verdict.py      right or wrong by one pass; near-ties decided in float64
-    scoring/questions.py    which questions of a store are asked
-    scoring/results.py      what an evaluation found, as results.json
-    scoring/journal.py      what an evaluation has found so far
-    scoring/diagnose.py     what kind of wrong
-    scoring/evaluate.py     exact match per module
-    scoring/compare.py      results beside each other and beside the paper's
-    scoring/table.py        results in a terminal: strong, weak, how sure; Table 1
-    scoring/document.py     results as Markdown, CSV, LaTeX
-    scoring/bars.py         the bars of the paper's appendix
-    training/optim.py       the optimizer; schedules as pure functions of the step
-    training/display.py     what a run shows: a live panel in a terminal, lines elsewhere
-    training/metrics.py     what a run records: metrics.jsonl, a log, TensorBoard
-    training/checkpoint.py  the whole state of a run, crash-safe
-    training/passes.py      a rank's share of a batch, in passes of bounded size
-    training/validate.py    loss and exact match on held-out questions
-    training/signals.py     SIGTERM and Ctrl-C, remembered until the loop looks
-    training/loop.py        the loop: from a batch to a step
-    training/run.py         the settings of a run, and the folder that explains it
-    training/watch.py       several runs at a time, watched through their records
-    interpret/record.py     what passes named points, question by question, without padding
-    interpret/outcome.py    what an analysis leaves behind: numbers as JSON, captions
-    interpret/expressions.py arithmetic questions as trees
-    interpret/structure.py  what each character is in its tree, and to what it belongs
-    interpret/choices.py    which layer, heads and questions an analysis looks at
-    interpret/clusters.py   vectors in clusters, by k-means
-    interpret/positions.py  every position of a sample: its character, its labels
-    interpret/probes.py     how well labels can be told from clusters and from vectors
-    interpret/naming.py     a name for a cluster, where it is clear
-    interpret/roles.py      clusters of roles and the structure in them (section 5.1)
-    interpret/following.py  how well heads follow a relation
-    interpret/attention_maps.py where heads look, and which follow a relation (section 5.2)
-    interop/pickles.py      other people's pickles, read without running what they bring along
-    interop/authors.py      the paper's authors' published checkpoints
-    demo.py                 the front door
-    cli.py                  one thin verb per stage, heavy imports inside the verb
-    __main__.py             `python -m tp_transformer`
+    errors.py                     errors that a user can cause: one clear line each
+    settings.py                   dataclasses from YAML; presets; unknown keys refused
+    atomic.py                     files and folders that appear whole or not at all
+    progress.py                   a bar in a terminal, now and then a line elsewhere
+    allocator.py                  memory that is freed stays with the process
+    published.py                  the numbers printed in the papers, each with its source
+    figures.py                    one plotting style; saves SVG, PDF and PNG
+    distributed.py                ranks, collectives, devices
+    data/modules.py               the 56 modules, their splits, their extrapolation files
+    data/vocabulary.py            the 72 symbols; text to ids and back
+    data/deepmind.py              DeepMind's generator with current libraries, repeatable by address
+    data/exact.py                 polynomials and surds, printed as sympy prints them
+    data/fast.py                  faster replacements of its costliest parts, with the same text
+    data/parallel.py              many tasks on many workers, in order, lost workers replaced
+    data/generate.py              questions by address, one or many, here or on workers
+    data/permutation.py           a pseudo-random order that is computed, not stored
+    data/store.py                 Arrow files on disk, memory-mapped, any row at once
+    data/writer.py                writes a store: in bounded memory, whole or not at all
+    data/partial.py               a store in the making: what is ordered, what is there so far
+    data/leaks.py                 test questions that occur in training, drawn again
+    data/produce.py               a whole store from the generator, continued when killed
+    data/archive.py               a .tar.gz as a stream, nothing extracted
+    data/sources.py               an archive, a folder or the Hugging Face copy, block by block
+    data/pieces.py                from a file's bytes to checked questions and answers
+    data/corpus.py                reads the published dataset into a store
+    data/export.py                the store as v1.0 text, Parquet or JSON lines
+    data/show.py                  what a store holds, drawn or as JSON
+    data/sampler.py               which rows make up which batch: a function of seed and step
+    data/batch.py                 padding, masks and the target's shift
+    data/feed.py                  the batches of a store, step by step
+    model/trace.py                named points that record or replace a tensor on request
+    model/binding.py              how a filler and a role become one vector: one class per binding
+    model/grouped.py              attention within the rows of a packed batch
+    model/attention.py            TP-attention beside its equations; the drop-in for torch's
+    model/layers.py               cells, feed-forward, embedding
+    model/stepping.py             one more position of the decoder, without detours
+    model/loss.py                 token-summed loss and counts
+    model/decoding.py             greedy and beam search over one cached step
+    model/folder.py               a model on disk: written whole, read without unpickling
+    model/base.py                 what every model can do: loss, solve, trace, save
+    model/transformer.py          the Transformer and the TP-Transformer
+    model/recurrent.py            the LSTM baseline of Saxton et al.
+    model/family.py               build a preset, load a folder
+    model/listing.py              every preset, beside what the paper prints of it
+    provenance.py                 which model, when, with what: lines for every file of numbers
+    solving.py                    questions from wherever they come, answers as they come
+    scoring/statistics.py         intervals, paired tests
+    scoring/verdict.py            right or wrong by one pass; near-ties decided in float64
+    scoring/questions.py          which questions of a store are asked
+    scoring/results.py            what an evaluation found, as results.json
+    scoring/journal.py            what an evaluation has found so far
+    scoring/diagnose.py           what kind of wrong
+    scoring/evaluate.py           exact match per module
+    scoring/compare.py            results beside each other and beside the paper's
+    scoring/table.py              results in a terminal: strong, weak, how sure; Table 1
+    scoring/document.py           results as Markdown, CSV, LaTeX
+    scoring/bars.py               the bars of the paper's appendix
+    training/optim.py             the optimizer; schedules as pure functions of the step
+    training/display.py           what a run shows: a live panel in a terminal, lines elsewhere
+    training/metrics.py           what a run records: metrics.jsonl, a log, TensorBoard
+    training/checkpoint.py        the whole state of a run, crash-safe
+    training/passes.py            a rank's share of a batch, in passes of bounded size
+    training/validate.py          loss and exact match on held-out questions
+    training/signals.py           SIGTERM and Ctrl-C, remembered until the loop looks
+    training/loop.py              the loop: from a batch to a step
+    training/run.py               the settings of a run, and the folder that explains it
+    training/watch.py             several runs at a time, watched through their records
+    interpret/record.py           what passes named points, question by question, without padding
+    interpret/outcome.py          what an analysis leaves behind: numbers as JSON, captions
+    interpret/expressions.py      arithmetic questions as trees
+    interpret/structure.py        what each character is in its tree, and to what it belongs
+    interpret/choices.py          which layer, heads and questions an analysis looks at
+    interpret/clusters.py         vectors in clusters, by k-means
+    interpret/positions.py        every position of a sample: its character, its labels
+    interpret/probes.py           how well labels can be told from clusters and from vectors
+    interpret/naming.py           a name for a cluster, where it is clear
+    interpret/roles.py            clusters of roles and the structure in them (section 5.1)
+    interpret/following.py        how well heads follow a relation
+    interpret/attention_maps.py   where heads look, and which follow a relation (section 5.2)
+    interpret/information.py      what one head's value vector tells of the state (section 6.1)
+    interpret/simplified.py       the simplified network of section 6.2
+    interpret/binding_problem.py  which structures attention confuses (section 6.2)
+    interpret/operations.py       operations on role vectors, and what is answered under them
+    interpret/surgery.py          role vectors removed, replaced and exchanged: what becomes of answers
+    interpret/tensor_product.py   what the Hadamard product keeps of the tensor product (section 7)
+    interpret/run.py              one analysis from a model and a store to its files
+    interop/pickles.py            other people's pickles, read without running what they bring along
+    interop/authors.py            the paper's authors' published checkpoints
+    demo.py                       the front door
+    cli.py                        one thin verb per stage, heavy imports inside the verb
+    __main__.py                   `python -m tp_transformer`
 
 Names are loaded when they are first used, so that importing the package is quick.
 """

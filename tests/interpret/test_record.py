@@ -6,7 +6,15 @@ import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret.outcome import Context, plain, write
-from tp_transformer.interpret.record import Sample, draw, record, symbols
+from tp_transformer.interpret.record import (
+    Sample,
+    draw,
+    encoder_layer,
+    fresh,
+    record,
+    symbols,
+    transformer_of,
+)
 
 QUESTIONS = ("What is 3 + 4?", "1/2?", "a")
 ANSWERS = ("7", "-13/24", "0.5")
@@ -104,3 +112,20 @@ def test_numbers_are_written_with_where_they_come_from(model, sample, tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         write(tmp_path, "roles", {"score": float("nan")}, context)
     assert path.read_text("utf-8") == text
+
+
+def test_layers_are_counted_from_either_end(model):
+    assert [encoder_layer(model, layer) for layer in (0, 1, -1, -2)] == [0, 1, 1, 0]
+    for layer in (2, -3):
+        with pytest.raises(UserError, match=f"none {layer}"):
+            encoder_layer(model, layer)
+    with pytest.raises(UserError, match="LSTM"):
+        transformer_of(tpt.build("lstm-saxton", d_hidden=8))
+
+
+def test_fresh_weights_are_drawn_by_the_seed_and_nothing_else_is(model):
+    state = torch.get_rng_state()
+    weights = [fresh(model, seed).state_dict()["embedding.symbols.weight"] for seed in (0, 0, 1)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert torch.equal(torch.get_rng_state(), state)

@@ -15,6 +15,7 @@ from tp_transformer.scoring.statistics import (
     holm,
     mcnemar_chi_square,
     mcnemar_exact,
+    resample,
     wilson,
 )
 
@@ -124,3 +125,12 @@ def test_holm_raises_p_values_as_in_his_paper():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def test_resampled_questions_give_the_interval_of_their_mean():
+    values = np.random.default_rng(0).standard_normal(400) * 3 + 5
+    low, high = resample(400, lambda counts: counts @ values / 400, resamples=4000)
+    reach = 1.96 * values.std() / 20
+    assert low == pytest.approx(values.mean() - reach, abs=0.03)
+    assert high == pytest.approx(values.mean() + reach, abs=0.03)
+    assert resample(1, lambda counts: counts @ values[:1]) is None

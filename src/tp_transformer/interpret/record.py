@@ -17,7 +17,8 @@ from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import STORE_SPLITS, Store
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.base import evaluating
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.family import AnyModel, from_config
+from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.verdict import judge
 
 Floats = npt.NDArray[np.float32]
@@ -42,6 +43,32 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+
+def transformer_of(model: AnyModel) -> Transformer:
+    """The model, if it is one that attends; an LSTM is refused."""
+    if not isinstance(model, Transformer):
+        raise UserError("this analysis looks at attention, of which an LSTM has none")
+    return model
+
+
+def encoder_layer(model: Transformer, layer: int) -> int:
+    """The number of an encoder layer from 0; it may be counted from the end, -1 being the last."""
+    n_layers = len(model.encoder)
+    if not -n_layers <= layer < n_layers:
+        raise SettingsError(
+            f"the encoder has layers 0 to {n_layers - 1}, or -1 for the last, but none {layer}"
+        )
+    return layer % n_layers
+
+
+def fresh(model: Transformer, seed: int) -> Transformer:
+    """A model of the same configuration with initial weights: what training started from."""
+    parameter = next(model.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        drawn = transformer_of(from_config(model.config, model.vocabulary))
+    return drawn.to(parameter.device, parameter.dtype).eval()
 
 
 def symbols(question: str) -> str:

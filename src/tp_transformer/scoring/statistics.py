@@ -5,7 +5,7 @@ some larger set of modules: what is uncertain is which questions happened to be 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -126,6 +126,27 @@ def bootstrap(
         total += (drawn[:, 0] - drawn[:, 1]) / one.n
     tail = (1 - confidence) / 2
     low, high = np.quantile(total / len(modules), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def resample(
+    n: int,
+    statistic: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]],
+    *,
+    resamples: int = 2_000,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> Interval | None:
+    """An interval for a statistic of `n` questions, by drawing them anew; None for a single one.
+
+    The statistic gets how often each question was drawn, (resample, question), and gives its value
+    for each resample. What belongs to a question, such as its positions, so stays together.
+    """
+    if n < 2:
+        return None
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(statistic(drawn), [tail, 1 - tail])
     return float(low), float(high)
 
 

@@ -1,0 +1,114 @@
+"""The simplified network of section 6.2, which shows the binding problem in its purest form.
+
+Two layers of nothing but single-head attention with a residual connection, whose attention follows
+the structure. In (a/b)/(c/d) the cell a attends to b and c to d, then e to a and c; in (a/d)/(c/b),
+a attends to d and c to b. With standard attention e ends in the same state, for any weights; with
+TP-attention it does not, unless the roles of a and c are equal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.errors import SettingsError
+from tp_transformer.interpret.outcome import Values
+
+Floats = npt.NDArray[np.float64]
+
+A, B, C, D, E = range(5)  # the cells of the simplified network
+STRUCTURES = (((A, B), (C, D)), ((A, D), (C, B)))  # who attends to whom: (a/b)/(c/d), (a/d)/(c/b)
+ATTENTIONS = {
+    "standard": "standard attention",
+    "tp": "TP-attention",
+    "equal roles": "TP-attention, a and c with equal roles",
+}
+SIZES = (2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimplifiedNetwork:
+    """The maps of two layers: no biases in the maps to values and outputs, as in the section."""
+
+    values: Floats  # (layer, d_model, d_model)
+    outputs: Floats  # (layer, d_model, d_model)
+    role: Floats  # (d_model, d_model), of the first layer
+    role_bias: Floats  # (d_model)
+
+    @classmethod
+    def draw(cls, d_model: int, rng: np.random.Generator) -> "SimplifiedNetwork":
+        """Weights at random, such that vectors keep about their length."""
+        maps = rng.standard_normal((5, d_model, d_model)) / np.sqrt(d_model)
+        return cls(
+            values=maps[:2],
+            outputs=maps[2:4],
+            role=maps[4],
+            role_bias=rng.standard_normal(d_model),
+        )
+
+    def read(
+        self, states: Floats, structure: Sequence[tuple[int, int]], attention: str
+    ) -> tuple[Floats, Floats]:
+        """The cell e before and after the second layer (equations 9 to 11).
+
+        The section binds in the first layer only: in the second a single cell reads, so its role
+        would be the same for both structures.
+        """
+        first, second = np.zeros((2, 5, 5))
+        for subject, attended in structure:
+            first[subject, attended] = 1
+        second[E, [A, C]] = 0.5
+        roles = np.ones_like(states)
+        if attention != "standard":
+            roles = states @ self.role.T + self.role_bias
+        if attention == "equal roles":
+            roles[C] = roles[A]
+        states = states + (first @ states @ self.values[0].T * roles) @ self.outputs[0].T
+        after = states + second @ states @ self.values[1].T @ self.outputs[1].T
+        return states[E], after[E]
+
+
+def confusion(network: SimplifiedNetwork, states: Floats, attention: str) -> float:
+    """How far apart the two structures leave e, relative to what the attention added to it."""
+    (before, one), (_, other) = (network.read(states, each, attention) for each in STRUCTURES)
+    return float(np.linalg.norm(one - other) / np.linalg.norm(one - before))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simplified:
+    """The relative distance of the two structures: (size, draw) for each kind of attention."""
+
+    sizes: tuple[int, ...]
+    distances: Mapping[str, Floats]
+
+    def to_values(self) -> Values:
+        """The least, the median and the greatest distance for each size."""
+        return {
+            name: [
+                {
+                    "d_model": size,
+                    "least": found.min(),
+                    "median": np.median(found),
+                    "greatest": found.max(),
+                    "draws": len(found),
+                }
+                for size, found in zip(self.sizes, distances, strict=True)
+            ]
+            for name, distances in self.distances.items()
+        }
+
+
+def simplified(sizes: Sequence[int] = SIZES, *, draws: int = 50, seed: int = 0) -> Simplified:
+    """The distance of the two structures in networks of many sizes, each drawn many times."""
+    if draws < 1 or not sizes or min(sizes) < 1:
+        raise SettingsError("simplified networks need sizes of at least 1, drawn at least once")
+    rng = np.random.default_rng(seed)
+    distances = {name: np.zeros((len(sizes), draws)) for name in ATTENTIONS}
+    for row, size in enumerate(sizes):
+        for column in range(draws):
+            network = SimplifiedNetwork.draw(size, rng)
+            states = rng.standard_normal((5, size))
+            for name, found in distances.items():
+                found[row, column] = confusion(network, states, name)
+    return Simplified(sizes=tuple(sizes), distances=distances)

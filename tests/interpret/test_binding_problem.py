@@ -1,0 +1,165 @@
+"""Models that must confuse structures, and models that must not."""
+
+import json
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+import tp_transformer as tpt
+from tp_transformer import UserError
+from tp_transformer.interpret import binding_problem
+from tp_transformer.interpret.binding_problem import (
+    CONFUSABLE,
+    CONTROL,
+    NEIGHBOURS,
+    NestedFraction,
+    nested_fractions,
+)
+from tp_transformer.interpret.outcome import Context
+from tp_transformer.interpret.simplified import STRUCTURES, SimplifiedNetwork
+
+
+def network_and_states(d_model=5, seed=0):
+    rng = np.random.default_rng(seed)
+    return SimplifiedNetwork.draw(d_model, rng), rng.standard_normal((5, d_model))
+
+
+def test_the_confusable_exchanges_are_those_that_the_network_confuses():
+    network, states = network_and_states(d_model=16)
+    confused = {"standard": set(), "tp": set()}
+    for attention, found in confused.items():
+        _, before = network.read(states, STRUCTURES[0], attention)
+        for one, other in combinations(range(4), 2):
+            turned = states.copy()
+            turned[[one, other]] = states[[other, one]]
+            _, after = network.read(turned, STRUCTURES[0], attention)
+            if np.linalg.norm(before - after) < 1e-12:
+                found.add("abcd"[one] + "abcd"[other])
+    assert confused == {"standard": set(CONFUSABLE), "tp": set()}
+
+
+def value_of(question):
+    expression = question.removeprefix("What is the value of ").removeprefix("What is ")
+    expression = expression.removeprefix("Calculate ").removeprefix("Evaluate ").rstrip("?.")
+    spelled = "".join(f"Fraction({one})" if one.isdigit() else one for one in expression)
+    return eval(spelled, {"Fraction": Fraction})  # noqa: S307
+
+
+def test_nested_fractions_are_what_they_say():
+    asked = nested_fractions(200, seed=4)
+    assert len({one.numbers for one in asked}) == 200
+    assert len({one.wording for one in asked}) == 5
+    for one in asked:
+        assert str(value_of(one.question)) == one.answer
+        assert ("#" + one.question)[one.operator - 1 : one.operator + 2] == ")/("
+        for letters in CONFUSABLE + NEIGHBOURS:
+            assert one.exchanged(letters).answer != one.answer
+        for letters in CONTROL:
+            assert one.exchanged(letters).answer == one.answer
+    example = NestedFraction(numbers=(2, 3, 4, 5), wording="What is {}?")
+    assert example.exchanged("bd").question == "What is (2/5)/(4/3)?"
+    assert nested_fractions(5, seed=1) == nested_fractions(5, seed=1) != nested_fractions(5, seed=2)
+    for count in (0, 1681):
+        with pytest.raises(UserError, match="1 to 1680"):
+            nested_fractions(count)
+
+
+def bag_of_symbols():
+    """A model that cannot tell where a symbol stands: no positions, attention to all alike."""
+    model = tpt.build("transformer-tiny", d_model=32)
+    model.embedding._positions = torch.zeros(200, 32)
+    for cell in model.encoder:
+        for name in ("query", "key"):
+            for tensor in cell.self_attention.maps()[name]:
+                tensor.zero_()
+    return model
+
+
+def test_a_model_that_cannot_tell_structures_apart_is_seen_through():
+    result = binding_problem.analyse(bag_of_symbols(), count=12, draws=2)
+    for one in result.exchanges:
+        assert one.at_operator < 1e-5
+        assert one.elsewhere < 1e-5
+    assert result.ratio is None
+    assert "does not move" in " ".join(result.meaning)
+
+
+def test_the_control_stands_as_far_apart_as_the_confusable_exchanges():
+    text = "(a/b)/(c/d)"
+
+    def distance(letters):
+        return sum(text.index(other) - text.index(one) for one, other in letters)
+
+    assert distance(CONTROL) == distance(CONFUSABLE) > distance(NEIGHBOURS)
+
+
+class Solver:
+    """Answers in the place of a model: rightly, or as if b and d had no places of their own."""
+
+    def __init__(self, confuses):
+        self.confuses = confuses
+
+    def __call__(self, questions):
+        return [self.answer(question) for question in questions]
+
+    def answer(self, question):
+        a, b, c, d = (int(one) for one in question if one.isdigit())
+        if self.confuses:
+            b, d = sorted((b, d))
+        return str(Fraction(a * d, b * c))
+
+
+@pytest.mark.parametrize("preset", ["tp-transformer-tiny", "transformer-tiny"])
+def test_random_weights_prefer_no_exchange(preset, monkeypatch):
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model = tpt.build(preset)
+        monkeypatch.setattr(model, "solve", Solver(confuses=False))  # their own take 30 symbols
+        result = binding_problem.analyse(model, count=48, draws=1)
+        assert result.ratio.value == pytest.approx(1, abs=0.2)
+        assert np.mean(result.initial_ratios) == pytest.approx(1, abs=0.1)
+        assert len(set(result.initial_ratios)) == 5
+
+
+@pytest.mark.parametrize("confuses", [False, True])
+def test_answers_that_are_confused_are_counted(confuses, monkeypatch):
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    monkeypatch.setattr(model, "solve", Solver(confuses))
+    result = binding_problem.analyse(model, count=40, draws=2)
+    found = {one.letters: one for one in result.exchanges}
+    assert found["bd"].n_answered == (40 if not confuses else pytest.approx(20, abs=10))
+    assert found["bd"].n_same == (found["bd"].n_answered if confuses else 0)
+    assert found["bd"].n_right == (0 if confuses else 40)
+    assert found["ab"].n_same == 0
+    if not confuses:
+        assert found["bc"].n_same == found["bc"].n_right == 40
+    low, high = found["bd"].same_interval
+    assert low <= found["bd"].n_same / found["bd"].n_answered <= high
+
+
+@pytest.mark.parametrize("preset", ["tp-transformer-tiny", "transformer-tiny"])
+def test_the_whole_analysis_is_written_and_drawn(preset, tmp_path):
+    model = tpt.build(preset, d_model=32)
+    result = binding_problem.analyse(model, count=8, draws=3, layer=0)
+    assert result.ratio.interval[0] < result.ratio.value < result.ratio.interval[1]
+    context = Context.of(model, result.sample, folder=tmp_path / "m")
+    files = binding_problem.save(result, context, tmp_path)
+    assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
+    values = json.loads(files[0].read_text())
+    assert values["sample"]["origin"] == "8 nested fractions of digits (seed 0)"
+    assert values["layer"] == 0
+    assert len(values["exchanges"]) == 6
+    assert values["exchanges"][0]["same_interval"] is None  # nothing is answered
+    assert "answers none" in values["meaning"][-1]
+
+
+def test_one_question_is_enough_and_an_lstm_is_refused():
+    result = binding_problem.analyse(tpt.build("tp-transformer-tiny", d_model=32), count=1, draws=1)
+    assert result.exchanges[0].at_operator_interval is None
+    assert result.ratio.interval is None
+    assert "times" in " ".join(result.meaning)
+    with pytest.raises(UserError, match="LSTM"):
+        binding_problem.analyse(tpt.build("lstm-saxton", d_hidden=8))

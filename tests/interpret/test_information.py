@@ -1,0 +1,179 @@
+"""Reconstructions with a known outcome: maps with null spaces, vectors that know nothing."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import tp_transformer as tpt
+from tp_transformer import UserError
+from tp_transformer.interpret import information
+from tp_transformer.interpret.outcome import Context
+from tp_transformer.interpret.record import Sample, record
+from tp_transformer.published import RECONSTRUCTION_ERROR
+
+TEXTS = tuple(f"What is {a} + {b}?" for a in range(3, 40, 5) for b in range(2, 60, 9))
+
+
+def sample_of(texts):
+    return Sample(questions=texts, answers=("7",) * len(texts), origin="some sums")
+
+
+@pytest.fixture
+def sample():
+    return sample_of(TEXTS)
+
+
+def questions_of(n, each=20):
+    return np.repeat(np.arange(n), each)
+
+
+def test_the_null_space_of_a_value_map_is_lost_and_nothing_else():
+    """States of independent dimensions: what a map reads is known, what it does not read is not."""
+    rng = np.random.default_rng(0)
+    spread = np.array([4.0, 3.0, 2.0, 1.0, 1.0, 0.5])
+    states = rng.standard_normal((4000, 6)) * spread + 5
+    read_first = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    values = np.stack([states[:, :3] @ read_first + 1, states[:, 3:]], axis=1)
+    found = information.held_out(values, states, states, questions_of(200), rng)
+    power = np.square(spread)
+    expected = [power[:3].sum() / power.sum(), power[3:].sum() / power.sum()]
+    np.testing.assert_allclose(found.r2, expected, atol=0.01)
+    np.testing.assert_allclose(found.mse, (1 - found.r2) * found.mean_mse)
+    assert found.optimum_r2 == pytest.approx(expected[0], abs=0.01)
+    assert found.mean_mse == pytest.approx(power.mean(), rel=0.05)
+    assert expected[1] < found.random_map_r2 < expected[0]
+    for value, (low, high) in zip(found.r2, found.r2_intervals, strict=True):
+        assert low < value < high < low + 0.1
+
+
+def test_states_that_are_an_affine_image_of_the_values_are_found_exactly():
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((300, 2, 4))
+    states = values[:, 1] @ rng.standard_normal((4, 9)) + 3
+    found = information.held_out(values, states, states, questions_of(15), rng)
+    assert found.r2[1] == pytest.approx(1, abs=1e-12)
+    assert found.r2[0] < 0.05
+    assert found.optimum_r2 == pytest.approx(1, abs=1e-12)
+
+
+def test_random_vectors_know_nothing_but_the_papers_protocol_thinks_they_do():
+    rng = np.random.default_rng(2)
+    states, values = rng.standard_normal((2000, 48)), rng.standard_normal((2000, 8, 24))
+    found = information.held_out(values, states, states, questions_of(100), rng)
+    assert (found.r2 < 0).all()
+    assert found.average_interval[1] < 0.0
+    paper = information.in_sample(values[:100], states[:100], rng)
+    assert paper.expected_r2 == 24 / 99
+    np.testing.assert_allclose(paper.r2, 24 / 99, atol=0.05)
+    assert paper.r2.mean() == pytest.approx(24 / 99, abs=0.01)
+    assert paper.control_r2 == pytest.approx(24 / 99, abs=0.01)
+    # Of the true variance, 1, the error loses the share (d_head + 1) / n.
+    assert paper.mse.mean() == pytest.approx(1 - 25 / 100, abs=0.02)
+
+
+def test_what_is_known_of_a_question_does_not_help_with_others():
+    """States and values that are constant in a question: known by heart, they explain it all."""
+    rng = np.random.default_rng(5)
+    questions = questions_of(10)
+    states, values = rng.standard_normal((10, 30)), rng.standard_normal((10, 2, 8))
+    found = information.held_out(
+        values[questions], states[questions], states[questions], questions, rng
+    )
+    assert (found.r2 < 0).all()
+    paper = information.in_sample(values[questions], states[questions], rng)
+    assert (paper.r2 > 0.8).all()
+
+
+def test_as_many_numbers_as_samples_explain_everything():
+    rng = np.random.default_rng(3)
+    paper = information.in_sample(rng.standard_normal((9, 1, 8)), rng.standard_normal((9, 5)), rng)
+    np.testing.assert_allclose(paper.r2, 1)
+    assert paper.control_r2 == pytest.approx(1)
+    assert paper.expected_r2 == 1.0
+
+
+def test_no_linear_code_beats_the_principal_components_in_sample():
+    rng = np.random.default_rng(4)
+    states = rng.standard_normal((100, 12)) @ rng.standard_normal((12, 12))
+    codes = np.stack([states @ rng.standard_normal((12, 3)) for _ in range(30)], axis=1)
+    paper = information.in_sample(codes, states, rng)
+    assert (paper.r2 < paper.optimum_r2).all()
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+@pytest.mark.parametrize("preset", ["tp-transformer-tiny", "transformer-tiny"])
+def test_the_entering_state_is_what_the_value_map_reads(preset, layer, sample):
+    model = tpt.build(preset, d_model=32)
+    number = layer % 2
+    before = "embedding" if number == 0 else "encoder.0.output"
+    name = f"encoder.{number}.self_attention.value"
+    found = record(model, sample, [before, name])
+    entering = information._entering(model, number, found, before)
+    weight, bias = model.encoder[number].self_attention.maps()["value"]
+    made = entering @ weight.double().numpy().T + bias.double().numpy()
+    np.testing.assert_allclose(found.flat(name).reshape(made.shape), made, atol=1e-5)
+
+
+def test_a_map_with_a_planted_null_space_is_seen_in_a_model(sample):
+    """Head 1 reads only a direction in which normalised states do not vary: the constant one."""
+    model = tpt.build("transformer-tiny", d_model=32)
+    weight, _ = model.encoder[1].self_attention.maps()["value"]
+    weight.view(4, 8, 32)[1] = 1.0  # LayerNorm makes the sum of a state 0
+    found = information.analyse(model, sample)
+    r2 = found.states[0].held_out.r2
+    assert abs(r2[1]) < 0.05
+    assert (np.delete(r2, 1) > 0.3).all()
+
+
+def test_the_whole_analysis_is_written_and_drawn(sample, tmp_path):
+    results = []
+    for preset in ("tp-transformer-tiny", "transformer-tiny"):
+        torch.manual_seed(0)
+        model = tpt.build(preset, d_model=32)
+        found = information.analyse(model, sample, seed=3)
+        results.append((found, Context.of(model, sample, folder=tmp_path / preset, seed=3)))
+    assert [one.kind for one, _ in results] == ["tp-transformer", "transformer"]
+    (first, context), second = results
+    files = information.save(first, context, tmp_path, [second])
+    assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
+    values = json.loads(files[0].read_text())
+    assert values["paper_mse"] == RECONSTRUCTION_ERROR["tp-transformer"] == 0.017
+    assert values["beside"][0]["paper_mse"] == 0.009
+    assert values["states"]["input"]["paper_protocol"]["n"] == 100
+    assert values["states"]["output"]["held_out"]["average_r2"] < 1
+    assert any("not that it is there" in line for line in values["meaning"])
+    assert len(information.save(first, context, tmp_path / "one")) == 4
+
+
+def test_the_same_seed_gives_the_same_numbers(sample):
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    values = [information.analyse(model, sample, seed=seed).to_values() for seed in (1, 1, 2)]
+    assert str(values[0]) == str(values[1]) != str(values[2])
+
+
+def test_one_question_has_none_to_hold_out(tmp_path):
+    model, sample = tpt.build("tp-transformer-tiny", d_model=32), sample_of(("1 + 1?",))
+    found = information.analyse(model, sample)
+    assert found.states[0].held_out is None
+    assert found.states[0].in_sample.n == 8
+    assert "nothing can be held out" in " ".join(found.meaning)
+    files = information.save(found, Context.of(model, sample), tmp_path)
+    values = json.loads(files[0].read_text())
+    assert values["states"]["output"]["held_out"] is None
+    assert "single question" in values["states"]["output"]["held_out_missing"]
+
+
+def test_what_cannot_be_analysed_is_refused(sample):
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    with pytest.raises(UserError, match="layers 0 to 1"):
+        information.analyse(model, sample, layer=2)
+    with pytest.raises(UserError, match="at least 3"):
+        information.analyse(model, sample, n_paper=2)
+    with pytest.raises(UserError, match="LSTM"):
+        information.analyse(tpt.build("lstm-saxton", d_hidden=8), sample)
+    with torch.no_grad():
+        model.encoder[0].output_norm.weight.zero_()
+    with pytest.raises(UserError, match="same at all positions"):
+        information.analyse(model, sample)

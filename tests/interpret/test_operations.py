@@ -1,0 +1,156 @@
+"""Operations do what they say, to the roles they are given and to no others."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import tp_transformer as tpt
+from tp_transformer import UserError
+from tp_transformer.data.store import open_store
+from tp_transformer.interpret import operations
+from tp_transformer.interpret.record import Sample, draw, record, symbols
+from tp_transformer.scoring.verdict import judge
+
+QUESTIONS = tuple(f"What is {a} + {b}?" for a in (3, 14) for b in (1, 5, 22))
+SAMPLE = Sample(questions=QUESTIONS, answers=("4", "8", "25", "15", "19", "36"), origin="sums")
+
+
+def untrained():
+    return tpt.build("tp-transformer-tiny", d_model=32)
+
+
+def same(one, other):
+    np.testing.assert_allclose(one.surprise, other.surprise, rtol=1e-5)
+    return one.said == other.said
+
+
+@pytest.fixture
+def trained(half_trained, sums_store):
+    model, store = tpt.load(half_trained), open_store(sums_store)
+    return model, draw(model, store, module="arithmetic__add_or_sub", count=40)
+
+
+def test_answers_are_judged_as_everywhere(half_trained, sums_store):
+    model, store = tpt.load(half_trained), open_store(sums_store)
+    sample = draw(model, store, module="arithmetic__add_or_sub", count=70, answered=False)
+    asked = operations.ask(model, sample)
+    encoded = (model.vocabulary.encode(texts) for texts in (sample.questions, sample.answers))
+    verdicts = judge(model, *encoded)
+    np.testing.assert_array_equal(asked.right, verdicts.right)
+    assert 0 < asked.right.sum() < 70
+    np.testing.assert_allclose(asked.surprise, verdicts.loss, rtol=1e-4, atol=1e-5)
+
+
+def test_an_operation_gets_each_questions_own_roles():
+    model, seen = untrained(), {}
+
+    def look(question, roles):
+        seen[question] = roles.clone()
+        return roles
+
+    many = Sample(questions=QUESTIONS * 8, answers=SAMPLE.answers * 8, origin="more than a pass")
+    after = operations.ask(model, many, layer=1, heads=(2, 0), operation=look)
+    roles = record(model, many, [operations.role_of(1)])[operations.role_of(1)]
+    assert sorted(seen) == list(range(48))
+    for question, found in seen.items():
+        np.testing.assert_allclose(found, roles[question][[2, 0]], atol=1e-5)
+    assert same(after, operations.ask(model, many))
+    assert after.moved == 0
+
+
+def test_a_head_that_nobody_hears_can_lose_its_roles_and_others_cannot(trained):
+    model, sample = trained
+    weight, _ = model.encoder[0].self_attention.maps()["output"]
+    weight.view(32, 4, 8)[:, 1] = 0
+    answers = operations.ask(model, sample)
+    for operation in (operations.zeroed(), operations.randomised(0)):
+        after = operations.ask(model, sample, layer=0, heads=[1], operation=operation)
+        assert same(after, answers)
+        after = operations.ask(model, sample, layer=0, heads=[0, 2, 3], operation=operation)
+        assert after.surprise.mean() > answers.surprise.mean() + 1
+
+
+def test_zeroed_roles_leave_what_is_left_of_the_attention_its_bias():
+    model = untrained()
+    name = "encoder.0.self_attention.output"
+    _, bias = model.encoder[0].self_attention.maps()["output"]
+    with model.trace(name) as trace:
+        operations.ask(model, SAMPLE, layer=0, heads=range(4), operation=operations.zeroed())
+        found = trace[name]
+    for row, question in enumerate(QUESTIONS):
+        own = found[row, : len(symbols(question))]
+        torch.testing.assert_close(own, bias.expand_as(own))
+
+
+def test_random_vectors_keep_the_lengths():
+    roles = torch.randn(2, 5, 8)
+    changed = operations.randomised(3)(7, roles)
+    torch.testing.assert_close(changed.norm(dim=-1), roles.norm(dim=-1))
+    assert (changed - roles).abs().max() > 0.1
+    torch.testing.assert_close(operations.randomised(3)(7, roles), changed)
+    assert not torch.equal(operations.randomised(3)(8, roles), changed)
+
+
+def test_planted_clusters_are_found_and_roles_move_to_their_centres():
+    rng = np.random.default_rng(0)
+    centres = 10 * rng.standard_normal((3, 4))
+    which = rng.integers(3, size=90)
+    vectors = centres[which] + 0.01 * rng.standard_normal((90, 4))
+    found = operations.cluster(vectors, 3, seed=0)
+    clusters = operations.nearest(vectors, found)
+    np.testing.assert_allclose(found[clusters], centres[which], atol=0.05)
+    roles = torch.from_numpy(vectors)[None]
+    moved = operations.moved_to(found[None])(0, roles)
+    np.testing.assert_allclose(moved[0], found[clusters])
+    further = operations.as_far(0, operations.moved_to(found[None]))(0, roles)
+    torch.testing.assert_close((further - roles).norm(dim=-1), (moved - roles).norm(dim=-1))
+    assert (further - moved).abs().max() > 1e-3
+
+
+def test_exchanges_stay_within_clusters_or_leave_them():
+    rng = np.random.default_rng(0)
+    clusters = np.array([0, 0, 1, 1, 2, 1, 0, 0, 1])
+    within, across = operations.exchanges(clusters, rng)
+    for order in (within, across):
+        np.testing.assert_array_equal(order[order], np.arange(9))  # two by two
+    moved = within != np.arange(9)
+    assert moved.sum() == 8 == (across != np.arange(9)).sum()
+    np.testing.assert_array_equal(clusters[within], clusters)
+    away = across != np.arange(9)
+    assert (clusters[across] != clusters)[away].all()
+    for lonely in (np.zeros(1, np.int64), np.arange(4), np.zeros(4, np.int64)):
+        for order in operations.exchanges(lonely, rng):
+            np.testing.assert_array_equal(order, np.arange(len(lonely)))
+
+
+def test_reordered_roles_are_those_of_the_other_positions():
+    roles = torch.randn(2, 3, 4)
+    changed = operations.reordered([np.array([[1, 0, 2], [0, 2, 1]])])(0, roles)
+    torch.testing.assert_close(changed[0], roles[0, [1, 0, 2]])
+    torch.testing.assert_close(changed[1], roles[1, [0, 2, 1]])
+
+
+def test_two_positions_swap_their_roles():
+    roles = torch.randn(2, 4, 3)
+    changed = operations.swapped([(0, 1), (3, 1)])(1, roles)
+    torch.testing.assert_close(changed, roles[:, [0, 3, 2, 1]])
+    model = untrained()
+    pairs = [(8, len(symbols(question)) - 1) for question in QUESTIONS]
+    after = operations.ask(model, SAMPLE, layer=1, heads=[0], operation=operations.swapped(pairs))
+    assert np.abs(after.surprise - operations.ask(model, SAMPLE).surprise).max() > 1e-4
+
+
+def test_only_chosen_positions_are_operated_on():
+    roles = torch.randn(2, 5, 4)
+    changed = operations.at([[], [1, 3]], operations.zeroed())(1, roles)
+    assert changed[:, [1, 3]].abs().max() == 0
+    torch.testing.assert_close(changed[:, [0, 2, 4]], roles[:, [0, 2, 4]])
+    torch.testing.assert_close(operations.at([[], [1, 3]], operations.zeroed())(0, roles), roles)
+
+
+def test_clusters_need_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(UserError, match="need scikit-learn"):
+        operations.cluster(np.eye(3), 2, seed=0)
