@@ -74,7 +74,7 @@ it in this list:
     interpret/outcome.py          what an analysis leaves behind: numbers as JSON, captions
     interpret/expressions.py      arithmetic questions as trees
     interpret/structure.py        what each character is in its tree, and to what it belongs
-    interpret/choices.py          which layer, heads and questions an analysis looks at
+    interpret/choices.py          which heads and questions an analysis looks at
     interpret/clusters.py         vectors in clusters, by k-means
     interpret/positions.py        every position of a sample: its character, its labels
     interpret/probes.py           how well labels can be told from clusters and from vectors
@@ -86,7 +86,7 @@ it in this list:
     interpret/simplified.py       the simplified network of section 6.2
     interpret/binding_problem.py  which structures attention confuses (section 6.2)
     interpret/operations.py       operations on role vectors, and what is answered under them
-    interpret/surgery.py          role vectors removed, replaced and exchanged: what becomes of answers
+    interpret/surgery.py          roles removed, replaced and exchanged: what becomes of answers
     interpret/tensor_product.py   what the Hadamard product keeps of the tensor product (section 7)
     interpret/run.py              one analysis from a model and a store to its files
     interop/pickles.py            other people's pickles, read without running what they bring along

@@ -8,6 +8,7 @@ import threading
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -323,8 +324,20 @@ def _compare(options: Namespace) -> None:
             print(file, file=sys.stderr)
 
 
+def _interpret(name: str, options: Namespace) -> None:
+    from tp_transformer.interpret.run import Options, interpret
+
+    values = {field: value for field, value in options.items() if field != "out"}
+    outcome = interpret(name, Options(**values), options.out)
+    print(*outcome.lines, sep="\n")
+    print(*outcome.files, sep="\n", file=sys.stderr)
+
+
 def _rows_of(store: "Store") -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in store.items())
+
+
+Arguments = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -333,7 +346,7 @@ class Verb:
 
     help: str
     run: Callable[[Namespace], None] | None = None
-    arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
     verbs: "dict[str, Verb]" = field(default_factory=dict)
     takes_settings: bool = False  # such as --model.n_layers=2, as `options.settings`
 
@@ -422,6 +435,67 @@ DATA_VERBS = {
             "--modules": _MODULES,
         },
     ),
+}
+
+_ANALYSED: Arguments = {
+    "--model": _MODEL,
+    "--data": {"type": Path, "required": True, "help": "the store that the questions come from"},
+    "--out": {"type": Path, "required": True, "help": "a folder for numbers and figures"},
+    "--module": {"default": "arithmetic__mixed", "help": "the module of the questions"},
+    "--split": {"choices": ["train", "interpolate", "extrapolate"], "default": "interpolate"},
+    "--count": {"type": int, "default": 128, "help": "questions"},
+    "--answered": {
+        "type": bool | None,
+        "help": "true for only such questions as the model answers, false for any; roles, "
+        "attention and surgery look at answered ones by default, the others at any",
+    },
+    "--layer": {
+        "type": int | None,
+        "help": "counted from 0, or from the end: -1 is the last, and the default where one layer "
+        "is looked at",
+    },
+    "--seed": {"type": int, "default": 0, "help": "another seed, other questions and draws"},
+    "--device": _DEVICE,
+}
+_HEAD = {"type": int | None, "help": "one head instead of all"}
+_CLUSTERS = {"type": int, "default": 20, "help": "of each head's roles"}
+
+_OF_ANALYSES: dict[str, tuple[str, Arguments]] = {
+    "roles": (
+        "cluster role vectors, and score what of the expression's structure they tell",
+        {
+            "--head": _HEAD,
+            "--clusters": _CLUSTERS,
+            "--vectors": {
+                "choices": ["role", "value"],
+                "help": "what to cluster: roles by default, where there are any",
+            },
+        },
+    ),
+    "attention": (
+        "draw attention maps, and rank heads by the relations that they follow",
+        {
+            "--head": _HEAD,
+            "--where": {"choices": ["encoder", "decoder", "cross"], "default": "encoder"},
+            "--relation": {"type": str | None, "help": "search for one relation only"},
+        },
+    ),
+    "information": (
+        "reconstruct hidden states from the value vector of each head",
+        {"--against": {"type": Path | None, "help": "a second model, drawn beside the first"}},
+    ),
+    "binding": (
+        "which structures attention confuses; what becomes of answers when roles are changed",
+        {"--head": _HEAD, "--clusters": _CLUSTERS},
+    ),
+    "tensor-product": (
+        "how much of the tensor product of fillers and roles the Hadamard product keeps",
+        {},
+    ),
+}
+INTERPRET_VERBS = {
+    name: Verb(text, partial(_interpret, name), {**_ANALYSED, **own})
+    for name, (text, own) in _OF_ANALYSES.items()
 }
 
 VERBS = {
@@ -541,6 +615,7 @@ VERBS = {
             },
         },
     ),
+    "interpret": Verb("the analyses of the paper, on any checkpoint", verbs=INTERPRET_VERBS),
     "import-authors": Verb(
         "turn a checkpoint of the paper's authors into a model folder",
         _import_authors,

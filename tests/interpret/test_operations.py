@@ -1,15 +1,13 @@
 """Operations do what they say, to the roles they are given and to no others."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer import UserError
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret import operations
+from tp_transformer.interpret.clusters import cluster
 from tp_transformer.interpret.record import Sample, draw, record, symbols
 from tp_transformer.scoring.verdict import judge
 
@@ -98,7 +96,7 @@ def test_planted_clusters_are_found_and_roles_move_to_their_centres():
     centres = 10 * rng.standard_normal((3, 4))
     which = rng.integers(3, size=90)
     vectors = centres[which] + 0.01 * rng.standard_normal((90, 4))
-    found = operations.cluster(vectors, 3, seed=0)
+    found = cluster(vectors, 3, seed=0).centroids
     clusters = operations.nearest(vectors, found)
     np.testing.assert_allclose(found[clusters], centres[which], atol=0.05)
     roles = torch.from_numpy(vectors)[None]
@@ -148,9 +146,3 @@ def test_only_chosen_positions_are_operated_on():
     assert changed[:, [1, 3]].abs().max() == 0
     torch.testing.assert_close(changed[:, [0, 2, 4]], roles[:, [0, 2, 4]])
     torch.testing.assert_close(operations.at([[], [1, 3]], operations.zeroed())(0, roles), roles)
-
-
-def test_clusters_need_scikit_learn(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    with pytest.raises(UserError, match="need scikit-learn"):
-        operations.cluster(np.eye(3), 2, seed=0)

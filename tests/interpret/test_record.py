@@ -8,8 +8,8 @@ from tp_transformer.data.store import open_store
 from tp_transformer.interpret.outcome import Context, plain, write
 from tp_transformer.interpret.record import (
     Sample,
+    chosen_layer,
     draw,
-    encoder_layer,
     fresh,
     record,
     symbols,
@@ -115,10 +115,10 @@ def test_numbers_are_written_with_where_they_come_from(model, sample, tmp_path):
 
 
 def test_layers_are_counted_from_either_end(model):
-    assert [encoder_layer(model, layer) for layer in (0, 1, -1, -2)] == [0, 1, 1, 0]
+    assert [chosen_layer(model, layer) for layer in (0, 1, -1, -2)] == [0, 1, 1, 0]
     for layer in (2, -3):
         with pytest.raises(UserError, match=f"none {layer}"):
-            encoder_layer(model, layer)
+            chosen_layer(model, layer)
     with pytest.raises(UserError, match="LSTM"):
         transformer_of(tpt.build("lstm-saxton", d_hidden=8))
 

@@ -13,16 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer import figures
-from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.interpret.choices import chosen_heads, chosen_layer, chosen_questions
+from tp_transformer.errors import SettingsError
+from tp_transformer.interpret.choices import chosen_heads, chosen_questions
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.following import Ranking, rank
 from tp_transformer.interpret.outcome import Context, Values, write
-from tp_transformer.interpret.record import START, Floats, Sample, record, symbols
+from tp_transformer.interpret.record import (
+    START,
+    Floats,
+    Sample,
+    chosen_layer,
+    record,
+    symbols,
+    transformer_of,
+)
 from tp_transformer.interpret.roles import SIDE_COLOURS
 from tp_transformer.interpret.structure import RELATIONS, SIDE, labels
 from tp_transformer.model.family import AnyModel
-from tp_transformer.model.transformer import Transformer
 from tp_transformer.settings import nearest
 
 if TYPE_CHECKING:
@@ -79,11 +86,12 @@ def _meaning_of(ranking: Ranking) -> str:
     if not ranking.heads:
         return f"{ranking.relation}: no question has it."
     best = ranking.heads[0]
-    other = "" if best.exchanged is None else f", {best.exchanged:.0%} on what others relate to"
-    clear = "clearly" if best.is_clear else "not clearly"
+    other = "" if best.exchanged is None else f", {best.exchanged:.1%} on what others relate to"
+    sure = "surely more" if best.is_clear else "not surely more"
     return (
-        f"{ranking.relation}: {clear} followed by head {best.layer}.{best.head}, with {best.mass:.0%} "
-        f"of its attention ({best.even:.0%} if even{other}); its most attended is a related one in "
+        f"{ranking.relation}: followed most by head {best.layer}.{best.head}, with {best.mass:.1%} "
+        f"of its attention, {sure} than chance ({best.even:.1%} if even{other}); its most attended "
+        "is a related one in "
         f"{best.hits:.0%} of {ranking.n_positions:,} positions."
     )
 
@@ -103,14 +111,14 @@ def analyse(
 
     Questions with fractions of fractions are shown first. One relation is searched for, or all.
     """
-    transformer = _attending(model)
+    model = transformer_of(model)
     if where not in ATTENTIONS:
         raise SettingsError(
             f"there is no attention {where!r}{nearest(where, ATTENTIONS)}; "
             f"there are {', '.join(ATTENTIONS)}"
         )
-    layer = chosen_layer(layer, transformer.config.n_layers)
-    heads = chosen_heads(head, transformer.config.n_heads)
+    layer = chosen_layer(model, layer)
+    heads = chosen_heads(head, model.config.n_heads)
     numbers = chosen_questions(sample.questions, shown)
     few = Sample(
         questions=tuple(sample.questions[number] for number in numbers),
@@ -146,19 +154,13 @@ def search(
             f"there is no relation {relation!r}{nearest(relation, RELATIONS)}; "
             f"there are: {'; '.join(RELATIONS)}"
         )
-    n_layers = _attending(model).config.n_layers
+    n_layers = transformer_of(model).config.n_layers
     names = [ATTENTIONS[ENCODER].format(number) for number in range(n_layers)]
     found = record(model, sample, names)
     weights = [np.stack(layers) for layers in zip(*(found[name] for name in names), strict=True)]
     expressions = [parse(question) for question in sample.questions]
     chosen = RELATIONS if relation is None else {relation: RELATIONS[relation]}
     return tuple(rank(name, one, weights, expressions, seed) for name, one in chosen.items())
-
-
-def _attending(model: AnyModel) -> Transformer:
-    if not isinstance(model, Transformer):
-        raise UserError("an LSTM has no attention: choose another model")
-    return model
 
 
 # The figures.

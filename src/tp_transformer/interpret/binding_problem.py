@@ -29,7 +29,7 @@ from tp_transformer import figures
 from tp_transformer.errors import SettingsError
 from tp_transformer.interpret import outcome
 from tp_transformer.interpret.outcome import Context, Values
-from tp_transformer.interpret.record import Sample, encoder_layer, fresh, record, transformer_of
+from tp_transformer.interpret.record import Sample, chosen_layer, fresh, record, transformer_of
 from tp_transformer.interpret.simplified import ATTENTIONS, Simplified, simplified
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
@@ -198,7 +198,7 @@ def analyse(
 ) -> Binding:
     """Draw simplified networks, and exchange the numbers of nested fractions for a model."""
     model = transformer_of(model)
-    layer = encoder_layer(model, layer)
+    layer = chosen_layer(model, layer)
     asked = nested_fractions(count, seed)
     letters = ["".join(two) for two in combinations(LETTERS, 2)]
     variants = {two: [one.exchanged(two) for one in asked] for two in letters}

@@ -1,4 +1,4 @@
-"""Which layer, heads and questions an analysis looks at."""
+"""Which heads and questions an analysis looks at."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,6 @@ from tp_transformer.interpret.record import symbols
 from tp_transformer.interpret.structure import NUMERATOR, places
 
 PER_LINE = 50  # positions: so many squares with numbers can be read across a page
-
-
-def chosen_layer(layer: int, n_layers: int) -> int:
-    """A layer's number; negative ones count from the last."""
-    if not -n_layers <= layer < n_layers:
-        raise SettingsError(f"the model has layers 0 to {n_layers - 1}, not {layer}")
-    return layer % n_layers
 
 
 def chosen_heads(head: int | None, n_heads: int) -> list[int]:

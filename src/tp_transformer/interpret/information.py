@@ -36,7 +36,7 @@ from tp_transformer.interpret.outcome import Context, Values
 from tp_transformer.interpret.record import (
     Recording,
     Sample,
-    encoder_layer,
+    chosen_layer,
     record,
     transformer_of,
 )
@@ -193,7 +193,7 @@ def analyse(
     model = transformer_of(model)
     if n_paper < 3:
         raise SettingsError(f"the paper's protocol needs at least 3 positions, not {n_paper}")
-    layer = encoder_layer(model, layer)
+    layer = chosen_layer(model, layer)
     before = f"encoder.{layer - 1}.output" if layer else "embedding"
     names = [before, f"encoder.{layer}.output", f"encoder.{layer}.self_attention.value"]
     found = record(model, sample, names)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.batch import Batch
-from tp_transformer.errors import UserError
 from tp_transformer.interpret.record import AT_ONCE, Sample, symbols
 from tp_transformer.model.base import evaluating
 from tp_transformer.model.trace import Edit
@@ -194,19 +193,6 @@ def nearest(vectors: Floats, centroids: Floats) -> Ids:
         -1, -2
     )
     found: Ids = apart.argmin(axis=-1)
-    return found
-
-
-def cluster(vectors: Floats, n_clusters: int, seed: int) -> Floats:
-    """The k-means centroids of vectors (position, d_head): (cluster, d_head)."""
-    try:
-        from sklearn.cluster import KMeans
-    except ImportError as error:
-        raise UserError(
-            "clusters need scikit-learn: pip install 'tp-transformer[interpret]'"
-        ) from error
-    n_clusters = min(n_clusters, len(np.unique(vectors, axis=0)))
-    found: Floats = KMeans(n_clusters, n_init=4, random_state=seed).fit(vectors).cluster_centers_
     return found
 
 

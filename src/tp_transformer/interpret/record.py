@@ -52,12 +52,12 @@ def transformer_of(model: AnyModel) -> Transformer:
     return model
 
 
-def encoder_layer(model: Transformer, layer: int) -> int:
-    """The number of an encoder layer from 0; it may be counted from the end, -1 being the last."""
-    n_layers = len(model.encoder)
+def chosen_layer(model: Transformer, layer: int) -> int:
+    """The number of a layer from 0; it may be counted from the end, -1 being the last."""
+    n_layers = model.config.n_layers
     if not -n_layers <= layer < n_layers:
         raise SettingsError(
-            f"the encoder has layers 0 to {n_layers - 1}, or -1 for the last, but none {layer}"
+            f"the model has layers 0 to {n_layers - 1}, or -1 for the last, but none {layer}"
         )
     return layer % n_layers
 

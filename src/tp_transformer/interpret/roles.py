@@ -14,23 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer import figures
-from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.errors import SettingsError
 from tp_transformer.interpret import naming, probes
-from tp_transformer.interpret.choices import (
-    PER_LINE,
-    chosen_heads,
-    chosen_layer,
-    chosen_questions,
-)
+from tp_transformer.interpret.choices import PER_LINE, chosen_heads, chosen_questions
 from tp_transformer.interpret.clusters import Clustering, cluster
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.outcome import Context, Values, write
 from tp_transformer.interpret.positions import Positions
 from tp_transformer.interpret.probes import Information, Labelled, Probed
-from tp_transformer.interpret.record import Sample, record, symbols
+from tp_transformer.interpret.record import Sample, chosen_layer, record, symbols, transformer_of
 from tp_transformer.interpret.structure import DENOMINATOR, LABELS, NUMERATOR, SIDE, labels
 from tp_transformer.model.family import AnyModel
-from tp_transformer.model.transformer import Transformer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,12 +161,9 @@ def analyse(
     vectors are the roles where there are any, otherwise the values; `vectors="value"` reads a
     TP-Transformer in its values, too, to be compared with a Transformer's.
     """
-    if not isinstance(model, Transformer):
-        raise UserError(
-            "roles are read from attention, which an LSTM has not: choose another model"
-        )
+    model = transformer_of(model)
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
-    layer, own_heads = chosen_layer(layer, n_layers), chosen_heads(head, n_heads)
+    layer, own_heads = chosen_layer(model, layer), chosen_heads(head, n_heads)
     vectors = _chosen_vectors(vectors, has_roles=model.config.binding != "none")
     names = [f"encoder.{number}.self_attention.{vectors}" for number in range(n_layers)]
     found = record(model, sample, names)

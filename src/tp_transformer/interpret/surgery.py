@@ -26,6 +26,7 @@ import numpy as np
 from tp_transformer import figures
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interpret import outcome
+from tp_transformer.interpret.clusters import cluster
 from tp_transformer.interpret.operations import (
     Asked,
     Floats,
@@ -34,7 +35,6 @@ from tp_transformer.interpret.operations import (
     as_far,
     ask,
     at,
-    cluster,
     exchanges,
     moved_to,
     nearest,
@@ -46,7 +46,7 @@ from tp_transformer.interpret.operations import (
 from tp_transformer.interpret.outcome import Context, Values
 from tp_transformer.interpret.record import (
     Sample,
-    encoder_layer,
+    chosen_layer,
     record,
     symbols,
     transformer_of,
@@ -185,7 +185,7 @@ def analyse(
         raise UserError("there are no roles to operate on: this model's attention has none")
     if n_clusters < 1:
         raise SettingsError(f"roles need at least 1 cluster, not {n_clusters}")
-    layer = encoder_layer(model, layer)
+    layer = chosen_layer(model, layer)
     rng = np.random.default_rng(seed)
     targets = _targets(model.config.n_heads, sample, heads, positions, n_controls, rng)
     found = record(model, sample, [role_of(layer)])
@@ -280,7 +280,7 @@ def _other_positions(
 def _centroids(roles: Floats, n_clusters: int, seed: int) -> Floats:
     """The centroids of every head: (head, cluster, d_head), of as many clusters for each."""
     fewest = min(len(np.unique(own, axis=0)) for own in roles)
-    return np.stack([cluster(own, min(n_clusters, fewest), seed) for own in roles])
+    return np.stack([cluster(own, min(n_clusters, fewest), seed).centroids for own in roles])
 
 
 def _operations(

@@ -38,7 +38,7 @@ from tp_transformer import figures
 from tp_transformer.errors import UserError
 from tp_transformer.interpret import outcome
 from tp_transformer.interpret.outcome import Context, Values
-from tp_transformer.interpret.record import Sample, encoder_layer, fresh, record, transformer_of
+from tp_transformer.interpret.record import Sample, chosen_layer, fresh, record, transformer_of
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.statistics import Interval, resample
@@ -235,7 +235,7 @@ def analyse(
     model = transformer_of(model)
     if model.config.binding == "none":
         raise UserError("this model binds nothing: its attention has no roles")
-    layers = range(len(model.encoder)) if layer is None else [encoder_layer(model, layer)]
+    layers = range(len(model.encoder)) if layer is None else [chosen_layer(model, layer)]
     fitted, scored, questions = _parts(sample, seed)
     found = [
         _of_model(one, sample, layers, fitted, scored, questions, seed)
