@@ -30,7 +30,14 @@ def test_it_has_python_and_commands():
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "docs/training.md", "docs/evaluation.md"]
+    "document",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/training.md",
+        "docs/evaluation.md",
+        "docs/interpretation.md",
+    ],
 )
 def test_its_commands_exist(document):
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE)

@@ -1,0 +1,103 @@
+"""Each analysis from a folder and a store to its files, as `tpt interpret` does it."""
+
+import json
+
+import pytest
+
+import tp_transformer as tpt
+from tp_transformer import UserError, cli
+from tp_transformer.interpret.run import ANALYSES, Options, interpret
+
+MODULE = "arithmetic__add_or_sub"
+WRITTEN = {
+    "roles": {"roles.json", "roles-layer0-head1.svg", "roles-structure.pdf"},
+    "attention": {"attention-encoder.json", "attention-encoder-layer0.png"},
+    "information": {"information.json", "information.svg"},
+    "binding": {"binding.json", "binding.png", "surgery.json", "surgery.pdf"},
+    "tensor-product": {"tensor-product.json", "tensor-product.svg"},
+}
+
+
+def arguments(name, half_trained, sums_store, out):
+    chosen = [] if name in {"information", "tensor-product"} else ["--head=1"]
+    return [
+        "interpret",
+        name,
+        f"--model={half_trained}",
+        f"--data={sums_store}",
+        f"--out={out}",
+        f"--module={MODULE}",
+        "--count=24",
+        *chosen,
+    ]
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_an_analysis_says_what_it_found_and_writes_it(
+    name, half_trained, sums_store, tmp_path, capsys
+):
+    cli.main(arguments(name, half_trained, sums_store, tmp_path / "out"))
+    said, files = capsys.readouterr()
+    assert WRITTEN[name] <= {file.name for file in (tmp_path / "out").iterdir()}
+    assert {str(file) for file in (tmp_path / "out").iterdir()} == set(files.splitlines())
+    (main,) = (file for file in WRITTEN[name] if file in {f"{name}.json", f"{name}-encoder.json"})
+    values = json.loads((tmp_path / "out" / main).read_text("utf-8"))
+    assert values["meaning"] == said.splitlines()[: len(values["meaning"])]
+    assert values["model"]["sha256"] == tpt.provenance.model_hash(tpt.load(half_trained))
+    if name in {"roles", "attention"}:
+        assert len(values["sample"]["questions"]) == 24
+        solved = tpt.load(half_trained).solve(values["sample"]["questions"])
+        assert solved == values["sample"]["answers"]
+
+
+def test_two_models_beside_each_other(half_trained, sums_store, tmp_path):
+    plain = tpt.build("transformer-tiny", d_model=32, d_ff=64, n_layers=1)
+    plain.save(tmp_path / "plain")
+    options = Options(
+        data=sums_store, model=half_trained, against=tmp_path / "plain", module=MODULE, count=12
+    )
+    outcome = interpret("information", options, tmp_path / "out")
+    assert sum(line.startswith("plain: ") for line in outcome.lines) == 4
+    assert "plain" in (tmp_path / "out" / "information.json").read_text("utf-8")
+
+
+def test_a_model_without_roles(sums_store, tmp_path):
+    plain = tpt.build("transformer-tiny", d_model=32, d_ff=64, n_layers=1)
+    plain.save(tmp_path / "plain")
+    options = Options(
+        data=sums_store, model=tmp_path / "plain", module=MODULE, count=8, answered=False
+    )
+    outcome = interpret("binding", options, tmp_path / "out")
+    assert outcome.lines[-1] == "This model has no roles to operate on."
+    with pytest.raises(UserError, match="binds nothing"):
+        interpret("tensor-product", options, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("--module=numbers__gcd", "has no numbers__gcd"),
+        ("--head=9", "heads 0 to 3, not 9"),
+        ("--layer=7", "layers 0 to 0"),
+        ("--count=0", "at least 1"),
+        ("--clusters=100000", "cannot be made of"),
+        ("--vectors=other", "invalid choice"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    changed, message, half_trained, sums_store, tmp_path, capsys
+):
+    asked = arguments("roles", half_trained, sums_store, tmp_path / "out")
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*asked, changed])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_no_folder(half_trained, sums_store, tmp_path):
+    (tmp_path / "out").write_text("")
+    options = Options(data=sums_store, model=half_trained, module=MODULE)
+    with pytest.raises(UserError, match="is a file"):
+        interpret("roles", options, tmp_path / "out")
