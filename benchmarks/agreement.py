@@ -5,6 +5,10 @@
 
 Prints every question whose answers differ, with the margin in float64: how much likelier the first
 symbol that differs is than the one written instead. Only near-ties should be there.
+
+Then the same of verdicts under teacher forcing: how far margins in float32 and in bfloat16 are from
+those in float64, how many verdicts that turns, and how large their margins are; and in which of
+them greedy search in float64 disagrees with teacher forcing (none should be there).
 """
 
 import argparse
@@ -14,7 +18,10 @@ import numpy as np
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.data.store import open_store
+from tp_transformer.data.store import Split, open_store
+from tp_transformer.scoring.verdict import DOUBTFUL, judge
+
+SMALL = 1.0  # a margin that rounding might turn
 
 
 def margin(model: torch.nn.Module, question: str, answer: str, other: str) -> float:
@@ -25,6 +32,28 @@ def margin(model: torch.nn.Module, question: str, answer: str, other: str) -> fl
     place = int((batch.target_output[0] != batch.target_output[1]).nonzero()[0])
     first, second = batch.target_output[:, place]
     return float(scores[place, first] - scores[place, second])
+
+
+def verdicts(exact: torch.nn.Module, model: Path, rows: np.ndarray, split: Split) -> None:
+    """Show how far the margins of answers depend on the precision."""
+    tokens = split.tokens(rows, exact.vocabulary)
+    wanted = judge(exact, *tokens)
+    rounded = tpt.load(model).eval()
+    for name in ("float32", "bfloat16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=name == "bfloat16"):
+            found = judge(rounded, *tokens)
+        apart = np.abs(found.margin - wanted.margin)
+        turned = np.abs(found.margin[found.right != wanted.right])
+        print(
+            f"{name}: margins are off by at most {apart.max():.1e}, those below {SMALL} by "
+            f"{apart[np.abs(wanted.margin) < SMALL].max(initial=0):.1e}; {len(turned)} of "
+            f"{len(rows)} verdicts turn, of margins up to {turned.max(initial=0):.1e}; "
+            f"{(np.abs(found.margin) < DOUBTFUL).mean():.0%} of margins are below {DOUBTFUL}; the "
+            f"loss is off by {abs(found.loss.sum() / wanted.loss.sum() - 1):.1e} of it"
+        )
+    questions, answers = split.rows(rows)
+    decoded = np.array(exact.solve(questions)) == np.array(answers)
+    print(f"greedy search disagrees with teacher forcing on {(decoded != wanted.right).sum()}")
 
 
 def main() -> None:
@@ -38,9 +67,9 @@ def main() -> None:
     options = parser.parse_args()
     split = open_store(options.store)[options.split]
     count = min(options.count, len(split))
-    rows = np.random.default_rng(0).choice(len(split), count, replace=False)
-    questions, _ = split.rows(np.sort(rows))
-    exact = tpt.load(options.model).double()
+    rows = np.sort(np.random.default_rng(0).choice(len(split), count, replace=False))
+    questions, _ = split.rows(rows)
+    exact = tpt.load(options.model).double().eval()
     rounded = tpt.load(options.model).to(getattr(torch, options.precision))
     answers = zip(questions, exact.solve(questions), rounded.solve(questions), strict=True)
     margins = []
@@ -50,6 +79,7 @@ def main() -> None:
             print(f"{margins[-1]:.2e}  {question}  {answer!r} or {other!r}")
     largest = f", by at most {max(margins):.2e}" if margins else ""
     print(f"{len(margins)} of {count} answers differ in {options.precision}{largest}")
+    verdicts(exact, options.model, rows, split)
 
 
 if __name__ == "__main__":
