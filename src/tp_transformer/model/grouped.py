@@ -207,8 +207,9 @@ class _Grouped(torch.autograd.Function):
                 torch.bmm(
                     attended, _rows(v, group.n_keys), out=_rows(filler[queries], group.n_queries)
                 )
-                all_weights.append(weights)
-                all_kept += [] if kept is None else [kept]
+                if any(ctx.needs_input_grad):  # otherwise the next group finds its memory warm
+                    all_weights.append(weights)
+                    all_kept += [] if kept is None else [kept]
             packed = filler.to(states.dtype).index_select(0, plan.queries.place)
         ctx.save_for_backward(query, key, value, *all_weights, *all_kept)
         ctx.plan = plan
