@@ -126,4 +126,4 @@ def test_the_interval_is_over_questions():
     assert low < 0.35 < 0.65 < high
     low, high = probes.question_bootstrap(right, np.arange(len(right)), seed=0)
     assert 0.4 < low < high < 0.6
-    assert probes.question_bootstrap(np.ones(3), np.zeros(3, np.int64), seed=0) == (1, 1)
+    assert probes.question_bootstrap(np.ones(3), np.zeros(3, np.int64), seed=0) == (0, 1)

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from tp_transformer.interpret.expressions import Expression
 from tp_transformer.interpret.structure import Pairs, Relation
+from tp_transformer.scoring.statistics import Interval
 
 Floats = npt.NDArray[np.float64]
-Interval = tuple[float, float]
 
 RESAMPLES = 10_000
 ERROR = 0.05  # how often an interval misses, for one head or more of all that are ranked

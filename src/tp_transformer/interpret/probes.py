@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.scoring.statistics import Interval, resample
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Interval = tuple[float, float]
 
 FOLDS = 5
 MOVES = 200  # baselines of the clusters' score
 PROBE_MOVES = 5  # baselines of the probe's, which takes longer
-RESAMPLES = 1000
 FEWEST_QUESTIONS = 10  # in which a label must occur to be scored
 RIDGE = 1e-3  # of the mean variance, added to each: features may be constant
 
@@ -197,7 +197,5 @@ def question_bootstrap(values: Floats, question: Integers, seed: int) -> Interva
     """A 95% interval of the values' mean, by drawing questions anew with all their values."""
     _, which = np.unique(question, return_inverse=True)
     sums, counts = np.bincount(which, values), np.bincount(which)
-    n = len(counts)
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-    low, high = np.quantile((drawn @ sums) / (drawn @ counts), [0.025, 0.975])
-    return float(low), float(high)
+    found = resample(len(counts), lambda drawn: (drawn @ sums) / (drawn @ counts), seed=seed)
+    return found or (0.0, 1.0)  # a single question leaves everything open
