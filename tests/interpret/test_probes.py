@@ -1,11 +1,15 @@
 """Clusters and probes: planted labels are found, and nothing is found in noise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import normalized_mutual_info_score
 
+from planted import sample
 from tp_transformer.interpret import probes
+from tp_transformer.interpret.positions import Positions
 from tp_transformer.interpret.probes import Labelled
 
 N_QUESTIONS = 40
@@ -39,22 +43,62 @@ def test_clusters_that_are_the_labels_are_found():
     assert found.baseline_interval[1] < 0.05
 
 
-def test_clusters_that_have_nothing_to_do_with_labels_are_not_found():
-    # Labels and clusters both stay the same for a while: shuffled one by one, they would seem to
-    # be related far too often; moved along, they are not.
-    p_values, naive = [], []
+@pytest.mark.parametrize("name", ["side", "argument", "depth", "digit place"])
+def test_clusters_that_have_nothing_to_do_with_labels_are_not_found(name):
+    """Clusters that stay the same for a while, as smooth vectors make them, on real questions."""
+    positions = Positions.of(sample(60).questions)
+    label = Labelled.of(name, positions.labels[name], positions.question)
+    p_values = []
     for seed in range(60):
+        clusters = runs(np.random.default_rng(seed), len(positions.characters), 5, 20)
+        p_values.append(probes.information(clusters, label, 20, seed).p_value)
+    assert np.mean(np.array(p_values) <= 0.05) < 0.15
+    assert 0.2 < np.mean(p_values) < 0.8
+
+
+def test_labels_shuffled_one_by_one_or_moved_along_would_find_too_much():
+    positions = Positions.of(sample(60).questions)
+    label = Labelled.of("argument", positions.labels["argument"], positions.question)
+    truth, n_classes = label.label, len(label.classes)
+    naive = {"shuffled": [], "moved": []}
+    for seed in range(40):
         rng = np.random.default_rng(seed)
-        truth, clusters = runs(rng, 800, 7, 2), runs(rng, 800, 5, 4)
-        p_values.append(probes.information(clusters, labelled(truth), 4, seed).p_value)
-        score = probes.normalised_information(clusters, truth, 4, 2)
-        shuffled = [
-            probes.normalised_information(clusters, rng.permutation(truth), 4, 2) for _ in range(40)
-        ]
-        naive.append(np.mean(np.array(shuffled) >= score))
-    assert np.mean(np.array(p_values) < 0.05) < 0.15
-    assert 0.35 < np.mean(p_values) < 0.65
-    assert np.mean(np.array(naive) < 0.05) > 0.4
+        own = runs(rng, len(positions.characters), 5, 20)[label.position]
+        score = probes.normalised_information(own, truth, 20, n_classes)
+        for way, found in naive.items():
+            others = [
+                rng.permutation(truth) if way == "shuffled" else np.roll(truth, rng.integers(1, 99))
+                for _ in range(60)
+            ]
+            scores = [probes.normalised_information(own, one, 20, n_classes) for one in others]
+            found.append(np.mean(np.array(scores) >= score))
+    for found in naive.values():
+        assert np.mean(np.array(found) <= 0.05) > 0.25
+
+
+def test_labels_are_dealt_number_by_number():
+    question = np.repeat(np.arange(12), 4)
+    labels = ["a", "a", None, "b"] * 6 + ["b", "b", None, "a"] * 6
+    label = Labelled.of("side", labels, question)
+    assert label.number.tolist() == [i for one in range(0, 24, 2) for i in (one, one, one + 1)]
+    dealt = label.dealt(np.random.default_rng(0))
+    assert np.array_equal(dealt[0::3], dealt[1::3])  # the characters of a number keep together
+    assert not np.array_equal(dealt, label.label)
+    places = Labelled.of("digit place", ["tens", "ones", None, "ones"] * 12, question)
+    dealt = places.dealt(np.random.default_rng(0))
+    assert (np.bincount(dealt) == np.bincount(places.label)).all()
+    assert (np.sort(dealt.reshape(12, 3)[:, :2]) == [0, 1]).all()
+    assert 2 < (dealt != places.label).sum() / 2 < 10
+
+
+def test_the_interval_of_the_information():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=20 * N_QUESTIONS)
+    clusters = np.where(rng.random(len(truth)) < 0.7, truth, rng.integers(3, size=len(truth)))
+    found = probes.information(clusters, labelled(truth), 3, seed=0)
+    low, high = found.interval
+    assert found.baseline_interval[1] < low < found.score < high < 0.6
+    assert high - low < 0.25
 
 
 def test_the_probe_is_discriminant_analysis():
@@ -70,7 +114,9 @@ def test_planted_labels_are_told_from_vectors_and_not_from_noise():
     rng = np.random.default_rng(0)
     truth = rng.integers(3, size=20 * N_QUESTIONS)
     noise = rng.normal(size=(len(truth), 8))
-    told = probes.probe(noise + 4 * np.eye(8)[truth], labelled(truth), seed=0)
+    # Numbers of one character each: dealt within longer ones, labels keep something of the truth.
+    alone = replace(labelled(truth), number=np.arange(len(truth)))
+    told = probes.probe(noise + 4 * np.eye(8)[truth], alone, seed=0)
     assert told.accuracy > 0.95
     assert told.interval[0] > told.majority
     assert told.baseline < 0.45

@@ -85,7 +85,7 @@ def test_the_probe_finds_something_in_noise_no_more_often_than_its_interval_says
     seeming = 0
     for seed in range(100):
         vectors = np.random.default_rng(seed).normal(size=(len(positions.characters), 8))
-        told = probe(vectors, label, seed, n_moves=1)
+        told = probe(vectors, label, seed, n_deals=1)
         seeming += told.interval[0] > told.majority
     assert seeming <= 8
 

@@ -38,6 +38,7 @@ ERROR = 0.05  # how often one name or more is given where there is nothing to na
 _OPERATIONS = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
 
 _SYMBOLS = {START: "start symbol", END: "end symbol", " ": "space"}
+_OF_CHARACTERS = {"letter", "in a number", SIGN, POINT, *_SYMBOLS.values()}  # and those in quotes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,11 @@ class Name:
     purity: float  # the share of the cluster's positions for which all of it is true
     n_positions: int  # in the cluster
     n_questions: int
+
+    @property
+    def is_structural(self) -> bool:
+        """Whether it says something of the expression, not only of characters."""
+        return any(one[0] != "'" and one not in _OF_CHARACTERS for one in self.statements)
 
     def __str__(self) -> str:
         return ", ".join(self.statements)
@@ -85,10 +91,14 @@ def _phrase(label: str, value: str) -> str:
 
 
 def names(
-    clusters: Integers, n_clusters: int, said: dict[str, Booleans], question: Integers
+    clusters: Integers,
+    n_clusters: int,
+    said: dict[str, Booleans],
+    question: Integers,
+    n_heads: int = 1,
 ) -> tuple[Name | None, ...]:
-    """A name for each cluster, or None."""
-    confidence = 1 - ERROR / (n_clusters * max(1, len(said)))
+    """A name for each cluster of one of `n_heads`, or None."""
+    confidence = 1 - ERROR / (n_heads * n_clusters * max(1, len(said)))
     return tuple(
         _name(clusters == number, said, question, confidence) for number in range(n_clusters)
     )
@@ -133,7 +143,7 @@ def _margin(
         return 0.0
     n_questions = len(np.unique(question[inside]))
     share = both.sum() / inside.sum()
-    low, _ = wilson(int(share * n_questions), n_questions, confidence)
+    low, _ = wilson(round(share * n_questions), n_questions, confidence)
     return float(low - holds[true].mean())
 
 

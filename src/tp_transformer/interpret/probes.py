@@ -1,16 +1,16 @@
 """How well labels can be told from vectors: by clusters, and by a linear probe.
 
 The clusters' score is the mutual information of clusters and labels, normalised by the mean of
-their entropies. Its baseline are the same labels moved along the positions, all by the same
-distance: as the labels of neighbours depend on each other and so do their clusters, labels shuffled
-one by one would make any smooth clustering look significant.
+their entropies. Its baseline are the same labels dealt anew, but number by number: the characters
+of a number have their labels together, and clusters that have nothing to do with the labels tend to
+change at the ends of numbers, too. Labels shuffled one by one, or moved along, would make any
+smooth clustering look significant (tests show both).
 
 The probe is linear discriminant analysis, the closed form among linear classifiers: exact, without
 a learning rate or a stopping rule, and fast enough to be fitted thousands of times. It is always
-judged on questions that it was not fitted on. Its accuracy stands beside four others: of the
-commonest label, of the probe fitted to moved labels, and of probes that see no vectors but the
-characters. The interval is a bootstrap over questions, because positions of a question are not
-independent.
+judged on questions that it was not fitted on. Its accuracy stands beside others: of the commonest
+label, of the probe fitted to labels dealt anew, and of probes that see no vectors but the text. The
+intervals are bootstraps over questions, because positions of a question are not independent.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,10 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 FOLDS = 5
-MOVES = 200  # baselines of the clusters' score
-PROBE_MOVES = 5  # baselines of the probe's, which takes longer
+DEALS = 200  # baselines of the clusters' score
+PROBE_DEALS = 5  # baselines of the probe's, which takes longer
+RESAMPLES = 500  # of questions, for the clusters' score
+ERROR = 0.05
 FEWEST_QUESTIONS = 10  # in which a label must occur to be scored
 RIDGE = 1e-3  # of the mean variance, added to each: features may be constant
 
@@ -43,6 +45,7 @@ class Labelled:
     label: Integers  # (labelled,): an index into `classes`
     position: Integers  # (labelled,): which of all positions
     question: Integers  # (labelled,): in which question
+    number: Integers  # (labelled,): in which stretch of labelled positions, ascending
     n_left_out: int  # positions with a label that is too rare
 
     @classmethod
@@ -68,8 +71,16 @@ class Labelled:
             label=label[position],
             position=position,
             question=question[position],
+            number=_stretches(position, question[position]),
             n_left_out=int((index >= 0).sum()) - len(position),
         )
+
+    def dealt(self, rng: np.random.Generator) -> Integers:
+        """The labels, dealt anew: among numbers, or within each where its characters differ."""
+        first = np.flatnonzero(np.diff(self.number, prepend=-1))
+        if np.array_equal(self.label[first][self.number], self.label):
+            return rng.permutation(self.label[first])[self.number]
+        return self.label[np.lexsort((rng.random(len(self.label)), self.number))]
 
     @property
     def obstacle(self) -> str | None:
@@ -84,9 +95,10 @@ class Information:
     """What clusters tell about labels: normalised mutual information, 0 to 1."""
 
     score: float
-    baseline: float  # the mean over moved labels
+    interval: Interval | None  # 95%, by bootstrap over questions; None for too few of them
+    baseline: float  # the mean over labels dealt anew
     baseline_interval: Interval  # which holds 95% of them
-    p_value: float  # the share of moved labels, and of the true ones, that score as much
+    p_value: float  # the share of those, and of the true labels, that score as much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +106,9 @@ class Probed:
     """How often a linear probe is right on questions it was not fitted on."""
 
     accuracy: float
-    interval: Interval  # 95%, by bootstrap over questions
+    interval: Interval  # 95% for all that are compared together, by bootstrap over questions
     majority: float  # the accuracy of always saying the commonest label
-    baseline: float  # the accuracy when fitted to moved labels, on average
+    baseline: float  # the accuracy when fitted to labels dealt anew, on average
 
 
 def normalised_information(first: Integers, second: Integers, n_first: int, n_second: int) -> float:
@@ -114,11 +126,6 @@ def _entropy(shares: Floats) -> float:
     return float(-(positive * np.log(positive)).sum())
 
 
-def moved(labels: Integers, rng: np.random.Generator) -> Integers:
-    """The labels, all moved along by the same random distance; the last come first."""
-    return np.roll(labels, int(rng.integers(1, len(labels))))
-
-
 def information(clusters: Integers, labelled: Labelled, n_clusters: int, seed: int) -> Information:
     """Score the clusters of all positions against the labels there are."""
     rng = np.random.default_rng(seed)
@@ -126,17 +133,45 @@ def information(clusters: Integers, labelled: Labelled, n_clusters: int, seed: i
     score = normalised_information(own, labelled.label, n_clusters, n_classes)
     others = np.array(
         [
-            normalised_information(own, moved(labelled.label, rng), n_clusters, n_classes)
-            for _ in range(MOVES)
+            normalised_information(own, labelled.dealt(rng), n_clusters, n_classes)
+            for _ in range(DEALS)
         ]
     )
     low, high = np.quantile(others, [0.025, 0.975])
     return Information(
         score=score,
+        interval=_information_interval(own, labelled, n_clusters, seed),
         baseline=float(others.mean()),
         baseline_interval=(float(low), float(high)),
-        p_value=float((1 + (others >= score).sum()) / (1 + MOVES)),
+        p_value=float((1 + (others >= score).sum()) / (1 + DEALS)),
     )
+
+
+def _information_interval(
+    clusters: Integers, labelled: Labelled, n_clusters: int, seed: int
+) -> Interval | None:
+    n_classes = len(labelled.classes)
+    questions, which = np.unique(labelled.question, return_inverse=True)
+    cells = (which * n_clusters + clusters) * n_classes + labelled.label
+    size = n_clusters * n_classes
+    joint = np.bincount(cells, minlength=len(questions) * size).reshape(len(questions), size)
+
+    def scores(drawn: Integers) -> Floats:
+        shares = (drawn @ joint).reshape(-1, n_clusters, n_classes).astype(np.float64)
+        shares /= shares.sum(axis=(1, 2), keepdims=True)
+        rows, columns, both = (
+            _entropies(each) for each in (shares.sum(2), shares.sum(1), shares.reshape(-1, size))
+        )
+        mean = (rows + columns) / 2
+        return np.divide(rows + columns - both, mean, out=np.zeros_like(mean), where=mean > 0)
+
+    return resample(len(questions), scores, resamples=RESAMPLES, seed=seed)
+
+
+def _entropies(shares: Floats) -> Floats:
+    """The entropy of each row."""
+    logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+    return -(shares * logs).sum(axis=1)
 
 
 class Probe:
@@ -176,26 +211,51 @@ def held_out(vectors: Floats, labels: Integers, n_classes: int, fold: Integers) 
     return said
 
 
-def probe(vectors: Floats, labelled: Labelled, seed: int, n_moves: int = PROBE_MOVES) -> Probed:
-    """Fit and judge probes on the vectors of all positions (position, feature)."""
+def probe(
+    vectors: Floats,
+    labelled: Labelled,
+    seed: int,
+    *,
+    n_deals: int = PROBE_DEALS,
+    n_compared: int = 1,
+) -> Probed:
+    """Fit and judge probes on the vectors of all positions (position, feature).
+
+    `n_compared` is how many probes the best is chosen from: the interval is then for all together.
+    """
     rng = np.random.default_rng(seed)
     own, n_classes, truth = vectors[labelled.position], len(labelled.classes), labelled.label
     fold = folds(labelled.question, seed)
     right = held_out(own, truth, n_classes, fold) == truth
     baselines = [
-        (held_out(own, moved(truth, rng), n_classes, fold) == truth).mean() for _ in range(n_moves)
+        (held_out(own, labelled.dealt(rng), n_classes, fold) == truth).mean()
+        for _ in range(n_deals)
     ]
     return Probed(
         accuracy=float(right.mean()),
-        interval=question_bootstrap(right.astype(np.float64), labelled.question, seed),
+        interval=question_bootstrap(right.astype(np.float64), labelled.question, seed, n_compared),
         majority=float(np.bincount(truth).max() / len(truth)),
         baseline=float(np.mean(baselines)),
     )
 
 
-def question_bootstrap(values: Floats, question: Integers, seed: int) -> Interval:
+def question_bootstrap(
+    values: Floats, question: Integers, seed: int, n_compared: int = 1
+) -> Interval:
     """A 95% interval of the values' mean, by drawing questions anew with all their values."""
     _, which = np.unique(question, return_inverse=True)
     sums, counts = np.bincount(which, values), np.bincount(which)
-    found = resample(len(counts), lambda drawn: (drawn @ sums) / (drawn @ counts), seed=seed)
-    return found or (0.0, 1.0)  # a single question leaves everything open
+    found = resample(
+        len(counts),
+        lambda drawn: (drawn @ sums) / (drawn @ counts),
+        resamples=max(2_000, 400 * n_compared),  # ten of them beyond each limit
+        seed=seed,
+        confidence=1 - ERROR / n_compared,
+    )
+    return found or (0.0, 1.0)  # too few questions leave everything open
+
+
+def _stretches(position: Integers, question: Integers) -> Integers:
+    """Of each position, in which stretch of positions without a gap in one question it is."""
+    begins = (np.diff(position, prepend=-2) != 1) | (np.diff(question, prepend=-1) != 0)
+    return np.cumsum(begins) - 1
