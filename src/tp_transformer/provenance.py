@@ -25,22 +25,25 @@ def model_hash(model: AnyModel) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         content = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {content.dtype} {tuple(content.shape)}".encode())
-        digest.update(content.view(torch.uint8).numpy().tobytes() if content.dim() else b"")
+        digest.update(content.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
 def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = None) -> Values:
-    """A model in a few words and numbers, as it was loaded from a folder."""
-    path = Path("bundled" if folder is None else folder).absolute()
-    # A checkpoint lies two levels below its run, the best model one.
-    runs = [one for one in (path, *path.parents[:2]) if (one / "run.json").exists()]
+    """A model in a few words and numbers; its name is that of the folder it was loaded from."""
+    name, step = "a model without a folder", None
+    if folder is not None:
+        path = Path(folder).absolute()
+        # A checkpoint lies two levels below its run, the best model one.
+        runs = [one for one in (path, *path.parents[:2]) if (one / "run.json").exists()]
+        name, step = (runs or [path])[0].name, _step(path)
     return {
-        "name": (runs or [path])[0].name,
+        "name": name,
         "sha256": sha256 or model_hash(model),
         "architecture": model.architecture,
         "config": to_values(model.config),
         "n_parameters": model.n_parameters,
-        "step": _step(path),
+        "step": step,
     }
 
 

@@ -68,9 +68,34 @@ def test_a_model_without_roles(sums_store, tmp_path):
         data=sums_store, model=tmp_path / "plain", module=MODULE, count=8, answered=False
     )
     outcome = interpret("binding", options, tmp_path / "out")
-    assert outcome.lines[-1] == "This model has no roles to operate on."
+    assert outcome.lines[-1] == "No surgery: this model has no roles."
     with pytest.raises(UserError, match="binds nothing"):
         interpret("tensor-product", options, tmp_path / "out")
+
+
+def test_a_model_that_answers_nothing_still_has_the_binding_problem_put_to_it(sums_store, tmp_path):
+    tpt.build("tp-transformer-tiny", d_model=32, d_ff=64, n_layers=1).save(tmp_path / "model")
+    options = Options(data=sums_store, model=tmp_path / "model", module=MODULE, count=8)
+    outcome = interpret("binding", options, tmp_path / "out")
+    assert "No surgery: the model answers none" in outcome.lines[-1]
+    assert {file.stem for file in outcome.files} == {"binding"}
+    with pytest.raises(UserError, match="--answered false"):
+        interpret("roles", options, tmp_path / "out")
+
+
+def test_an_lstm_is_refused_before_it_is_asked_anything(sums_store, tmp_path):
+    tpt.build("lstm-saxton", d_hidden=8).save(tmp_path / "model")
+    options = Options(data=sums_store, model=tmp_path / "model", module=MODULE)
+    for name in ANALYSES:
+        with pytest.raises(UserError, match="LSTM"):
+            interpret(name, options, tmp_path / "out")
+
+
+def test_what_is_refused_leaves_nothing(half_trained, sums_store, tmp_path):
+    options = Options(data=sums_store, model=half_trained, module=MODULE, head=99)
+    with pytest.raises(UserError, match="heads 0 to 3"):
+        interpret("binding", options, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

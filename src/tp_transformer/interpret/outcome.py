@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from tp_transformer import atomic, provenance
 from tp_transformer.interpret.record import Sample
@@ -21,6 +20,7 @@ class Context:
     """Which model, which questions, which seed: what makes numbers and figures repeatable."""
 
     model: Values  # as `provenance.describe` has it
+    made: Values  # as `provenance.circumstances` has it
     sample: Sample
     seed: int
 
@@ -28,8 +28,13 @@ class Context:
     def of(
         cls, model: AnyModel, sample: Sample, *, folder: str | Path | None = None, seed: int = 0
     ) -> "Context":
-        """The context of an analysis of a model, loaded from a folder."""
-        return cls(model=provenance.describe(model, folder), sample=sample, seed=seed)
+        """The context of an analysis of a model, loaded from a folder; the analysis' own seed."""
+        return cls(
+            model=provenance.describe(model, folder),
+            made=provenance.circumstances(next(model.parameters()).device),
+            sample=sample,
+            seed=seed,
+        )
 
     @property
     def caption(self) -> str:
@@ -50,7 +55,7 @@ def write(folder: str | Path, name: str, found: Mapping[str, Any], context: Cont
             "answers": list(context.sample.answers),
         },
         "seed": context.seed,
-        "made": provenance.circumstances(torch.device("cpu")),
+        "made": context.made,
         **plain(found),
     }
     path = Path(folder) / f"{name}.json"

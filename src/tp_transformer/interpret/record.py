@@ -27,6 +27,10 @@ START, END = "#", "%"  # how the paper's figures write the symbols around a ques
 AT_ONCE = 32  # questions in a pass
 
 
+class NoneAnsweredError(UserError):
+    """There is no question that the model answers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """Questions and their right answers, and in words where they come from."""
@@ -108,9 +112,9 @@ def draw(
         if len(taken) >= count:
             break
     if not taken:
-        raise UserError(
+        raise NoneAnsweredError(
             f"the model answers none of the {asked:,} questions of {module}: train it for longer, "
-            "or choose another module"
+            "choose another module, or look at any questions (--answered false)"
         )
     questions, answers = store[split].rows(taken[:count])
     which = f"{len(questions)} questions of {module} ({split}, seed {seed})"

@@ -15,9 +15,16 @@ from tp_transformer.interpret import (
     surgery,
     tensor_product,
 )
+from tp_transformer.interpret.choices import chosen_heads
 from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.record import Sample, draw
-from tp_transformer.model.family import AnyModel, load
+from tp_transformer.interpret.record import (
+    NoneAnsweredError,
+    Sample,
+    chosen_layer,
+    draw,
+    transformer_of,
+)
+from tp_transformer.model.family import load
 from tp_transformer.model.transformer import Transformer
 
 
@@ -77,7 +84,7 @@ class Outcome:
 class Subject:
     """A model to analyse, the questions it is asked, and what identifies both."""
 
-    model: AnyModel
+    model: Transformer
     sample: Sample
     context: Context
 
@@ -89,11 +96,18 @@ def interpret(name: str, options: Options, out: str | Path) -> Outcome:
     return ANALYSES[name](options, Path(out))
 
 
-def _subject(options: Options, *, answered: bool, model: Path | None = None) -> Subject:
-    folder = model or options.model
-    loaded = load(folder).float().to(choose_device(options.device))
-    sample = draw(
-        loaded,
+def _load(options: Options, folder: Path | None) -> Transformer:
+    """A model to analyse; what cannot be analysed is refused before anything is asked of it."""
+    model = transformer_of(load(folder).float().to(choose_device(options.device)))
+    if options.layer is not None:
+        chosen_layer(model, options.layer)
+    chosen_heads(options.head, model.config.n_heads)
+    return model
+
+
+def _draw(model: Transformer, options: Options, *, answered: bool) -> Sample:
+    return draw(
+        model,
         open_store(options.data),
         module=options.module,
         split=options.split,
@@ -101,8 +115,13 @@ def _subject(options: Options, *, answered: bool, model: Path | None = None) -> 
         seed=options.seed,
         answered=answered if options.answered is None else options.answered,
     )
-    context = Context.of(loaded, sample, folder=folder, seed=options.seed)
-    return Subject(loaded, sample, context)
+
+
+def _subject(options: Options, *, answered: bool) -> Subject:
+    model = _load(options, options.model)
+    sample = _draw(model, options, answered=answered)
+    context = Context.of(model, sample, folder=options.model, seed=options.seed)
+    return Subject(model, sample, context)
 
 
 def _roles(options: Options, out: Path) -> Outcome:
@@ -134,8 +153,11 @@ def _attention(options: Options, out: Path) -> Outcome:
 
 
 def _information(options: Options, out: Path) -> Outcome:
-    folders = [options.model, *([options.against] if options.against else [])]
-    subjects = [_subject(options, answered=False, model=folder) for folder in folders]
+    subjects = [_subject(options, answered=False)]
+    if options.against is not None:
+        other, sample = _load(options, options.against), subjects[0].sample
+        context = Context.of(other, sample, folder=options.against, seed=options.seed)
+        subjects.append(Subject(other, sample, context))
     found = [
         information.analyse(one.model, one.sample, layer=options.one_layer, seed=options.seed)
         for one in subjects
@@ -151,28 +173,34 @@ def _information(options: Options, out: Path) -> Outcome:
 
 
 def _binding(options: Options, out: Path) -> Outcome:
-    subject = _subject(options, answered=True)
+    model = _load(options, options.model)
     found = binding_problem.analyse(
-        subject.model, layer=options.one_layer, count=options.count, seed=options.seed
+        model, layer=options.one_layer, count=options.count, seed=options.seed
     )
-    lines, files = found.meaning, binding_problem.save(found, subject.context, out)
-    if not _has_roles(subject.model):
-        return Outcome([*lines, "This model has no roles to operate on."], files)
-    operated = surgery.analyse(
-        subject.model,
-        subject.sample,
+    context = Context.of(model, found.sample, folder=options.model, seed=options.seed)
+    lines, files = found.meaning, binding_problem.save(found, context, out)
+    operated = _surgery(model, options, out)
+    return Outcome([*lines, *operated.lines], [*files, *operated.files])
+
+
+def _surgery(model: Transformer, options: Options, out: Path) -> Outcome:
+    """Role surgery, where there is something to operate on."""
+    if model.config.binding == "none":
+        return Outcome(["No surgery: this model has no roles."], [])
+    try:
+        sample = _draw(model, options, answered=True)
+    except NoneAnsweredError as error:
+        return Outcome([f"No surgery: {error}."], [])
+    found = surgery.analyse(
+        model,
+        sample,
         layer=options.one_layer,
         heads=None if options.head is None else [options.head],
         n_clusters=options.clusters,
         seed=options.seed,
     )
-    return Outcome(
-        [*lines, *operated.meaning], [*files, *surgery.save(operated, subject.context, out)]
-    )
-
-
-def _has_roles(model: AnyModel) -> bool:
-    return isinstance(model, Transformer) and model.config.binding != "none"
+    context = Context.of(model, sample, folder=options.model, seed=options.seed)
+    return Outcome(found.meaning, surgery.save(found, context, out))
 
 
 def _tensor_product(options: Options, out: Path) -> Outcome:
