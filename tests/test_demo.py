@@ -1,5 +1,6 @@
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -28,6 +29,7 @@ def shown(folder, size, width=80):
 def test_a_short_demo_and_once_more(tmp_path):
     folder = tmp_path / "demo"
     text = shown(folder, Size(count=30, test_count=8, seconds=3))
+    assert re.search(r"Time was up after \d+ of 2,000 steps", text)
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == FILES
     for name in FILES | MODULES.keys():
         assert name in text

@@ -25,6 +25,7 @@ from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.table import render_comparison
+from tp_transformer.training.metrics import METRICS
 from tp_transformer.training.watch import Run, train_side_by_side
 
 MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
@@ -42,12 +43,14 @@ class Size:
     Attributes:
         count: training questions of each module and difficulty
         test_count: questions of each module in each test split
-        seconds: for which both models train
+        steps: that both models train
+        seconds: after which they end in any case
     """
 
     count: int = 6000
     test_count: int = 500
-    seconds: int = 110
+    steps: int = 2000
+    seconds: int = 150
 
 
 def demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
@@ -60,6 +63,12 @@ def demo(folder: str | Path, console: Console | None = None, size: Size | None =
     runs = [_run(name, folder, size) for name in MODELS]
     console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
     train_side_by_side(runs, console)
+    done = min(map(_steps_of, runs))
+    if done < size.steps:
+        console.print(
+            f"Time was up after {done:,} of {size.steps:,} steps: this machine is slow or busy, and "
+            "what follows is less than it would be."
+        )
     _heading(console, "3. Both answer questions that they have never seen")
     render_comparison([_score(folder, run) for run in runs], console)
     _heading(console, "4. Some of their answers")
@@ -105,7 +114,7 @@ def _run(name: str, folder: Path, size: Size) -> Run:
         f"--config={MODELS[name]}",
         f"--data={folder / QUESTIONS}",
         f"--budget={size.seconds}s",
-        "--training.steps=3000",  # on a fast machine; elsewhere the time ends it
+        f"--training.steps={size.steps}",
         "--training.log_every=10",
         "--validation.every=250",
         "--validation.count=256",
@@ -116,6 +125,10 @@ def _run(name: str, folder: Path, size: Size) -> Run:
         "--model.n_heads=8",
     )
     return Run(name, folder / name, arguments)
+
+
+def _steps_of(run: Run) -> int:
+    return max(int(record["step"]) for record in _read(run.folder / METRICS))
 
 
 def _score(folder: Path, run: Run) -> Results:
