@@ -66,8 +66,8 @@ def demo(folder: str | Path, console: Console | None = None, size: Size | None =
     done = min(map(_steps_of, runs))
     if done < size.steps:
         console.print(
-            f"Time was up after {done:,} of {size.steps:,} steps: this machine is slow or busy, and "
-            "what follows is less than it would be."
+            f"Time was up after {done:,} of {size.steps:,} steps: this machine is slow or busy, "
+            "and what follows is less than it would be."
         )
     _heading(console, "3. Both answer questions that they have never seen")
     render_comparison([_score(folder, run) for run in runs], console)
