@@ -278,7 +278,8 @@ def _summary(label: Labelled, positions: Positions, seed: int) -> LabelSummary:
     controls, characters = {}, None
     if label.obstacle is None:
         for name, reach in READERS.items():
-            controls[name] = probes.probe(positions.character_features(reach), label, seed)
+            features = positions.character_features(reach)
+            controls[name] = probes.probe(features, label, seed, n_deals=1)
         alphabet, own = np.unique(list(positions.characters), return_inverse=True)
         characters = probes.information(own, label, len(alphabet), seed)
     counts = np.bincount(label.label, minlength=len(label.classes)).tolist()
