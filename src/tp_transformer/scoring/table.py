@@ -23,7 +23,7 @@ from tp_transformer.scoring.compare import (
     rows,
 )
 from tp_transformer.scoring.diagnose import KINDS
-from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
+from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore, Values
 from tp_transformer.scoring.statistics import Interval
 
 SOURCES = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
@@ -139,6 +139,7 @@ def _notes(results: Results) -> list[str]:
     if total := sum(wrong.values()):
         kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
         lines.append(f"Of {total:,} wrong answers looked at: {'; '.join(kinds)}.")
+        lines += _means_notes(results.made.get("diagnosis") or {})
     n_ties = len(results.near_ties)
     lines.append(
         f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers whose verdict hangs on less "
@@ -153,6 +154,14 @@ def _notes(results: Results) -> list[str]:
             f"on {agrees}."
         )
     return lines
+
+
+def _means_notes(means: Values) -> list[str]:
+    """Why there may be more mistakes equal in value than were counted."""
+    if not means.get("has_sympy", True):
+        return ["Without sympy none of them can be found to be equal in value."]
+    n = means.get("n_out_of_time", 0)
+    return [f"{n:,} times sympy was too slow to tell whether values are equal."] if n else []
 
 
 def render_comparison(results: Sequence[Results], console: Console) -> None:
