@@ -11,7 +11,8 @@ from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import (
     Agreement,
     Interval,
-    bootstrap,
+    difference_interval,
+    difference_test,
     holm,
     mcnemar_exact,
 )
@@ -129,7 +130,7 @@ class SplitPair:
     left_out: tuple[str, ...]  # modules on which the two were not asked the same questions
     difference: float  # of the averages over modules, the first minus the second
     interval: Interval
-    p: float  # McNemar's exact test over all questions
+    p: float  # of that difference, if the two were equal
 
 
 def pair(first: Results, second: Results) -> list[SplitPair]:
@@ -150,8 +151,6 @@ def _pair_split(first: Results, second: Results, split: str) -> list[SplitPair]:
     found = {name: Agreement.of(ours[name].verdicts, theirs[name].verdicts) for name in both}
     agreements = list(found.values())
     p_values = [mcnemar_exact(one.only_first, one.only_second) for one in agreements]
-    only_first = sum(one.only_first for one in agreements)
-    only_second = sum(one.only_second for one in agreements)
     return [
         SplitPair(
             split=split,
@@ -163,7 +162,7 @@ def _pair_split(first: Results, second: Results, split: str) -> list[SplitPair]:
             },
             left_out=tuple(sorted((ours.keys() | theirs.keys()) - set(both))),
             difference=sum(one.difference for one in agreements) / len(agreements),
-            interval=bootstrap(agreements),
-            p=mcnemar_exact(only_first, only_second),
+            interval=difference_interval(agreements),
+            p=difference_test(agreements),
         )
     ]
