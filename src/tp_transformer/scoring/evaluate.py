@@ -117,7 +117,11 @@ def evaluate(
         diagnoses, means = evaluation.diagnose(numbers)
         results = Results(
             model=provenance.describe(model, folder, evaluation.sha256),
-            data={"name": store.path.name, "sha256": {n: s.digest for n, s in store.items()}},
+            data={
+                "name": store.path.name,
+                "kind": store.source.get("kind"),
+                "sha256": {n: s.digest for n, s in store.items()},
+            },
             choice=asdict(choice),
             made={
                 **provenance.circumstances(ranks.device),
