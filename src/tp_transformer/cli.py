@@ -272,8 +272,8 @@ def _solve(options: Namespace) -> None:
         n_bad += asked.error is not None
         if asked.error is not None and not options.json:
             _complain(asked.error)
-        else:
-            print(asked.as_json() if options.json else asked.as_text(), flush=True)
+        text = asked.as_json() if options.json else asked.as_text(several=options.n_best > 1)
+        print(text, flush=True)
     if n_bad:
         raise SystemExit(2)
 
