@@ -12,6 +12,7 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer import solving
 from tp_transformer.cli import main
+from tp_transformer.model.base import Answer
 
 GOOD = ["What is 3 + 4?", "Hi", "Let p be 12.", "Is 7 prime?"]
 BAD = ["", "caf\u00e9", "1" * 199]
@@ -88,7 +89,8 @@ def test_bad_lines_are_named_and_the_others_answered(capsys, folder, model, monk
     feed(monkeypatch, "\n".join([GOOD[0], *BAD, GOOD[1]]).encode() + b"\n\xff\n")
     code, out, err = run(capsys, "--model", folder)
     assert code == 2
-    assert out.split("\n") == [*model.solve(GOOD[:2]), ""]
+    first, second = model.solve(GOOD[:2])
+    assert out.split("\n") == [first, "", "", "", second, "", ""]  # a line for each, as for `paste`
     empty, character, long, no_text = err.splitlines()
     assert empty == "tpt: line 2 is empty"
     assert character.startswith("tpt: line 3: character '\u00e9' at position 4 is not one")
@@ -123,6 +125,26 @@ def test_several_answers_come_with_their_scores(capsys, folder, model):
         assert block.split("\n") == [f"{each.score:.4f}\t{each.text}" for each in answers]
 
 
+def test_the_layout_is_by_what_was_asked_for(capsys, folder, monkeypatch):
+    """Of several answers only one may be found, and a bad line has none."""
+    only = Answer(text="7", log_probability=-0.5, score=-0.5, is_complete=True)
+    monkeypatch.setattr(
+        tpt.Transformer, "answers", lambda self, asked, **_: [[only] for _ in asked]
+    )
+    _, out, _ = run(capsys, GOOD[0], "", GOOD[1], "--model", folder, "--n-best", 2)
+    assert out == "-0.5000\t7\n\n\n-0.5000\t7\n\n"
+    _, out, _ = run(capsys, GOOD[0], "", GOOD[1], "--model", folder)
+    assert out == "7\n\n7\n"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_question(capsys, folder, model, tmp_path):
+    file = tmp_path / "questions.txt"
+    file.write_text("\n".join(GOOD[:2]), "utf-8-sig")
+    code, out, err = run(capsys, "--file", file, "--model", folder)
+    assert (code, err) == (0, "")
+    assert out.split("\n") == [*model.solve(GOOD[:2]), ""]
+
+
 def test_answers_before_the_end_of_input(folder):
     """Who types a question sees its answer, and then types the next."""
     command = [sys.executable, "-m", "tp_transformer", "solve", "--model", folder]
@@ -151,7 +173,10 @@ def test_words_that_look_like_something_else_are_questions(capsys, folder, model
         (["1 + 1"], "no model is bundled yet"),
         (["1 + 1", "--model", "nowhere"], "nowhere"),
         (["1 + 1", "--model", "FOLDER", "--beam", "2", "--n-best", "3"], "1 to 2 answers"),
-        (["1 + 1", "--model", "FOLDER", "--beam", "0"], "at least 1 beam"),
+        (["1 + 1", "--model", "FOLDER", "--beam", "0"], "1 to 100 beams, not 0"),
+        (["1 + 1", "--model", "FOLDER", "--beam", "100000", "--n-best", "2"], "1 to 100 beams"),
+        (["1 + 1", "--model", "FOLDER", "--n-best", "101"], "1 to 100 beams"),
+        (["1 + 1", "--model", "FOLDER", "--beam", "3", "--length-penalty", "1000"], "not 1000.0"),
         (["1 + 1", "--model", "FOLDER", "--length-penalty", "-1"], "length penalty"),
         (["1 + 1", "--model", "FOLDER", "--max-length", "201"], "answers of 201"),
         (["1 + 1", "--model", "FOLDER", "--file", "x"], "not both"),

@@ -1,5 +1,7 @@
 """The command line: one thin verb per stage, heavy imports inside the verb."""
 
+import codecs
+import io
 import os
 import re
 import signal
@@ -25,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
+    _allow_any_character()
     try:
         named, dotted = _without_settings(sys.argv[1:] if arguments is None else arguments)
         options = _parser().parse_args(named)
@@ -51,6 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("tpt: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _allow_any_character() -> None:
+    """Have characters that the terminal's encoding lacks replaced: bars are no reason to fail."""
+    output = sys.stdout
+    if isinstance(output, io.TextIOWrapper) and codecs.lookup(output.encoding).name != "utf-8":
+        output.reconfigure(errors="replace")
 
 
 def _terminate(number: int, _frame: object) -> None:
@@ -262,8 +272,8 @@ def _solve(options: Namespace) -> None:
         n_bad += asked.error is not None
         if asked.error is not None and not options.json:
             _complain(asked.error)
-        else:
-            print(asked.as_json() if options.json else asked.as_text(), flush=True)
+        text = asked.as_json() if options.json else asked.as_text(several=options.n_best > 1)
+        print(text, flush=True)
     if n_bad:
         raise SystemExit(2)
 
@@ -558,7 +568,7 @@ VERBS = {
         "goes on",
         _evaluate,
         {
-            "--model": {"type": Path | None, "help": "a run or a model folder"},
+            "--model": _MODEL,
             "--data": {"type": Path, "required": True, "help": "the store"},
             "--out": {"type": Path, "required": True, "help": "the results to write, a JSON file"},
             "--modules": _MODULES,
@@ -597,7 +607,7 @@ VERBS = {
                 "type": int | None,
                 "help": "less where memory is short; no verdict depends on it",
             },
-            "--device": {"choices": ["auto", "cpu", "cuda", "mps"], "default": "auto"},
+            "--device": _DEVICE,
         },
     ),
     "compare": Verb(

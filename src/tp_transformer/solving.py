@@ -5,6 +5,7 @@ questions that are still to come. A question that the model cannot read does not
 others.
 """
 
+import codecs
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -36,10 +37,14 @@ class Asked:
         answers = [asdict(answer) for answer in self.answers]
         return json.dumps({"question": self.question, "answers": answers})
 
-    def as_text(self) -> str:
-        """The answer for people, or several with their scores and an empty line behind them."""
-        if len(self.answers) == 1:
-            return self.answers[0].text
+    def as_text(self, *, several: bool) -> str:
+        """The answer for people, or several with their scores and an empty line behind them.
+
+        Of a question that could not be read there is an empty line, or block: the lines of
+        questions and answers belong together.
+        """
+        if not several:
+            return self.answers[0].text if self.answers else ""
         return "".join(f"{answer.score:.4f}\t{answer.text}\n" for answer in self.answers)
 
 
@@ -91,12 +96,13 @@ def questions_from(given: list[str], file: Path | None) -> Iterator[list[str]]:
 
 def lines(stream: BinaryIO) -> Iterator[list[str]]:
     """The lines of a stream, as many at a time as are there; waits only when there are none."""
-    rest = b""
+    rest, mark = b"", codecs.BOM_UTF8  # some editors put it before the first line
     while data := stream.read1(READ_AT_ONCE):  # type: ignore[attr-defined]
         *whole, rest = (rest + data).split(b"\n")
         if whole:
+            whole[0], mark = whole[0].removeprefix(mark), b""
             yield [_text(line) for line in whole]
-    if rest:
+    if rest := rest.removeprefix(mark):
         yield [_text(rest)]
 
 

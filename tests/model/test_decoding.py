@@ -353,7 +353,10 @@ def test_solve_reads_up_to_the_last_position():
 def test_a_beam_search_that_cannot_be_is_refused():
     model = tpt.build("tp-transformer-tiny")
     for options, message in (
-        ({"beam": 0}, "at least 1 beam"),
+        ({"beam": 0}, "1 to 100 beams, not 0"),
+        ({"beam": 101}, "1 to 100 beams, not 101"),
+        ({"length_penalty": 11.0}, "must be 0 to 10, not 11.0"),
+        ({"length_penalty": float("nan")}, "must be 0 to 10, not nan"),
         ({"beam": 2, "n_best": 3}, "1 to 2 answers"),
         ({"length_penalty": -0.5}, "length penalty"),
         ({"length_penalty": math.nan}, "length penalty"),

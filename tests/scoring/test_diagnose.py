@@ -1,10 +1,11 @@
 """What is wrong with answers; and that nothing in an answer is ever run."""
 
 import builtins
+import os
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tp_transformer.data.vocabulary import CHARACTERS
@@ -51,6 +52,11 @@ def diagnosis():
         ("2, 3", "3, 2", "other"),
         ("2, 3", "2", "short"),
         ("0.333333333", "1/3", "other"),  # near, but not equal
+        ("5", "7", "other"),  # of a single digit, every wrong one would be one digit off
+        ("-5", "-7", "other"),
+        ("x", "y", "other"),
+        ("1234", "1234", "tie"),
+        ("True", "True", "tie"),
     ],
 )
 def test_kinds(diagnosis, answer, predicted, kind):
@@ -81,7 +87,8 @@ def test_arithmetic_means_what_python_says(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["9**9**9", "2**101", "1e5", "2x", "x(3)", "__import__('os')", "lambda", "sqrt", "sqrt 4",
+    ["9**9**9", "2**101", "2**000000000999", "x**0000000000101",
+     "1e5", "2x", "x(3)", "__import__('os')", "lambda", "sqrt", "sqrt 4",
      "(1", "1)", "", " ", "1 +", "1,,2", "x.y", "1.", "[1]", "1;2", "'a'", "11:30 PM", "xy",
      "9" * 41, "(" * 25 + "1" + ")" * 25, "1 + " * 20 + "1", "٣", "x = 3", "1/0**"],
 )  # fmt: skip
@@ -101,6 +108,26 @@ def test_any_text_at_all_has_a_kind_and_runs_nothing(answer, predicted):
         except UnreadableError:
             continue
         assert all(looks_equal(tree, tree) in (True, False) for tree in trees)
+
+
+arithmetic = st.recursive(
+    st.sampled_from(["0", "1", "7", "1.5", "x", "10**77", "9" * 30, "sqrt(-1)"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+-*/"), inner).map(lambda t: f"({t[0]}{t[1]}{t[2]})"),
+        st.tuples(inner, st.sampled_from([-3, 0, 2, 4, 100])).map(lambda t: f"({t[0]})**{t[1]}"),
+        inner.map(lambda one: f"sqrt({one})"),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@example("1", "(10**77)**4*(1.5+1.5*sqrt(-1))")
+@given(arithmetic, arithmetic)
+def test_any_arithmetic_has_a_kind(diagnosis, answer, predicted):
+    """Numbers too large, divisions by zero, roots of what is negative: by numbers, then sympy."""
+    assert diagnosis.kind(answer, predicted) in KINDS
+    assert diagnosis.kind(answer, f"{answer}*1") in KINDS
 
 
 def test_nothing_is_evaluated(monkeypatch):
@@ -140,3 +167,20 @@ def test_without_sympy_values_are_what_they_look_like():
     found = Diagnosis()
     found.has_sympy = False
     assert found.kind("1/2", "0.5") == "other"
+
+
+def test_a_prover_that_died_is_replaced():
+    """Its time may be up in the moment after it has answered."""
+    with Diagnosis(seconds=60) as found:
+        assert found.is_equal("1/2", "2/4")
+        found._prover._process.kill()
+        found._prover._process.wait()
+        assert found.is_equal("1/2", "2/4")
+        assert found.n_out_of_time == 0
+
+
+def test_ctrl_c_does_not_reach_the_prover():
+    """A terminal interrupts the whole group of processes; sympy's would print a traceback."""
+    with Diagnosis() as found:
+        found.is_equal("1/2", "2/4")
+        assert os.getpgid(found._prover._process.pid) != os.getpgid(0)

@@ -1,10 +1,12 @@
 """Evaluation: the same counts however it is done, resumed where it stopped, and what it refuses."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import tp_transformer as tpt
 from corpora import SAMPLE, make_store
@@ -18,6 +20,7 @@ from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.table import render_results
 
 QUICK = Work(diagnose=0)
 
@@ -165,7 +168,7 @@ def test_a_stopped_evaluation_goes_on(store, trained, undisturbed, tmp_path, mon
         return judge(model, source, target)
 
     monkeypatch.setitem(module.JUDGES, "float32", stopping)
-    out = tmp_path / "r.json"
+    out = tmp_path / "r[1].json"  # no pattern, but a name
     choice, work = Choice(train_count=200), Work(diagnose=10, symbols_per_pass=4000)
     with pytest.raises(Stopped):
         evaluate(trained, store, out, choice, work)
@@ -184,13 +187,11 @@ def test_a_stopped_evaluation_goes_on(store, trained, undisturbed, tmp_path, mon
     assert first > 0
     assert first + sum(asked) == total
     assert counted(found) == counted(undisturbed)
-    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["r[1].json"]
 
 
-def test_what_another_model_found_is_not_taken_over(store, trained, tmp_path, monkeypatch):
-    other = tpt.build("tp-transformer-tiny")
-    other.save(tmp_path / "other")
-    out = tmp_path / "r.json"
+def stop_at_third_pass(monkeypatch, precision):
+    """Have evaluations of that precision end early, until undone."""
     judge, calls = module.JUDGES["float32"], []
 
     def stopping(*arguments):
@@ -199,17 +200,62 @@ def test_what_another_model_found_is_not_taken_over(store, trained, tmp_path, mo
             raise Stopped
         return judge(*arguments)
 
+    monkeypatch.setitem(module.JUDGES, precision, stopping)
+
+
+def test_what_another_model_found_is_neither_taken_over_nor_lost(
+    store, trained, tmp_path, monkeypatch
+):
+    other = tpt.build("tp-transformer-tiny")
+    other.save(tmp_path / "other")
+    out = tmp_path / "r.json"
     choice = Choice(splits=("interpolate",))
     work = Work(diagnose=0, symbols_per_pass=3000)
-    monkeypatch.setitem(module.JUDGES, "float32", stopping)
-    with pytest.raises(Stopped):
-        evaluate(tmp_path / "other", store, out, choice, work)
-    (left,) = tmp_path.glob(".r.json.rank-*")
-    monkeypatch.setitem(module.JUDGES, "float32", judge)
+    with monkeypatch.context() as patch:
+        stop_at_third_pass(patch, "float32")
+        with pytest.raises(Stopped):
+            evaluate(tmp_path / "other", store, out, choice, work)
+    (left,) = tmp_path.glob(".r.json.*rank-*")
+    kept = left.read_bytes()
     found = evaluate(trained, store, out, choice, work)
     expected = evaluate(trained, store, tmp_path / "s.json", choice, QUICK)
     assert counted(found) == counted(expected)
+    assert left.read_bytes() == kept
+    evaluate(tmp_path / "other", store, out, choice, work)
     assert not left.exists()
+
+
+def test_what_another_precision_found_is_not_taken_over(store, trained, tmp_path, monkeypatch):
+    """Or results that are partly bfloat16's would be called float32's."""
+    choice = Choice(splits=("interpolate",))
+    works = [
+        Work(diagnose=0, symbols_per_pass=3000, precision=name) for name in ("bfloat16", "float32")
+    ]
+    with monkeypatch.context() as patch:
+        stop_at_third_pass(patch, "bfloat16")
+        with pytest.raises(Stopped):
+            evaluate(trained, store, tmp_path / "r.json", choice, works[0])
+    judge, asked = module.JUDGES["float32"], []
+
+    def counting(model, source, target):
+        asked.append(len(source.lengths))
+        return judge(model, source, target)
+
+    monkeypatch.setitem(module.JUDGES, "float32", counting)
+    found = evaluate(trained, store, tmp_path / "r.json", choice, works[1])
+    assert sum(asked) == found.splits["interpolate"].n
+
+
+def test_results_tell_how_mistakes_were_told_apart(store, trained, tmp_path, monkeypatch):
+    choice, work = Choice(splits=("extrapolate",)), Work(diagnose=3)
+    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
+    assert found.made["diagnosis"] == {"has_sympy": True, "n_out_of_time": 0}
+    monkeypatch.setattr("tp_transformer.scoring.diagnose.find_spec", lambda _: None)
+    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
+    assert Results.read(tmp_path / "r.json").made["diagnosis"]["has_sympy"] is False
+    console = Console(width=80, file=io.StringIO())
+    render_results(found, console)
+    assert "Without sympy" in console.file.getvalue()
 
 
 def test_the_precision_changes_no_count(store, trained, tmp_path):
@@ -244,7 +290,7 @@ def test_decoding_goes_on_where_it_stopped(store, trained, tmp_path, monkeypatch
     with pytest.raises(Stopped):
         evaluate(trained, store, out, choice, Work(diagnose=100))
     # The process was killed while it wrote a line.
-    (answers,) = tmp_path.glob(".r.json.answers")
+    (answers,) = tmp_path.glob(".r.json.*answers")
     answers.write_text(answers.read_text()[:-4])
     asked.append(0)
     found = evaluate(trained, store, out, choice, Work(diagnose=100))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tp_transformer.scoring.statistics import (
     Agreement,
     average_interval,
-    bootstrap,
+    difference_interval,
+    difference_test,
     holm,
-    mcnemar_chi_square,
     mcnemar_exact,
     resample,
     wilson,
@@ -77,48 +77,109 @@ def test_the_exact_test_holds_for_many_questions():
     # Of whole numbers, so that nothing underflows.
     expected = 2 * (tail * 10**18 // 2**3000) / 10**18
     assert mcnemar_exact(1400, 1600) == pytest.approx(expected, rel=1e-6)
-    assert mcnemar_exact(150_000, 150_400) == pytest.approx(
-        mcnemar_chi_square(150_000, 150_400), rel=1e-2
-    )
-
-
-def test_the_chi_square_test_is_that_of_the_distribution():
-    """By integrating the density of the squared normal distribution."""
-    # Edwards' statistic of 5 and 15 is (10 - 1)² / 20.
-    root = math.sqrt(81 / 20)
-    x = np.linspace(root, 12, 200_001)
-    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-    assert mcnemar_chi_square(5, 15) == pytest.approx(2 * np.trapezoid(density, x), rel=1e-6)
-    assert mcnemar_chi_square(0, 0) == mcnemar_chi_square(4, 4) == 1
-    assert mcnemar_exact(400, 500) == pytest.approx(mcnemar_chi_square(400, 500), rel=0.02)
+    # McNemar's own (1947), by the normal distribution, with Edwards' continuity correction.
+    for first, second, near in ((150_000, 150_400, 0.01), (400, 500, 0.02)):
+        root = (abs(first - second) - 1) / math.sqrt(first + second)
+        normal = math.erfc(root / math.sqrt(2))
+        assert mcnemar_exact(first, second) == pytest.approx(normal, rel=near)
 
 
 def test_agreement_counts_who_is_right():
     first = np.array([True, True, False, False, True])
     second = np.array([True, False, True, False, False])
     found = Agreement.of(first, second)
-    assert (found.n, found.only_first, found.only_second) == (5, 2, 1)
+    assert (found.n, found.both, found.only_first, found.only_second) == (5, 1, 2, 1)
     assert found.difference == pytest.approx(first.mean() - second.mean())
     with pytest.raises(ValueError, match="5 verdicts of one model and 4"):
         Agreement.of(first, second[1:])
 
 
-def test_the_bootstrap_is_that_of_the_questions_themselves():
-    """Drawing questions with replacement, both verdicts together, has the same distribution."""
-    rng = np.random.default_rng(1)
-    modules = [
-        (rng.random(n) < p, rng.random(n) < q) for n, p, q in ((80, 0.7, 0.5), (40, 0.9, 0.9))
+def agreement(both, only_first, only_second, neither):
+    n = both + only_first + only_second + neither
+    return Agreement(n=n, both=both, only_first=only_first, only_second=only_second)
+
+
+def flipped(one):
+    return Agreement(n=one.n, both=one.both, only_first=one.only_second, only_second=one.only_first)
+
+
+tables = st.tuples(*[st.integers(0, 30)] * 4).filter(any).map(lambda table: agreement(*table))
+
+
+@given(st.lists(tables, min_size=1, max_size=4))
+def test_the_differences_interval_holds_it_and_has_a_width_and_two_sides(modules):
+    difference = np.mean([one.difference for one in modules])
+    low, high = difference_interval(modules)
+    assert -1 <= low <= difference <= high <= 1
+    assert low < high
+    back = difference_interval([flipped(one) for one in modules])
+    assert back == pytest.approx((-high, -low))
+
+
+def test_the_differences_interval_of_what_is_independent_is_newcombes_of_two_samples():
+    """Of 25 questions each answers 10 and 15 as if it did not know of the other."""
+    one = agreement(6, 4, 9, 6)
+    (low_1, high_1), (low_2, high_2) = wilson(10, 25), wilson(15, 25)
+    expected = (
+        -0.2 - math.hypot(0.4 - low_1, high_2 - 0.6),
+        -0.2 + math.hypot(high_1 - 0.4, 0.6 - low_2),
+    )
+    assert difference_interval([one]) == pytest.approx(expected)
+
+
+def test_the_differences_interval_is_not_sure_where_nothing_was_discordant():
+    low, high = difference_interval([agreement(20, 0, 0, 0)])
+    assert high == -low == pytest.approx(1 - wilson(20, 20)[0])
+    narrow = difference_interval([agreement(200, 0, 0, 200)])
+    assert 0 < narrow[1] < 0.01
+
+
+def test_the_differences_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    # both, only the first, only the second, neither
+    truth = np.array(
+        [
+            [0.9, 0.02, 0.01, 0.07],
+            [0.3, 0.2, 0.1, 0.4],
+            [0.97, 0.03, 0.0, 0.0],
+            [0.5, 0.0, 0.1, 0.4],
+        ]
+    )
+    sizes = (40, 100, 60, 50)
+    difference = (truth[:, 1] - truth[:, 2]).mean()
+    covered = 0
+    for _ in range(1000):
+        drawn = [rng.multinomial(n, shares) for n, shares in zip(sizes, truth, strict=True)]
+        low, high = difference_interval([agreement(*table.tolist()) for table in drawn])
+        covered += low <= difference <= high
+    assert 0.93 < covered / 1000 < 0.99
+
+
+def test_the_test_of_the_averaged_difference_counts_all_outcomes_of_the_coins():
+    """Modules of unequal sizes: a question weighs as much as its module has few of them."""
+    modules = [agreement(50, 5, 1, 44), agreement(3, 0, 4, 3)]
+    observed = abs(sum(one.difference for one in modules))
+    totals = [
+        abs((2 * one - 6) / 100 + (2 * other - 4) / 10)
+        for one, other in product(range(7), range(5))
+        for _ in range(math.comb(6, one) * math.comb(4, other))
     ]
-    total = np.zeros(20_000)
-    for first, second in modules:
-        drawn = rng.integers(len(first), size=(20_000, len(first)))
-        total += (first[drawn].mean(axis=1) - second[drawn].mean(axis=1)) / len(modules)
-    expected = np.quantile(total, [0.025, 0.975])
-    found = bootstrap([Agreement.of(*one) for one in modules], resamples=20_000)
-    assert found == pytest.approx(expected, abs=0.01)
-    assert bootstrap([Agreement.of(*modules[0])]) == bootstrap([Agreement.of(*modules[0])])
-    same = Agreement(n=50, only_first=0, only_second=0)
-    assert bootstrap([same]) == (0, 0)
+    expected = np.mean([total >= observed - 1e-12 for total in totals])
+    assert difference_test(modules) == pytest.approx(expected, abs=0.005)
+    assert difference_test(modules) == difference_test([flipped(one) for one in modules])
+
+
+def test_the_test_belongs_to_the_average_and_not_to_the_sum():
+    """The first answers more questions, and is worse on average over modules."""
+    modules = [agreement(9_000, 60, 10, 930), agreement(10, 0, 5, 5)]
+    assert mcnemar_exact(60, 15) < 1e-6
+    assert difference_test(modules) == pytest.approx(2 / 2**5, abs=0.005)
+
+
+def test_of_modules_alike_in_size_the_test_is_exact():
+    modules = [agreement(50, 9, 1, 40), agreement(80, 8, 3, 9)]
+    assert difference_test(modules) == mcnemar_exact(17, 4)
+    assert difference_test([agreement(3, 0, 0, 4), agreement(5, 0, 0, 0)]) == 1
 
 
 def test_holm_raises_p_values_as_in_his_paper():

@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,11 +18,12 @@ from tp_transformer.cli import main
 from tp_transformer.data.store import STORE_SPLITS
 from tp_transformer.errors import ResultsError
 from tp_transformer.published import TABLE_1
+from tp_transformer.scoring.bars import save_bars
 from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pair, rows
 from tp_transformer.scoring.document import csv_text, latex, markdown
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.scoring.statistics import wilson
-from tp_transformer.scoring.table import interval_bar, render_comparison, render_results
+from tp_transformer.scoring.table import interval_bar, pair_line, render_comparison, render_results
 
 
 def made_up(name, *, seed=0, better=0.0, splits=None, n=400, skill=None):
@@ -125,11 +128,113 @@ def test_names_that_clash_are_told_apart():
     assert [one.name for one in named_apart([ONE, TWO, ONE])] == ["ours (1)", "theirs", "ours (2)"]
 
 
+FEW = made_up("few", splits={"interpolate": STORE_SPLITS["interpolate"][:3]})
+
+
 def test_what_is_not_comparable_is_said():
-    few = made_up("few", splits={"interpolate": STORE_SPLITS["interpolate"][:3]})
-    assert caveats([few]) == ["few: interpolate covers 3 of 56 modules"]
-    assert "Not comparable in full: few" in shown(render_comparison, [few], 120)
-    assert caveats([ONE]) == []
+    line = (
+        "few: interpolate covers 3 of 56 modules and has 400 questions of each module, not 10,000"
+    )
+    assert caveats([FEW]) == [line]
+    assert "Not comparable in full: few" in shown(render_comparison, [FEW], 120)
+    assert f"\\footnotesize Not comparable in full: {line}." in latex([FEW])
+    notes = [x["note"] for x in csv.DictReader(io.StringIO(csv_text([FEW]))) if x["kind"] == "note"]
+    assert notes == [line]
+    assert line in markdown([FEW])
+    other = made_up("other", splits={"interpolate": STORE_SPLITS["interpolate"][3:6]})
+    assert "interpolate: the averages are not all over the same modules" in caveats([FEW, other])
+
+
+def test_what_is_as_published_is_comparable():
+    whole = made_up("whole", n=10_000)
+    assert caveats([whole]) == []
+    for text in (latex([whole]), markdown([whole]), csv_text([whole])):
+        assert "omparable" not in text
+        assert " of 56" not in text
+    generated = Results(**{**vars(whole), "data": {"kind": "generated"}})
+    assert caveats([generated]) == ["whole: the questions were generated, not the published ones"]
+
+
+def test_an_average_over_some_modules_says_so_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "FORMATS", ("svg",))
+    average = f"{FEW.splits['interpolate'].average[0]:.2%}"
+    terminal = shown(render_comparison, [ONE, FEW], 80)
+    assert re.search(r"3 of 56\s+modules", terminal[terminal.index("Table 1 ─") :])
+    assert "Interpolation (3 of 56)" in shown(render_results, FEW, 80)
+    assert re.search(rf"\| {average} \([^|]*\) \(3 of 56 modules\) \|", markdown([ONE, FEW]))
+    assert "(3 of 56 modules)" in latex([ONE, FEW])
+    (line,) = [
+        x
+        for x in csv.DictReader(io.StringIO(csv_text([ONE, FEW])))
+        if (x["kind"], x["model"]) == ("average", "few")
+    ]
+    assert (line["n_modules"], line["n"]) == ("3", "1200")
+    save_bars([ONE, FEW], tmp_path)
+    svg = (tmp_path / "accuracy-interpolate.svg").read_text()
+    assert f"few ({average} on average over 3 of 56 modules)" in svg
+    assert "on average over 56" not in svg
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run[/x]",
+        "[bold]x",
+        "cost$x^$",
+        "_hidden",
+        "two\nlines",
+        "a|b",
+        "\x1b[31mred",
+        "\udcff",
+        "\n",
+    ],
+)
+def test_any_name_can_be_shown(tmp_path, monkeypatch, name):
+    """Names come from folders, which may be called anything."""
+    monkeypatch.setattr(figures, "FORMATS", ("svg",))
+    few = {"extrapolate": STORE_SPLITS["extrapolate"][:3]}
+    one, other = made_up(name, splits=few), made_up("other", splits=few, seed=1)
+    printed = shown(render_comparison, [one, other], 120)
+    assert "\x1b" not in printed
+    assert one.name in printed
+    if name.isprintable():
+        assert one.name == name
+    text = markdown([one, other])
+    text.encode()
+    for table in re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE):
+        assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
+    assert latex([one]).count(r"\end{tabular}") == csv_text([one]).count("kind,source") == 1
+    save_bars([one, other], tmp_path)
+    svg = (tmp_path / "accuracy-extrapolate.svg").read_text()
+    assert f"{one.name} (" in svg
+
+
+def test_bars_and_what_they_mean_come_together():
+    for results, width, has_bars in (([ONE], 80, True), ([ONE] * 5, 80, False)):
+        text = shown(render_comparison, results, width)
+        assert ("█" in text) == ("▒ where the accuracy lies" in text) == has_bars
+
+
+@pytest.mark.parametrize("n_results", [2, 5, 9])
+def test_many_results_are_told_apart_in_a_narrow_terminal(n_results):
+    long = [made_up(f"a-run-with-a-rather-long-name-{i}", seed=i) for i in range(n_results)]
+    text = shown(render_comparison, long, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    before = text[: text.index("Extrapolation ─")]
+    for number, one in enumerate(long, 1):
+        assert f"({number}) {one.name}" in before
+        for name, score in one.splits["interpolate"].modules.items():
+            assert re.search(rf"^{name} .*{score.accuracy:.1%}", before, re.MULTILINE)
+    assert "…" not in before
+
+
+def test_a_terminal_of_another_encoding_is_no_reason_to_stop(tmp_path):
+    ONE.write(tmp_path / "r.json")
+    command = [sys.executable, "-m", "tp_transformer", "compare", str(tmp_path / "r.json")]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "Table 1" in found.stdout
 
 
 def test_pairs_are_of_the_same_questions():
@@ -141,6 +246,7 @@ def test_pairs_are_of_the_same_questions():
         assert one.p <= one.p_holm
     assert found.interval[0] < found.difference < found.interval[1]
     assert found.p < 1e-6
+    assert "by signs flipped within modules" in pair_line(found, "ours", "theirs")
     back = {one.split: one for one in pair(TWO, ONE)}["interpolate"]
     assert back.difference == pytest.approx(-found.difference)
     assert pair(ONE, ONE)[0].p == 1
@@ -181,7 +287,11 @@ def test_csv_has_every_number():
         assert int(line["right"]) == score.right
         assert float(line["accuracy"]) == score.accuracy
         assert float(line["low"]) == score.interval[0]
-    assert sum(line["kind"] == "module difference" for line in lines) == 56 + 56 + 15
+    pairs = [line for line in lines if line["kind"] == "module difference"]
+    assert len(pairs) == 56 + 56 + 15
+    expected = {one.split: one.modules for one in pair(ONE, TWO)}
+    for line in pairs:
+        assert float(line["p_holm"]) == expected[line["split"]][line["module"]].p_holm
 
 
 def test_latex_is_balanced_and_escaped():
@@ -228,6 +338,8 @@ def damaged(change):
         (damaged(lambda v: v.update(version=7)), "version 7"),
         (damaged(lambda v: v.pop("model")), "is damaged"),
         (damaged(lambda v: v["splits"].clear()), "is damaged"),
+        (damaged(lambda v: v["model"].update(n_parameters=float("inf"))), "is damaged"),
+        (damaged(lambda v: v["model"].update(step=float("inf"))), "is damaged"),
         (
             damaged(lambda v: v["splits"]["train"]["modules"]["numbers__gcd"].update(right=1)),
             "verdicts are right, not 1",

@@ -1,3 +1,4 @@
+import contextlib
 import io
 import re
 
@@ -48,6 +49,21 @@ def test_one_that_fails_stops_the_other_and_says_why(tmp_path, data, monkeypatch
         train_side_by_side([good, bad], Console(file=io.StringIO()))
     assert len(begun) == 2
     assert all(process.poll() is not None for process in begun)
+
+
+def test_one_that_fails_just_before_the_last_look_is_not_missed(tmp_path, monkeypatch):
+    """It is well when asked for a failure, and has ended when asked whether it runs."""
+    answers = iter([None, None, 1])
+
+    class Process:
+        def poll(self):
+            return next(answers, 1)
+
+    errors = io.BytesIO(b"tpt: no memory\n")
+    failing = watch._Started(Run("a", tmp_path, ()), Process(), errors)
+    monkeypatch.setattr(watch, "_started", lambda *_: contextlib.nullcontext([failing]))
+    with pytest.raises(UserError, match="training a failed: tpt: no memory"):
+        train_side_by_side([failing.run], Console(file=io.StringIO()))
 
 
 def test_records_are_read_line_by_line(tmp_path):

@@ -41,6 +41,8 @@ T = TypeVar("T")
 _DTYPES = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
 
 ROWS_AT_ONCE = 256  # questions that `solve` decodes together
+MAX_BEAM = 100  # more take for ever and find nothing that is worth it
+MAX_LENGTH_PENALTY = 10.0  # so that no length to this power is too large a number
 
 
 _DRAWS = {
@@ -311,12 +313,14 @@ class Model(Traced, Generic[Config, Memory, State]):
 
 def _refuse_search(beam: int, n_best: int | None, length_penalty: float) -> None:
     """Refuse a search that cannot be."""
-    if beam < 1:
-        raise SettingsError(f"a search needs at least 1 beam, not {beam}")
+    if not 1 <= beam <= MAX_BEAM:
+        raise SettingsError(f"a search takes 1 to {MAX_BEAM} beams, not {beam}")
     if n_best is not None and not 1 <= n_best <= beam:
         raise SettingsError(f"{beam} beams find 1 to {beam} answers to a question, not {n_best}")
-    if not 0.0 <= length_penalty < np.inf:
-        raise SettingsError(f"the length penalty must be at least 0, not {length_penalty}")
+    if not 0.0 <= length_penalty <= MAX_LENGTH_PENALTY:
+        raise SettingsError(
+            f"the length penalty must be 0 to {MAX_LENGTH_PENALTY:g}, not {length_penalty}"
+        )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ search keeps the likeliest few beginnings of each question, and with one beam is
 Rows that have come to their end leave the batch, so that the others are done sooner.
 """
 
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -127,8 +128,7 @@ class _Pool:
     def add(self, one: Found) -> None:
         """Keep an answer, if it is good enough."""
         if not self.is_settled:
-            self.found.append(one)
-            self.found.sort(key=lambda found: -found.score)
+            insort(self.found, one, key=lambda found: -found.score)
             del self.found[self.capacity :]
 
     def settle(self, best_to_come: float) -> bool:

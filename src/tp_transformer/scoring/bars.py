@@ -5,8 +5,7 @@ from pathlib import Path
 
 from tp_transformer import figures
 from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
-from tp_transformer.data.store import STORE_SPLITS
-from tp_transformer.scoring.compare import SPLIT_TITLES, named_apart
+from tp_transformer.scoring.compare import SPLIT_TITLES, coverage, module_names, named_apart
 from tp_transformer.scoring.results import HIGH, Results
 
 
@@ -21,14 +20,11 @@ def save_bars(results: Sequence[Results], folder: str | Path) -> list[Path]:
 
 
 def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Path]:
-    names = [
-        name
-        for name in STORE_SPLITS[split]
-        if any(name in one.splits[split].modules for one in results)
-    ]
+    names = module_names(results, split)
     thickness = 0.8 / len(results)
     height = 1.2 + len(names) * max(0.16, 0.09 * len(results))
     with figures.figure(7.0, height) as (drawn, axes):
+        first_bars = []
         for number, one in enumerate(results):
             scores = one.splits[split].modules
             there = [place for place, name in enumerate(names) if name in scores]
@@ -39,15 +35,15 @@ def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Pa
                 [max(0.0, 100 * (score.accuracy - score.interval[0])) for score in own],
                 [max(0.0, 100 * (score.interval[1] - score.accuracy)) for score in own],
             ]
-            axes.barh(
+            bars = axes.barh(
                 [place + (number - (len(results) - 1) / 2) * thickness for place in there],
                 accuracies,
                 thickness,
                 xerr=reach,
                 color=figures.COLOURS[number % len(figures.COLOURS)],
                 error_kw={"elinewidth": 0.6, "ecolor": "#404040"},
-                label=f"{one.name} ({100 * one.splits[split].average[0]:.2f}% on average)",
             )
+            first_bars.append(bars[0])
         axes.axvline(100 * HIGH, color="#808080", linewidth=0.8, linestyle=":")
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.4, -0.6)
@@ -55,5 +51,16 @@ def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Pa
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("answers that are exactly right, % (95% Wilson intervals; dotted: 95%)")
         drawn.suptitle(f"Test accuracy on the {SPLIT_TITLES[split].lower()} test set", fontsize=10)
-        drawn.legend(loc="outside lower center", ncols=2)
+        labels = [_label(one, split) for one in results]
+        # Given as they are, since matplotlib would leave out names with an underscore in front.
+        drawn.legend(first_bars, labels, loc="outside lower center", ncols=2)
         return figures.save(drawn, folder, f"accuracy-{split}")
+
+
+def _label(results: Results, split: str) -> str:
+    """A model's name and average in the legend; no dollar sign of it begins a formula."""
+    score = results.splits[split]
+    covered = coverage(split, len(score.modules))
+    over = f" over {covered}" if covered else ""
+    label = f"{results.name} ({100 * score.average[0]:.2f}% on average{over})"
+    return label.replace("$", r"\$")

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tp_transformer.data.modules import EXTRAPOLATE, EXTRAPOLATED, INTERPOLATE, MODULE_NAMES
-from tp_transformer.data.store import TRAIN
+from tp_transformer.data.store import STORE_SPLITS, TRAIN
 from tp_transformer.published import TABLE_1
-from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.results import GENERATED, Results, SplitScore
 from tp_transformer.scoring.statistics import (
     Agreement,
     Interval,
-    bootstrap,
+    difference_interval,
+    difference_test,
     holm,
     mcnemar_exact,
 )
@@ -19,6 +20,7 @@ from tp_transformer.scoring.statistics import (
 PAPER, OURS = "paper", "measured"  # where a row comes from
 SPLIT_TITLES = {TRAIN: "Train", INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"}
 SIZES = {TRAIN: len(MODULE_NAMES), INTERPOLATE: len(MODULE_NAMES), EXTRAPOLATE: len(EXTRAPOLATED)}
+PUBLISHED_COUNT = 10_000  # questions of each module in the published test splits
 SURE = 0.05  # a p-value below this, after Holm's correction, tells two models apart
 
 
@@ -29,6 +31,8 @@ class Cell:
     accuracy: float
     interval: Interval | None = None  # the paper gives none
     above_95: int | None = None  # not counted for training
+    n_modules: int | None = None  # over which it is; the paper's are over all
+    n: int | None = None  # questions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +65,47 @@ def named_apart(results: Sequence[Results]) -> list[Results]:
     return found
 
 
+def module_names(results: Sequence[Results], split: str) -> list[str]:
+    """The modules of a split on which at least one of the results has a score, in their order."""
+    asked = {name for one in results if split in one.splits for name in one.splits[split].modules}
+    return [name for name in STORE_SPLITS[split] if name in asked]
+
+
+def coverage(split: str, n_modules: int | None) -> str:
+    """Over how many modules an average is, such as `3 of 56 modules`; empty if over all."""
+    if n_modules is None or n_modules >= SIZES[split]:
+        return ""
+    return f"{n_modules} of {SIZES[split]} modules"
+
+
 def caveats(results: Sequence[Results]) -> list[str]:
-    """What keeps our rows from being comparable with the paper's."""
-    lines = []
+    """What keeps our rows from being comparable with the paper's, or with each other."""
+    found: dict[str, list[str]] = {}  # of whom it is true
     for one in results:
         for name, split in one.splits.items():
-            if len(split.modules) < SIZES[name]:
-                lines.append(
-                    f"{one.name}: {name} covers {len(split.modules)} of {SIZES[name]} modules"
-                )
+            if limits := _limits(name, split):
+                found.setdefault(f"{name} {limits}", []).append(one.name)
+        if one.data.get("kind") == GENERATED:
+            what = "the questions were generated, not the published ones"
+            found.setdefault(what, []).append(one.name)
+    lines = [f"{', '.join(names)}: {what}" for what, names in found.items()]
+    for name in SPLIT_TITLES:
+        sets = {frozenset(one.splits[name].modules) for one in results if name in one.splits}
+        if len(sets) > 1:
+            lines.append(f"{name}: the averages are not all over the same modules")
     return lines
+
+
+def _limits(name: str, split: SplitScore) -> str:
+    """How a split falls short of the published one; empty if it does not."""
+    found = []
+    if covered := coverage(name, len(split.modules)):
+        found.append(f"covers {covered}")
+    counts = sorted({one.n for one in split.modules.values()})
+    if name != TRAIN and counts != [PUBLISHED_COUNT]:
+        some = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        found.append(f"has {some} questions of each module, not {PUBLISHED_COUNT:,}")
+    return " and ".join(found)
 
 
 def _paper_rows() -> list[Row]:
@@ -95,7 +130,13 @@ def _row(results: Results) -> Row:
     for name, split in results.splits.items():
         accuracy, interval = split.average
         above = None if name == TRAIN else split.above_95
-        cells[name] = Cell(accuracy=accuracy, interval=interval, above_95=above)
+        cells[name] = Cell(
+            accuracy=accuracy,
+            interval=interval,
+            above_95=above,
+            n_modules=len(split.modules),
+            n=split.n,
+        )
     n = results.model["n_parameters"]
     return Row(
         source=OURS,
@@ -129,7 +170,7 @@ class SplitPair:
     left_out: tuple[str, ...]  # modules on which the two were not asked the same questions
     difference: float  # of the averages over modules, the first minus the second
     interval: Interval
-    p: float  # McNemar's exact test over all questions
+    p: float  # of that difference, if the two were equal
 
 
 def pair(first: Results, second: Results) -> list[SplitPair]:
@@ -150,8 +191,6 @@ def _pair_split(first: Results, second: Results, split: str) -> list[SplitPair]:
     found = {name: Agreement.of(ours[name].verdicts, theirs[name].verdicts) for name in both}
     agreements = list(found.values())
     p_values = [mcnemar_exact(one.only_first, one.only_second) for one in agreements]
-    only_first = sum(one.only_first for one in agreements)
-    only_second = sum(one.only_second for one in agreements)
     return [
         SplitPair(
             split=split,
@@ -163,7 +202,7 @@ def _pair_split(first: Results, second: Results, split: str) -> list[SplitPair]:
             },
             left_out=tuple(sorted((ours.keys() | theirs.keys()) - set(both))),
             difference=sum(one.difference for one in agreements) / len(agreements),
-            interval=bootstrap(agreements),
-            p=mcnemar_exact(only_first, only_second),
+            interval=difference_interval(agreements),
+            p=difference_test(agreements),
         )
     ]

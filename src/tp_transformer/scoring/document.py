@@ -5,11 +5,13 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from tp_transformer.data.store import STORE_SPLITS
 from tp_transformer.scoring.compare import (
     OURS,
     SPLIT_TITLES,
     Cell,
+    caveats,
+    coverage,
+    module_names,
     named_apart,
     pair,
     rows,
@@ -46,7 +48,9 @@ def _table_1_strings(results: Sequence[Results]) -> tuple[list[str], list[list[s
     heads += ["Interpolation", ">95%", "Extrapolation", ">95%"]
     body = []
     for row in rows(results):
-        train, interpolation, extrapolation = (_strings(row.cells.get(n)) for n in SPLIT_TITLES)
+        train, interpolation, extrapolation = (
+            _strings(name, row.cells.get(name)) for name in SPLIT_TITLES
+        )
         body.append(
             [
                 *(row.name, row.source, row.weights, steps_of(row), train[0]),
@@ -57,22 +61,23 @@ def _table_1_strings(results: Sequence[Results]) -> tuple[list[str], list[list[s
     return heads, body
 
 
-def _strings(cell: Cell | None) -> tuple[str, str]:
+def _strings(split: str, cell: Cell | None) -> tuple[str, str]:
     if cell is None:
         return "-", "-"
     text = f"{cell.accuracy:.2%}"
     if cell.interval is not None:
         text += f" ({cell.interval[0]:.2%} to {cell.interval[1]:.2%})"
+    if covered := coverage(split, cell.n_modules):
+        text += f" ({covered})"
     return text, "-" if cell.above_95 is None else str(cell.above_95)
 
 
 def _module_strings(results: Sequence[Results], split: str) -> tuple[list[str], list[list[str]]]:
     own = [one for one in results if split in one.splits]
     body = []
-    for name in STORE_SPLITS[split]:
+    for name in module_names(own, split):
         scores = [one.splits[split].modules.get(name) for one in own]
-        if any(scores):
-            body.append([name, *("-" if score is None else _accuracy(score) for score in scores)])
+        body.append([name, *("-" if score is None else _accuracy(score) for score in scores)])
     return ["Module", *(one.name for one in own)], body
 
 
@@ -82,13 +87,16 @@ def _accuracy(score: ModuleScore) -> str:
 
 
 CSV_COLUMNS = (
-    *("kind", "source", "model", "versus", "split", "module", "n", "right", "accuracy"),
-    *("low", "high", "above_95", "loss", "steps", "weights", "p"),
+    *("kind", "source", "model", "versus", "split", "module", "n_modules", "n", "right"),
+    *("accuracy", "low", "high", "above_95", "loss", "steps", "weights", "p", "p_holm", "note"),
 )
 
 
 def csv_text(results: Sequence[Results]) -> str:
-    """Everything as one long table: `kind` is average, module, difference or module difference."""
+    """Everything as one long table.
+
+    `kind` is average, module, difference, module difference, or note: what is not comparable.
+    """
     results = named_apart(results)
     output = io.StringIO()
     writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
@@ -98,6 +106,7 @@ def csv_text(results: Sequence[Results]) -> str:
         writer.writerows(_csv_modules(one))
     for other in results[1:]:
         writer.writerows(_csv_pairs(results[0], other))
+    writer.writerows({"kind": "note", "note": line} for line in caveats(results))
     return output.getvalue()
 
 
@@ -112,6 +121,8 @@ def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
                     "source": row.source,
                     "model": row.name,
                     "split": split,
+                    "n_modules": cell.n_modules,
+                    "n": cell.n,
                     "accuracy": cell.accuracy,
                     "low": low,
                     "high": high,
@@ -148,19 +159,32 @@ def _csv_pairs(first: Results, second: Results) -> list[dict[str, Any]]:
     names = {"source": OURS, "model": first.name, "versus": second.name}
     for one in pair(first, second):
         low, high = one.interval
-        whole = {"accuracy": one.difference, "low": low, "high": high, "p": one.p}
-        found.append({"kind": "difference", **names, "split": one.split, **whole})
-        for name, module in one.modules.items():
-            own = {"n": module.agreement.n, "accuracy": module.agreement.difference, "p": module.p}
-            found.append(
-                {
-                    "kind": "module difference",
-                    **names,
-                    "split": one.split,
-                    "module": name,
-                    **own,
-                }
-            )
+        found.append(
+            {
+                "kind": "difference",
+                **names,
+                "split": one.split,
+                "n_modules": len(one.modules),
+                "n": sum(module.agreement.n for module in one.modules.values()),
+                "accuracy": one.difference,
+                "low": low,
+                "high": high,
+                "p": one.p,
+            }
+        )
+        found += [
+            {
+                "kind": "module difference",
+                **names,
+                "split": one.split,
+                "module": name,
+                "n": module.agreement.n,
+                "accuracy": module.agreement.difference,
+                "p": module.p,
+                "p_holm": module.p_holm,
+            }
+            for name, module in one.modules.items()
+        ]
     return found
 
 
@@ -181,10 +205,15 @@ def latex(results: Sequence[Results]) -> str:
             source = row.source
             title = _escaped(SOURCES[source])
             lines += [r"\midrule", rf"\multicolumn{{8}}{{l}}{{\emph{{{title}}}}} \\"]
-        train, interpolation, extrapolation = (_latex(row.cells.get(n)) for n in SPLIT_TITLES)
+        train, interpolation, extrapolation = (
+            _latex(name, row.cells.get(name)) for name in SPLIT_TITLES
+        )
         cells = [_escaped(row.name), row.weights, steps_of(row), train[0]]
         lines.append(" & ".join([*cells, *interpolation, *extrapolation]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
+    for line in caveats(results):
+        note = _escaped(f"Not comparable in full: {line}.")
+        lines.append(rf"\par\noindent{{\footnotesize {note}\par}}")
     for split in SPLIT_TITLES:
         heads, body = _module_strings(results, split)
         if body:
@@ -196,17 +225,20 @@ def latex(results: Sequence[Results]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latex(cell: Cell | None) -> tuple[str, str]:
+def _latex(split: str, cell: Cell | None) -> tuple[str, str]:
     if cell is None:
         return "-", "-"
     text = _escaped(f"{cell.accuracy:.2%}")
     if cell.interval is not None:
         low, high = cell.interval
         text += rf" {{\small$\pm${100 * (high - low) / 2:.2f}}}"
+    if covered := coverage(split, cell.n_modules):
+        text += rf" {{\small({covered})}}"
     return text, "-" if cell.above_95 is None else str(cell.above_95)
 
 
 def _escaped(text: str) -> str:
     special = {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": r"\textbackslash{}"}
     special |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}"}
     return "".join(special.get(character, character) for character in text)

@@ -106,23 +106,28 @@ def evaluate(
         questions = ranks.each(lambda: Questions(store, choose(store, choice)))
         ranks.each(lambda: _refuse(model, questions, [out, work.predictions]))
         seen = show if show is not None and ranks.is_first else _unseen
-        evaluation = Evaluation(model, questions, Path(out), ranks, seen)
-        evaluation.ask(work)
+        evaluation = Evaluation(model, questions, work, Path(out), ranks, seen)
+        evaluation.ask()
         evaluation.settle()
         decoding = evaluation.check_decoding(work.decode, choice.seed)
         numbers = evaluation.wrong(None if work.predictions else work.diagnose)
         evaluation.decode(numbers)
         if not ranks.is_first:
             return None
-        diagnoses = evaluation.diagnose(numbers)
+        diagnoses, means = evaluation.diagnose(numbers)
         results = Results(
             model=provenance.describe(model, folder, evaluation.sha256),
-            data={"name": store.path.name, "sha256": {n: s.digest for n, s in store.items()}},
+            data={
+                "name": store.path.name,
+                "kind": store.source.get("kind"),
+                "sha256": {n: s.digest for n, s in store.items()},
+            },
             choice=asdict(choice),
             made={
                 **provenance.circumstances(ranks.device),
                 "n_ranks": ranks.n_ranks,
                 "precision": work.precision,
+                "diagnosis": means,
             },
             splits=evaluation.scores(diagnoses),
             near_ties=evaluation.near_ties(),
@@ -139,30 +144,37 @@ class Evaluation:
     """One model on some questions: verdicts first, then answers, then what is made of both."""
 
     def __init__(
-        self, model: AnyModel, questions: Questions, out: Path, ranks: Ranks, show: Show
+        self,
+        model: AnyModel,
+        questions: Questions,
+        work: Work,
+        out: Path,
+        ranks: Ranks,
+        show: Show,
     ) -> None:
-        self.model, self.questions, self.ranks, self.show = model, questions, ranks, show
+        self.model, self.questions, self.work = model, questions, work
+        self.ranks, self.show = ranks, show
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers that float64 decided
         self.sha256 = provenance.model_hash(model)
-        key = _hash(self.sha256, *(one.sha256 for one in questions))
+        key = _hash(self.sha256, work.precision, *(one.sha256 for one in questions))
         ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
         self._journal = Journal(out, ranks.rank, key, questions.n)
         self._answers = Answers(out, key)
 
-    def ask(self, work: Work) -> None:
+    def ask(self) -> None:
         """Find the verdict on every question that has none yet, each rank on its share."""
         journal = self._journal
         self.ranks.first(journal.read)
         known, loss = self._shared(journal.known), self._shared(journal.loss)
         journal.known, journal.loss = known.copy(), loss.copy()
-        self.ranks.each(lambda: self._ask_share(work))
+        self.ranks.each(self._ask_share)
         journal.known = known + self._summed(journal.known - known)
         journal.loss = loss + self._summed(journal.loss - loss)
         self.right = journal.known == RIGHT
 
-    def _ask_share(self, work: Work) -> None:
-        find, limit = JUDGES[work.precision], work.limit(self.ranks.device)
+    def _ask_share(self) -> None:
+        find, limit = JUDGES[self.work.precision], self.work.limit(self.ranks.device)
         journal, rank, n_ranks = self._journal, self.ranks.rank, self.ranks.n_ranks
         left = np.flatnonzero(~journal.done)
         total = self.questions.n
@@ -231,14 +243,15 @@ class Evaluation:
             self.ranks.first(answers.begin)
             self._solved(left, "decoding wrong answers", answers)
 
-    def diagnose(self, numbers: Ids) -> dict[int, str]:
-        """What is wrong with each of the wrong answers that were decoded."""
+    def diagnose(self, numbers: Ids) -> tuple[dict[int, str], Values]:
+        """What is wrong with each of the wrong answers that were decoded; by what means."""
         found: dict[int, str] = {}
         with self.show("diagnosing") as update, Diagnosis() as diagnosis:
             for number, _, answer in self.questions.texts(numbers):
                 found[number] = diagnosis.kind(answer, self._answers.texts[number])
                 update(len(found), len(numbers))
-        return found
+        means = {"has_sympy": diagnosis.has_sympy, "n_out_of_time": diagnosis.n_out_of_time}
+        return found, means
 
     def scores(self, diagnoses: dict[int, str]) -> dict[str, SplitScore]:
         """The score of every module, split by split."""

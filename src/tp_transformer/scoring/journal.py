@@ -2,9 +2,11 @@
 
 Every rank writes files of its own, so saving needs no word with the others. An evaluation that goes
 on reads whatever files are there for the same model and questions, from however many ranks, and
-asks only what is left: a verdict belongs to a question, not to a batch.
+asks only what is left: a verdict belongs to a question, not to a batch. The names hold the
+evaluation's key, so one that is to write the same result leaves another's files alone.
 """
 
+import glob
 import json
 import time
 from collections.abc import Mapping
@@ -33,7 +35,7 @@ class Journal:
         self.loss: Floats = np.zeros(n)
         self._key = key
         self._out = out
-        self._file = _beside(out, f"rank-{rank}")
+        self._file = _beside(out, key, f"rank-{rank}")
         self._saved = time.monotonic()
 
     @property
@@ -43,7 +45,7 @@ class Journal:
 
     def read(self) -> None:
         """Take over what is there already, from this rank or others."""
-        for file in self._out.parent.glob(_beside(self._out, "rank-*").name):
+        for file in self._files():
             found = _read(file, self._key, len(self.known))
             if found is not None:
                 new = found["known"] != OPEN
@@ -59,15 +61,20 @@ class Journal:
 
     def remove(self) -> None:
         """Remove what was saved, once there is a result."""
-        for file in self._out.parent.glob(_beside(self._out, "rank-*").name):
+        for file in self._files():
             file.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        """What the ranks of this evaluation have saved, now or before."""
+        start = glob.escape(_beside(self._out, self._key, "rank-").name)
+        return list(self._out.parent.glob(f"{start}*"))
 
 
 class Answers:
     """The answers that were decoded so far, by question: a line each, added as they come."""
 
     def __init__(self, out: Path, key: str) -> None:
-        self._file = _beside(out, "answers")
+        self._file = _beside(out, key, "answers")
         self._key = key
         self.texts: dict[int, str] = {}
 
@@ -100,8 +107,8 @@ class Answers:
         self._file.unlink(missing_ok=True)
 
 
-def _beside(out: Path, name: str) -> Path:
-    return out.with_name(f".{out.name}.{name}")
+def _beside(out: Path, key: str, name: str) -> Path:
+    return out.with_name(f".{out.name}.{key[:12]}.{name}")
 
 
 def _read(file: Path, key: str, n: int) -> dict[str, npt.NDArray[np.generic]] | None:

@@ -6,7 +6,6 @@ question by question; `sha256` of a module tells whether these are the same ques
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from tp_transformer.scoring.statistics import Interval, average_interval, wilson
 from tp_transformer.scoring.verdict import Bools
 
 FORMAT, VERSION = "tp-transformer-results", 1
+GENERATED = "generated"  # the kind of data that is not the published
 HIGH = 0.95  # the accuracy above which Table 1 counts modules
 
 Values = dict[str, Any]
@@ -145,7 +145,7 @@ class Results:
     """What an evaluation found, and of what."""
 
     model: Values  # name, config, n_parameters, step, sha256 of configuration, symbols, weights
-    data: Values  # sha256 of each split
+    data: Values  # name, kind, sha256 of each split
     choice: Values  # what was asked for
     made: Values  # when, on what, with which versions
     splits: dict[str, SplitScore]
@@ -154,8 +154,9 @@ class Results:
 
     @property
     def name(self) -> str:
-        """What the model is called in tables."""
-        return str(self.model["name"])
+        """What the model is called in tables: on one line, whatever its folder is called."""
+        printable = (x if x.isprintable() else " " for x in str(self.model["name"]))
+        return " ".join("".join(printable).split()) or "?"
 
     def to_json(self) -> Values:
         """As JSON has it."""
@@ -194,7 +195,7 @@ class Results:
             )
         try:
             return cls.from_json(values)
-        except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             raise ResultsError(f"{file} is damaged: {error!r}") from error
 
     @classmethod

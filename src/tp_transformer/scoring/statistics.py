@@ -70,20 +70,12 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * float(np.exp(logs - top).sum()) * math.exp(top))
 
 
-def mcnemar_chi_square(only_first: int, only_second: int) -> float:
-    """McNemar's test (1947) by the chi-square distribution, with Edwards' continuity correction."""
-    n = only_first + only_second
-    if n == 0:
-        return 1.0
-    statistic = max(0, abs(only_first - only_second) - 1) ** 2 / n
-    return math.erfc(math.sqrt(statistic / 2))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """How two models fare on the same questions."""
 
     n: int
+    both: int  # questions that both answer
     only_first: int  # questions that only the first answers
     only_second: int
 
@@ -94,6 +86,7 @@ class Agreement:
             raise ValueError(f"{len(first)} verdicts of one model and {len(second)} of the other")
         return cls(
             n=len(first),
+            both=int((first & second).sum()),
             only_first=int((first & ~second).sum()),
             only_second=int((second & ~first).sum()),
         )
@@ -104,29 +97,66 @@ class Agreement:
         return (self.only_first - self.only_second) / self.n
 
 
-def bootstrap(
-    modules: Sequence[Agreement],
-    *,
-    resamples: int = 10_000,
-    seed: int = 0,
-    confidence: float = CONFIDENCE,
-) -> Interval:
-    """An interval for the difference of two averages over modules, by resampling the questions.
+def difference_interval(modules: Sequence[Agreement], confidence: float = CONFIDENCE) -> Interval:
+    """An interval for the difference of two averages over modules, on the same questions.
 
-    Questions are drawn anew within each module, both models' verdicts with them. All that matters
-    of a draw is how many questions only the first and only the second answers, so these are drawn,
-    from a multinomial distribution: the same, at any number of questions, in no time.
+    Newcombe's of each module, put together as in `average_interval`. It has a width even where the
+    models agree on every question, which resampling these questions would take for certainty.
     """
+    limits = np.array([_newcombe(one, confidence) for one in modules])
+    differences = np.array([one.difference for one in modules])
+    below, above = np.sqrt(np.square(limits - differences[:, None]).sum(axis=0)) / len(modules)
+    mean = float(differences.mean())
+    return max(-1.0, mean - float(below)), min(1.0, mean + float(above))
+
+
+def _newcombe(one: Agreement, confidence: float) -> Interval:
+    """The interval of Newcombe (1998, method 10) for the difference of two paired accuracies.
+
+    Of Wilson's intervals of both; the more alike the verdicts are, the narrower.
+    """
+    first, second = one.both + one.only_first, one.both + one.only_second
+    (low_1, high_1), (low_2, high_2) = (wilson(x, one.n, confidence) for x in (first, second))
+    likeness = _likeness(one)
+
+    def reach(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * likeness * a * b + b * b))
+
+    below = reach(first / one.n - low_1, high_2 - second / one.n)
+    above = reach(high_1 - first / one.n, second / one.n - low_2)
+    return one.difference - below, one.difference + above
+
+
+def _likeness(one: Agreement) -> float:
+    """The correlation of two models' verdicts, with Newcombe's correction towards 0."""
+    first, second = one.both + one.only_first, one.both + one.only_second
+    neither = one.n - first - one.only_second
+    scale = math.sqrt(first * (one.n - first)) * math.sqrt(second * (one.n - second))
+    if scale == 0:
+        return 0.0
+    excess = one.both * neither - one.only_first * one.only_second
+    return (max(0.0, excess - one.n / 2) if excess > 0 else excess) / scale
+
+
+def difference_test(modules: Sequence[Agreement], *, draws: int = 100_000, seed: int = 0) -> float:
+    """How likely averages over modules at least as far apart are, if the models are equal.
+
+    Under equality each discordant question is a fair coin, as in McNemar's test, and weighs as much
+    as its module has few questions. All modules alike in size, only the sum of the coins matters,
+    whose distribution is known; otherwise the coins are thrown, many times. Two-sided.
+    """
+    if len({one.n for one in modules}) == 1:
+        return mcnemar_exact(
+            sum(one.only_first for one in modules), sum(one.only_second for one in modules)
+        )
     rng = np.random.default_rng(seed)
-    total = np.zeros(resamples)
+    thrown = np.zeros(draws)
     for one in modules:
-        shares = np.array([one.only_first, one.only_second, one.n - one.only_first])
-        shares[2] -= one.only_second
-        drawn = rng.multinomial(one.n, shares / one.n, size=resamples)
-        total += (drawn[:, 0] - drawn[:, 1]) / one.n
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(total / len(modules), [tail, 1 - tail])
-    return float(low), float(high)
+        discordant = one.only_first + one.only_second
+        thrown += (2 * rng.binomial(discordant, 0.5, draws) - discordant) / one.n
+    observed = abs(sum(one.difference for one in modules))
+    as_far = np.abs(thrown) >= observed - 1e-12  # sums of the same numbers may round apart
+    return (1 + int(as_far.sum())) / (1 + draws)
 
 
 def resample(

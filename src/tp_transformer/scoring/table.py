@@ -1,14 +1,15 @@
 """Results in a terminal: which modules are strong, which weak, how sure that is; and Table 1."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
-from tp_transformer.data.store import STORE_SPLITS, TRAIN
+from tp_transformer.data.store import TRAIN
 from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.compare import (
     OURS,
@@ -18,17 +19,21 @@ from tp_transformer.scoring.compare import (
     Row,
     SplitPair,
     caveats,
+    coverage,
+    module_names,
     named_apart,
     pair,
     rows,
 )
 from tp_transformer.scoring.diagnose import KINDS
-from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
+from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore, Values
 from tp_transformer.scoring.statistics import Interval
 
 SOURCES = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
 _WIDE = 100  # columns from which there is room for more
 _NAME = 40  # the longest name of a module
+_PERCENT = 7  # the columns of an accuracy and the space behind it
+_SHORTEST_BAR = 4
 _SURE, _UNSURE = "█", "▒"
 
 LEGEND = (
@@ -118,7 +123,7 @@ def _summary(results: Results, width: int) -> Table:
     for name, split in results.splits.items():
         average, (low, high) = split.average
         table.add_row(
-            f"{SPLIT_TITLES[name]} ({len(split.modules)})",
+            f"{SPLIT_TITLES[name]} ({_count(name, split)})",
             Text(f"{average:.2%}", style="bold"),
             f"{low:.2%} - {high:.2%}" if width >= _WIDE else f"{low:.1%} - {high:.1%}",
             str(split.above_95),
@@ -127,6 +132,11 @@ def _summary(results: Results, width: int) -> Table:
             f"{split.loss:.3f}",
         )
     return table
+
+
+def _count(name: str, split: SplitScore) -> str:
+    n_modules = len(split.modules)
+    return coverage(name, n_modules).removesuffix(" modules") or str(n_modules)
 
 
 def _notes(results: Results) -> list[str]:
@@ -139,6 +149,7 @@ def _notes(results: Results) -> list[str]:
     if total := sum(wrong.values()):
         kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
         lines.append(f"Of {total:,} wrong answers looked at: {'; '.join(kinds)}.")
+        lines += _means_notes(results.made.get("diagnosis") or {})
     n_ties = len(results.near_ties)
     lines.append(
         f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers whose verdict hangs on less "
@@ -155,58 +166,83 @@ def _notes(results: Results) -> list[str]:
     return lines
 
 
+def _means_notes(means: Values) -> list[str]:
+    """Why there may be more mistakes equal in value than were counted."""
+    if not means.get("has_sympy", True):
+        return ["Without sympy none of them can be found to be equal in value."]
+    n = means.get("n_out_of_time", 0)
+    return [f"{n:,} times sympy was too slow to tell whether values are equal."] if n else []
+
+
 def render_comparison(results: Sequence[Results], console: Console) -> None:
     """Modules side by side, pairs question by question, and at last Table 1."""
     results = named_apart(results)
     for split in (INTERPOLATE, EXTRAPOLATE):
         if any(split in one.splits for one in results):
             console.print(Rule(f"[bold]{SPLIT_TITLES[split]}[/]", align="left"))
-            console.print(_side_by_side(results, split, console.width))
+            _render_modules(results, split, console)
             console.print()
-    if len(results) > 1:
-        console.print(Text(LEGEND, style="dim"))
     for other in results[1:]:
         _render_pair(results[0], other, console)
     console.print(Rule("[bold]Table 1[/]", align="left"))
-    console.print(_table_1(rows(results), console.width))
+    console.print(_table_1(rows(results)))
     for line in footnotes(results):
         console.print(Text(line, style="dim"))
 
 
-def _side_by_side(results: Sequence[Results], split: str, width: int) -> Table:
-    """A line for each module, a bar for each model."""
+def _render_modules(results: Sequence[Results], split: str, console: Console) -> None:
+    """The modules of a split, in as many tables as the results need, and what the bars mean."""
     own = [one for one in results if split in one.splits]
-    names = [
-        name
-        for name in STORE_SPLITS[split]
-        if any(name in one.splits[split].modules for one in own)
-    ]
-    bar = min(30, (width - max(map(len, names)) - 1) // len(own) - 8)
+    names = module_names(own, split)
+    room = console.width - max(map(len, names)) - 1
+    at_once = max(1, room // _PERCENT)
+    has_bars = False
+    for start in range(0, len(own), at_once):
+        some = own[start : start + at_once]
+        bar = min(30, room // len(some) - _PERCENT - 1)
+        bar = bar if bar >= _SHORTEST_BAR else 0
+        has_bars = has_bars or bar > 0
+        heads = [one.name for one in some]
+        if max(map(cell_len, heads)) > (bar or _PERCENT - 1):
+            numbers = [f"({start + place})" for place in range(1, len(some) + 1)]
+            for number, name in zip(numbers, heads, strict=True):
+                console.print(Text(f"{number} {name}"))
+            heads = numbers
+        console.print(_side_by_side(names, [one.splits[split] for one in some], heads, bar))
+    if has_bars:
+        console.print(Text(LEGEND, style="dim"))
+
+
+def _side_by_side(
+    names: Sequence[str], splits: Sequence[SplitScore], heads: Sequence[str], bar: int
+) -> Table:
+    """A line for each module; for each model a bar, if that has a width, and the accuracy."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("module", no_wrap=True)
-    for one in own:
-        if bar >= 4:
-            table.add_column(Text(one.name, overflow="ellipsis", no_wrap=True), width=bar)
-        table.add_column("" if bar >= 4 else Text(one.name), justify="right", no_wrap=True)
+    for head in heads:
+        if bar:
+            table.add_column(Text(head, no_wrap=True), width=bar)
+        table.add_column("" if bar else Text(head), justify="right", no_wrap=True)
     for name in names:
-        cells: list[Text | str] = []
-        for one in own:
-            score = one.splits[split].modules.get(name)
-            if bar >= 4:
-                cells.append(interval_bar(score.interval, bar) if score else "")
-            cells.append(f"{score.accuracy:.1%}" if score else "-")
-        table.add_row(name, *cells)
+        scores = [split.modules.get(name) for split in splits]
+        table.add_row(name, *(cell for score in scores for cell in _score_cells(score, bar)))
     return table
 
 
+def _score_cells(score: ModuleScore | None, bar: int) -> Iterator[Text]:
+    if bar:
+        yield interval_bar(score.interval, bar) if score else Text()
+    yield Text(f"{score.accuracy:.1%}" if score else "-")
+
+
 def _render_pair(first: Results, second: Results, console: Console) -> None:
-    title = f"[bold]{first.name}[/] minus [bold]{second.name}[/], on the same questions"
-    console.print(Rule(title, align="left"))
+    title = Text.assemble((first.name, "bold"), " minus ", (second.name, "bold"))
+    console.print(Rule(title.append(", on the same questions"), align="left"))
     pairs = pair(first, second)
     if not pairs:
         console.print(Text("The two were not asked the same questions of any module."))
     for one in pairs:
-        console.print(pair_line(one, first.name, second.name))
+        console.print(Text(pair_line(one, first.name, second.name)))
         sure = [item for item in one.modules.items() if item[1].is_sure]
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2), show_header=False)
         for name, module in sorted(sure, key=lambda item: -item[1].agreement.difference):
@@ -230,8 +266,8 @@ def pair_line(one: SplitPair, first: str, second: str) -> str:
     left = f"; {len(one.left_out)} left out, whose questions differ" if one.left_out else ""
     return (
         f"{SPLIT_TITLES[one.split]}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
-        f"{100 * high:+.2f}), "
-        f"p {_p(one.p)}. Of {len(one.modules)} modules {first} is surely better on {better}, "
+        f"{100 * high:+.2f}), p {_p(one.p)} by signs flipped within modules. "
+        f"Of {len(one.modules)} modules {first} is surely better on {better}, "
         f"{second} on {worse}{left}."
     )
 
@@ -240,7 +276,7 @@ def _p(value: float) -> str:
     return "< 0.0001" if value < 1e-4 else f"= {value:.4f}" if value < 0.1 else f"= {value:.2f}"
 
 
-def _table_1(found: Sequence[Row], width: int) -> Table:
+def _table_1(found: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", overflow="fold")
     for heading in ("Weights", "Steps", "Train", "Interpol.", ">95%", "Extrapol.", ">95%"):
@@ -250,21 +286,23 @@ def _table_1(found: Sequence[Row], width: int) -> Table:
         if row.source != source:
             source = row.source
             table.add_row(Text(SOURCES[source], style="bold cyan"))
-        cells = [_terminal_cell(row.cells.get(name), width) for name in SPLIT_TITLES]
-        train, interpolation, extrapolation = cells
-        table.add_row(
-            f"  {row.name}", row.weights, steps_of(row), train[0], *interpolation, *extrapolation
+        train, interpolation, extrapolation = (
+            _terminal_cell(name, row.cells.get(name)) for name in SPLIT_TITLES
         )
+        name = Text(f"  {row.name}", overflow="fold")
+        table.add_row(name, row.weights, steps_of(row), train[0], *interpolation, *extrapolation)
     return table
 
 
-def _terminal_cell(cell: Cell | None, width: int) -> tuple[Text, str]:
+def _terminal_cell(split: str, cell: Cell | None) -> tuple[Text, str]:
     if cell is None:
         return Text("-"), "-"
     text = Text(f"{cell.accuracy:.2%}")
     if cell.interval is not None:
         low, high = cell.interval
         text.append(f"\n±{(high - low) / 2:.2%}", style="dim")
+    if covered := coverage(split, cell.n_modules):
+        text.append("\n" + covered.replace(" modules", "\nmodules"), style="dim")
     return text, "-" if cell.above_95 is None else str(cell.above_95)
 
 

@@ -18,6 +18,7 @@ from typing import IO
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from tp_transformer.errors import UserError
 from tp_transformer.training.display import Record, View, as_line
@@ -47,8 +48,12 @@ def train_side_by_side(runs: Sequence[Run], console: Console) -> None:
     """Train all runs at a time and show how they go; ends when all have, or one has failed."""
     cores = os.cpu_count() or 1
     with _started(runs, max(1, cores // len(runs))) as started, _shown(started, console) as look:
-        while any(one.is_alive for one in started):
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        is_running = True
+        while is_running:
+            # Asked before the look, so that whatever ends after it gets another one.
+            is_running = any(one.is_alive for one in started)
+            if is_running:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
             look()
             for one in started:
                 one.refuse_failure()
@@ -157,5 +162,5 @@ class _Lines:
         if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             for name, record in self._newest.items():
-                self._console.print(f"{name}: {as_line(record)}", soft_wrap=True)
+                self._console.print(Text(f"{name}: {as_line(record)}"), soft_wrap=True)
             self._newest.clear()
