@@ -233,8 +233,8 @@ class Surgery:
         lines = [
             f"Encoder layer {self.layer}, {_questions(self.n)}, of which {self.right} are answered "
             f"correctly without surgery; {self.n_clusters} clusters for each head. Changed answers "
-            "(those in which another symbol is likeliest at some position, the right ones before it "
-            "being given), and how far roles were moved, as a share of their lengths:"
+            "(another symbol is likeliest at some position, the right ones before it being given), "
+            "and how far roles were moved, as a share of their lengths:"
         ]
         for name in dict.fromkeys(one.target.name for one in self.effects):
             own = (str(one) for one in self.effects if one.target.name == name)
@@ -252,7 +252,7 @@ class Surgery:
             return ["The heads are each other's controls."] if is_one_by_one else []
         return [
             f"Without roles, {one.first.target.name} beside {one.second.target.name}: "
-            f"{one.says} (p = {one.p_value:.2g})"
+            f"changed answers: {one.says} (p = {one.p_value:.2g})"
             for one in found
         ]
 
