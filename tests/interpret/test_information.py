@@ -178,7 +178,7 @@ def test_what_diamonds_must_be_compared_with_is_drawn_and_said(sample, tmp_path)
     drawn = files[1].read_text()
     for text in ("in sample, optimum (PCA)", "held out, optimum (PCA)", "(the paper's: 0.017)"):
         assert text in drawn.replace("&#39;", "'").replace("&apos;", "'")
-    assert f"in sample {ours.mse.mean():.3f}" in drawn
+    assert f"MSE {ours.mse.mean():.3f} in sample" in drawn
 
 
 def test_one_question_has_none_to_hold_out(tmp_path):

@@ -395,6 +395,6 @@ def _draw_exchanges(axes: "Axes", result: Binding) -> None:
     is_answered = any(one.n_answered for one in result.exchanges)
     counts = "\n(above: same answer as before, of those answered)" if is_answered else ""
     axes.set_xlabel(f"numbers exchanged{counts}")
-    axes.set_ylabel(f"relative distance at the outer operator, layer {result.layer}")
+    axes.set_ylabel(f"relative distance at the\nouter operator, layer {result.layer}")
     axes.set_title("this model: (a/b)/(c/d)", fontsize=8)
     axes.legend(fontsize=6.5, loc="upper center", ncols=3)

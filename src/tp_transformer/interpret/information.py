@@ -367,7 +367,7 @@ _TITLES = {"input": "state that the values are made of", "output": "state that t
 
 
 def _save_figure(shown: Sequence[tuple[Information, Context]], folder: Path) -> list[Path]:
-    with figures.blank(3.5 * max(len(shown), 2), 4.6) as drawn:
+    with figures.blank(3.5 * max(len(shown), 2), 5.0) as drawn:
         # One model has its two states side by side, several have a column each.
         shape = (1, 2) if len(shown) == 1 else (2, len(shown))
         if len(shown) == 1:
@@ -391,9 +391,9 @@ def _save_figure(shown: Sequence[tuple[Information, Context]], folder: Path) -> 
 def _errors(found: Information, state: StateInformation) -> str:
     """The errors beside the paper's, which the R2 of the panel does not show."""
     ours, sound = state.in_sample, state.held_out
-    held = "" if sound is None else f", held out {sound.mse.mean():.3f}"
+    held = "" if sound is None else f", {sound.mse.mean():.3f} held out"
     paper = RECONSTRUCTION_ERROR[found.kind]
-    return f"mean squared error: in sample {ours.mse.mean():.3f}{held}\n(the paper's: {paper})"
+    return f"MSE {ours.mse.mean():.3f} in sample (the paper's: {paper}){held}"
 
 
 def _draw(axes: "Axes", state: StateInformation) -> None:

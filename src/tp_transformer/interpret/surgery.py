@@ -20,7 +20,8 @@ right symbols before it being given. Of an answer that was right, this is the ve
 that answers nothing can have its answers changed, too.
 
 Heads are compared with each other, or chosen ones with as many others drawn at random; chosen
-positions with as many others of the same question.
+positions with as many others of the same question. That heads differ is no sign of training: those
+of initial weights do, too.
 """
 
 import math
@@ -250,10 +251,12 @@ class Surgery:
         if not found:
             is_one_by_one = len({one.target.heads for one in self.effects}) > 1
             return ["The heads are each other's controls."] if is_one_by_one else []
+        said = (
+            f"beside {one.second.target.name}: {one.says} (p = {one.p_value:.2g})" for one in found
+        )
         return [
-            f"Without roles, {one.first.target.name} beside {one.second.target.name}: "
-            f"changed answers: {one.says} (p = {one.p_value:.2g})"
-            for one in found
+            f"Changed answers without the roles of {found[0].first.target.name}, "
+            f"{'; '.join(said)}. (Heads of initial weights differ, too.)"
         ]
 
     @property
