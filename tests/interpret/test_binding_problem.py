@@ -122,6 +122,84 @@ def test_random_weights_prefer_no_exchange(preset, monkeypatch):
         assert result.ratio.value == pytest.approx(1, abs=0.2)
         assert np.mean(result.initial_ratios) == pytest.approx(1, abs=0.1)
         assert len(set(result.initial_ratios)) == 5
+        assert "not clearly different" in result.meaning[1]
+
+
+def distances_of(confusable, control):
+    """As many questions each, moved by these distances and a little noise."""
+    noise = np.random.default_rng(0).uniform(0.9, 1.1, (4, 40, 1)) * np.ones(2)
+    sizes = dict(zip(CONFUSABLE + CONTROL, (confusable,) * 2 + (control,) * 2, strict=True))
+    return {two: size * own for (two, size), own in zip(sizes.items(), noise, strict=True)}
+
+
+@pytest.mark.parametrize(("confusable", "control"), [(0.1, 0.4), (0.4, 0.1), (0.2, 0.2)])
+def test_the_ratio_is_that_of_the_planted_distances(confusable, control):
+    found = binding_problem._ratio(distances_of(confusable, control))
+    assert found.value == pytest.approx(confusable / control, rel=0.03)
+    low, high = found.interval
+    assert low < found.value < high < 1.1 * low
+
+
+def test_distances_are_relative_to_the_lengths_of_the_states():
+    asked = NestedFraction(numbers=(2, 3, 4, 5), wording="{}")
+    before = np.ones((13, 4))
+    after = before.copy()
+    after[asked.operator, 0] = -1
+    at_operator, elsewhere = binding_problem._distances(asked, 7 * before, 7 * after)
+    assert at_operator == pytest.approx(2 / 2)
+    assert elsewhere == pytest.approx(1 / 9)  # of nine positions without a number
+
+
+def of_pairs(a, b, c, d):
+    """What a network with the binding problem sees: which numbers are above, which below."""
+    return np.eye(10)[[a, b]] + np.eye(10)[[c, d]]
+
+
+def of_value(a, b, c, d):
+    """What a network that computes the value has in the end."""
+    value = np.log(a * d / (b * c)) * np.arange(1, 6)
+    return np.concatenate([np.cos(value), np.sin(value)])
+
+
+def of_places(a, b, c, d):
+    """What a network sees that tells all four places apart, and no two more than others."""
+    return np.eye(8)[[a - 2, b - 2, c - 2, d - 2]]
+
+
+def with_planted_states(model, makes):
+    """An edit of the last layer: what the outer operator's state is made of."""
+    read = []
+    model.embedding.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+
+    def edit(states):
+        for row, ids in enumerate(read[-1].tolist()):
+            symbols = [model.vocabulary.symbols[one] for one in ids]
+            operator = next(i for i in range(len(ids)) if symbols[i : i + 3] == [")", "/", "("]) + 1
+            made = makes(*(int(one) for one in symbols if one.isdigit())).ravel()
+            # A trace of everything else, so that no exchange leaves the state as it was.
+            states[row, operator] *= 0.02
+            states[row, operator, : len(made)] += torch.from_numpy(made)
+        return states
+
+    return model.trace(edit={"encoder.1.output": edit})
+
+
+@pytest.mark.parametrize(
+    ("makes", "least", "most", "verdict"),
+    [
+        (of_pairs, 0, 0.1, "less: a trace of the binding problem"),
+        (of_value, 10, np.inf, "more: a trace of the value"),
+        (of_places, 0.99, 1.01, "not clearly different"),
+    ],
+)
+def test_planted_states_are_told_apart(makes, least, most, verdict, monkeypatch):
+    torch.manual_seed(0)
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    monkeypatch.setattr(model, "solve", Solver(confuses=False))
+    with with_planted_states(model, makes):
+        result = binding_problem.analyse(model, count=40, draws=1)
+    assert verdict in result.meaning[1]
+    assert least < result.ratio.value < most
 
 
 @pytest.mark.parametrize("confuses", [False, True])
@@ -143,23 +221,30 @@ def test_answers_that_are_confused_are_counted(confuses, monkeypatch):
 @pytest.mark.parametrize("preset", ["tp-transformer-tiny", "transformer-tiny"])
 def test_the_whole_analysis_is_written_and_drawn(preset, tmp_path):
     model = tpt.build(preset, d_model=32)
-    result = binding_problem.analyse(model, count=8, draws=3, layer=0)
+    result = binding_problem.analyse(model, count=10, draws=3, layer=0)
     assert result.ratio.interval[0] < result.ratio.value < result.ratio.interval[1]
     context = Context.of(model, result.sample, folder=tmp_path / "m")
     files = binding_problem.save(result, context, tmp_path)
     assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
     values = json.loads(files[0].read_text())
-    assert values["sample"]["origin"] == "8 nested fractions of digits (seed 0)"
+    assert values["sample"]["origin"] == "10 nested fractions of digits (seed 0)"
     assert values["layer"] == 0
     assert len(values["exchanges"]) == 6
     assert values["exchanges"][0]["same_interval"] is None  # nothing is answered
     assert "answers none" in values["meaning"][-1]
+    drawn = files[1].read_text()
+    assert "relative distance of the two structures" in drawn
+    assert "trained" not in drawn
+    assert "same answer as before" not in drawn  # there are no counts to explain
 
 
 def test_one_question_is_enough_and_an_lstm_is_refused():
     result = binding_problem.analyse(tpt.build("tp-transformer-tiny", d_model=32), count=1, draws=1)
     assert result.exchanges[0].at_operator_interval is None
     assert result.ratio.interval is None
-    assert "times" in " ".join(result.meaning)
+    assert result.sample.origin == "1 nested fraction of digits (seed 0)"
+    text = " ".join(result.meaning)
+    assert "times (no interval: fewer than 10 questions)" in text
+    assert "not clearly different" in text
     with pytest.raises(UserError, match="LSTM"):
         binding_problem.analyse(tpt.build("lstm-saxton", d_hidden=8))

@@ -43,7 +43,8 @@ def test_the_null_space_of_a_value_map_is_lost_and_nothing_else():
     np.testing.assert_allclose(found.mse, (1 - found.r2) * found.mean_mse)
     assert found.optimum_r2 == pytest.approx(expected[0], abs=0.01)
     assert found.mean_mse == pytest.approx(power.mean(), rel=0.05)
-    assert expected[1] < found.random_map_r2 < expected[0]
+    worst, best = found.random_map_range
+    assert expected[1] < worst < found.random_map_r2 < best < expected[0]
     for value, (low, high) in zip(found.r2, found.r2_intervals, strict=True):
         assert low < value < high < low + 0.1
 
@@ -151,6 +152,33 @@ def test_the_same_seed_gives_the_same_numbers(sample):
     model = tpt.build("tp-transformer-tiny", d_model=32)
     values = [information.analyse(model, sample, seed=seed).to_values() for seed in (1, 1, 2)]
     assert str(values[0]) == str(values[1]) != str(values[2])
+
+
+def test_a_few_questions_have_scores_but_no_intervals(tmp_path):
+    model, sample = tpt.build("tp-transformer-tiny", d_model=32), sample_of(TEXTS[:4])
+    found = information.analyse(model, sample)
+    for state in found.states:
+        assert state.held_out.average_interval is None
+        assert state.held_out.r2_intervals is None
+    text = " ".join(found.meaning)
+    assert "no interval: fewer than 10 questions" in text
+    assert "95%" not in text
+    values = json.loads(information.save(found, Context.of(model, sample), tmp_path)[0].read_text())
+    assert values["states"]["input"]["held_out"]["r2_intervals"] is None
+    enough = information.analyse(model, sample_of(TEXTS[:10]))
+    assert "95%" in " ".join(enough.meaning)
+
+
+def test_what_diamonds_must_be_compared_with_is_drawn_and_said(sample, tmp_path):
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    found = information.analyse(model, sample)
+    ours = found.states[0].in_sample
+    assert f"the best 8 numbers {ours.optimum_r2:.3f}" in found.meaning[0]
+    files = information.save(found, Context.of(model, sample), tmp_path)
+    drawn = files[1].read_text()
+    for text in ("in sample, optimum (PCA)", "held out, optimum (PCA)", "(the paper's: 0.017)"):
+        assert text in drawn.replace("&#39;", "'").replace("&apos;", "'")
+    assert f"MSE {ours.mse.mean():.3f} in sample" in drawn
 
 
 def test_one_question_has_none_to_hold_out(tmp_path):

@@ -55,7 +55,7 @@ def test_an_operation_gets_each_questions_own_roles():
     for question, found in seen.items():
         np.testing.assert_allclose(found, roles[question][[2, 0]], atol=1e-5)
     assert same(after, operations.ask(model, many))
-    assert after.moved == 0
+    assert after.moved == after.touched == 0
 
 
 def test_a_head_that_nobody_hears_can_lose_its_roles_and_others_cannot(trained):
@@ -107,37 +107,55 @@ def test_planted_clusters_are_found_and_roles_move_to_their_centres():
     assert (further - moved).abs().max() > 1e-3
 
 
-def test_exchanges_stay_within_clusters_or_leave_them():
+def rows_of(vectors, sizes):
+    """Vectors (position, d_head) of one head, as those of questions."""
+    return [piece[None] for piece in np.split(vectors, np.cumsum(sizes)[:-1])]
+
+
+def test_donors_are_of_the_same_cluster_and_of_another_as_far_away():
     rng = np.random.default_rng(0)
-    clusters = np.array([0, 0, 1, 1, 2, 1, 0, 0, 1])
-    within, across = operations.exchanges(clusters, rng)
-    for order in (within, across):
-        np.testing.assert_array_equal(order[order], np.arange(9))  # two by two
-    moved = within != np.arange(9)
-    assert moved.sum() == 8 == (across != np.arange(9)).sum()
-    np.testing.assert_array_equal(clusters[within], clusters)
-    away = across != np.arange(9)
-    assert (clusters[across] != clusters)[away].all()
-    for lonely in (np.zeros(1, np.int64), np.arange(4), np.zeros(4, np.int64)):
-        for order in operations.exchanges(lonely, rng):
-            np.testing.assert_array_equal(order, np.arange(len(lonely)))
+    vectors = rng.standard_normal((60, 3))
+    which = (vectors[:, 0] > 0).astype(np.int64)
+    roles, clusters = rows_of(vectors, [20, 40]), [one[None] for one in np.split(which, [20])]
+    within, across = operations.donors(roles, clusters, rng)
+    own, other = (np.concatenate(found, axis=1)[0] for found in (within, across))
+    moved = np.linalg.norm(own - vectors, axis=1)
+    touched = moved > 0
+    assert touched.sum() > 50
+    distance = np.linalg.norm(other - vectors, axis=1)
+    np.testing.assert_array_equal(distance > 0, touched)
+    np.testing.assert_allclose(distance, moved, rtol=operations.SAME_DISTANCE)
+    np.testing.assert_array_equal(own[:, 0] > 0, which)
+    assert ((other[:, 0] > 0) != which)[touched].all()
+    assert len(np.unique(own, axis=0)) > 20  # it is not one role that all get
 
 
-def test_reordered_roles_are_those_of_the_other_positions():
+@pytest.mark.parametrize("kind", ["far apart", "a single one", "one for each"])
+def test_clusters_without_a_match_have_no_donors(kind):
+    rng = np.random.default_rng(0)
+    which = {"far apart": np.arange(30) % 3, "a single one": np.zeros(30, np.int64)}
+    which = which.get(kind, np.arange(30))
+    vectors = 100.0 * which[:, None] + rng.standard_normal((30, 4))
+    roles = rows_of(vectors, [30])
+    for found in operations.donors(roles, [which[None]], rng):
+        np.testing.assert_array_equal(found[0], roles[0])
+
+
+def test_replaced_roles_are_the_given_ones():
     roles = torch.randn(2, 3, 4)
-    changed = operations.reordered([np.array([[1, 0, 2], [0, 2, 1]])])(0, roles)
-    torch.testing.assert_close(changed[0], roles[0, [1, 0, 2]])
-    torch.testing.assert_close(changed[1], roles[1, [0, 2, 1]])
+    others = [np.zeros((1, 1, 1)), np.arange(24.0).reshape(2, 3, 4)]
+    changed = operations.replaced(others)(1, roles)
+    torch.testing.assert_close(changed, torch.arange(24.0).reshape(2, 3, 4))
 
 
-def test_two_positions_swap_their_roles():
-    roles = torch.randn(2, 4, 3)
-    changed = operations.swapped([(0, 1), (3, 1)])(1, roles)
-    torch.testing.assert_close(changed, roles[:, [0, 3, 2, 1]])
-    model = untrained()
-    pairs = [(8, len(symbols(question)) - 1) for question in QUESTIONS]
-    after = operations.ask(model, SAMPLE, layer=1, heads=[0], operation=operations.swapped(pairs))
-    assert np.abs(after.surprise - operations.ask(model, SAMPLE).surprise).max() > 1e-4
+def test_how_many_roles_were_moved_and_how_far_is_counted():
+    def first_doubled(_, roles):
+        return torch.cat([2 * roles[:, :1], roles[:, 1:]], dim=1)
+
+    found = operations.ask(untrained(), SAMPLE, layer=1, heads=[0, 3], operation=first_doubled)
+    positions = sum(len(symbols(question)) for question in QUESTIONS)
+    assert found.touched == pytest.approx(6 / positions)
+    assert found.moved == pytest.approx(1)
 
 
 def test_only_chosen_positions_are_operated_on():

@@ -188,21 +188,27 @@ def test_the_whole_analysis_is_written_and_drawn(tmp_path):
         weight, bias = model.encoder[1].self_attention.maps()["role"]
         weight.view(4, 8, 32)[2], bias.view(4, 8)[2] = 0, torch.eye(8)[3]
     result = tensor_product.analyse(model, SAMPLE)
-    assert [(one.layer, one.head) for one in result.trained] == [
+    assert [(one.layer, one.head) for one in result.heads] == [
         (layer, head) for layer in (0, 1) for head in range(4)
     ]
-    planted = result.trained[6].centred
+    planted = result.heads[6].centred
     assert planted.ceiling == pytest.approx(1)  # filler times one axis: 8 dimensions in all
-    assert max(one.centred.ceiling for one in result.initial) < 0.99
+    assert max(one.centred.ceiling for draw in result.initial for one in draw) < 0.99
     assert result.is_held_out
+    averages = [np.mean([one.centred.hadamard for one in draw]) for draw in result.initial]
+    assert len(set(averages)) == tensor_product.INITIAL_DRAWS
+    first, second = result.meaning[:2]
+    assert first.startswith("This model: ")
+    assert second.startswith("Initial weights, drawn 3 times: ")
+    assert f"keeps {min(averages):.1%} to {max(averages):.1%};" in second
     files = tensor_product.save(result, Context.of(model, SAMPLE, folder=tmp_path / "m"), tmp_path)
     assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
     values = json.loads(files[0].read_text())
     assert values["expected_random"] == 1 / 8
-    assert values["trained"][6]["variance"]["ceiling"] == pytest.approx(1)
-    assert "nothing in the loss rewards variance" in values["meaning"][2]
+    assert values["heads"][6]["variance"]["ceiling"] == pytest.approx(1)
+    assert "nothing in the loss rewards variance" in " ".join(values["meaning"])
     same = tensor_product.analyse(model, SAMPLE, layer=-1).to_values()
-    assert str(same["trained"]) == str(result.to_values()["trained"][4:])
+    assert str(same["heads"]) == str(result.to_values()["heads"][4:])
 
 
 def test_one_question_is_fitted_and_scored_on_itself():
@@ -210,8 +216,9 @@ def test_one_question_is_fitted_and_scored_on_itself():
     sample = Sample(questions=("1 + 1?",), answers=("2",), origin="one question")
     result = tensor_product.analyse(model, sample, layer=0)
     assert not result.is_held_out
-    assert result.trained[0].centred.hadamard_interval is None
+    assert result.heads[0].centred.hadamard_interval is None
     text = " ".join(result.meaning)
+    assert "a share has no interval" in text
     assert "binds by convolution" in text
     assert "With a single question" in text
 

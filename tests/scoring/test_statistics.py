@@ -194,4 +194,9 @@ def test_resampled_questions_give_the_interval_of_their_mean():
     reach = 1.96 * values.std() / 20
     assert low == pytest.approx(values.mean() - reach, abs=0.03)
     assert high == pytest.approx(values.mean() + reach, abs=0.03)
-    assert resample(1, lambda counts: counts @ values[:1]) is None
+
+
+def test_a_few_questions_have_no_interval():
+    for n, has_interval in ((1, False), (9, False), (10, True)):
+        found = resample(n, lambda counts, n=n: counts @ np.arange(n) / n)
+        assert (found is not None) == has_interval

@@ -3,7 +3,7 @@
 First the simplified network of that section (see simplified.py): for standard attention the two
 structures are the same, for TP-attention they are not.
 
-Then the same question put to a trained model, which has more than one head, feed-forward layers and
+Then the same question put to a whole model, which has more than one head, feed-forward layers and
 positions to tell structures apart: it reads (a/b)/(c/d) and the same with two of its four numbers
 exchanged. The simplified network with standard attention confuses two of the six exchanges, a with
 c and b with d, and both change the value. The control are two exchanges that it does not confuse,
@@ -12,7 +12,8 @@ other, 6 symbols. (The last two, a with b and c with d, exchange neighbours, whi
 less even in a model that was not trained.) A model with the binding problem has states that are
 nearer to each other after the confusable exchanges than after the control, a ratio below those of
 initial weights, which are about 1; and it gives the same answer to both. A model that represents
-the value has a ratio above them.
+the value has a ratio above them. Either is said only if the ratio's interval leaves out both 1 and
+where 95% of further draws of initial weights are expected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ from tp_transformer.interpret.record import Sample, chosen_layer, fresh, record,
 from tp_transformer.interpret.simplified import ATTENTIONS, Simplified, simplified
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import Interval, resample, wilson
+from tp_transformer.scoring.statistics import FEWEST, Interval, resample, wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +46,8 @@ CONFUSABLE = ("ac", "bd")
 CONTROL = ("ad", "bc")
 NEIGHBOURS = ("ab", "cd")
 INITIAL_DRAWS = 5
+# Where 95% of further draws fall, in standard deviations of five: by t with 4 degrees of freedom.
+FURTHER_DRAWS = 2.776 * (1 + 1 / INITIAL_DRAWS) ** 0.5
 ROUNDING = 1e-5  # relative distances of states below this are float32's
 DIGITS = range(2, 10)
 WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
@@ -52,12 +55,12 @@ WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value o
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What exchanging two numbers of (a/b)/(c/d) does to a trained model.
+    """What exchanging two numbers of (a/b)/(c/d) does to a model.
 
     Attributes:
         letters: which two
         at_operator: distance of the two states at the outer operator, relative to their length
-        at_operator_interval: 95%, questions drawn anew; None for a single question
+        at_operator_interval: 95%, questions drawn anew; None where they are too few
         elsewhere: the same, averaged over the positions that hold the same symbol in both
         n_answered: questions answered correctly before the exchange
         n_right: of these, answered correctly after it, too
@@ -77,19 +80,20 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """A distance as a multiple of another; the interval is None for a single question."""
+    """A distance as a multiple of another; too few questions have no interval."""
 
     value: float
     interval: Interval | None  # 95%, questions drawn anew
 
     def __str__(self) -> str:
-        limits = self.interval and f" (95% {self.interval[0]:.2f} to {self.interval[1]:.2f})"
-        return f"{self.value:.2f} times{limits or ''}"
+        if self.interval is None:
+            return f"{self.value:.2f} times (no interval: fewer than {FEWEST} questions)"
+        return f"{self.value:.2f} times (95% {self.interval[0]:.2f} to {self.interval[1]:.2f})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """The simplified network, and what a trained model does with exchanged numbers.
+    """The simplified network, and what a model does with exchanged numbers.
 
     The ratio compares distances at the outer operator after confusable exchanges with those of the
     control; it is None if the control does not move the state at all.
@@ -112,15 +116,14 @@ class Binding:
             f"{worst:.1e} apart, relative to what attention adds; with TP-attention at least "
             f"{least:.1e}.",
         ]
-        if self.ratio is None or not self.initial_ratios:
+        if self.ratio is None or len(self.initial_ratios) < INITIAL_DRAWS:
             lines.append("The outer operator's state does not move with any of the numbers.")
         else:
             lines.append(
-                "Trained model, outer operator: the exchanges that standard attention alone would "
+                "This model, outer operator: the exchanges that standard attention alone would "
                 f"confuse move the state {self.ratio} as far as the control; with initial weights, "
                 f"drawn {len(self.initial_ratios)} times, {min(self.initial_ratios):.2f} to "
-                f"{max(self.initial_ratios):.2f} times. Less than there would be a trace of the "
-                "binding problem, more a trace of the value, which the control keeps."
+                f"{max(self.initial_ratios):.2f} times. {self._verdict(self.ratio)}"
             )
         own = [one for one in self.exchanges if one.letters in CONFUSABLE]
         n = sum(one.n_answered for one in own)
@@ -128,10 +131,21 @@ class Binding:
             return [*lines, "The model answers none of the questions, so its answers say nothing."]
         return [
             *lines,
-            f"Answers: after a confusable exchange the model gives the old answer in "
-            f"{sum(one.n_same for one in own)} of {n} questions that it had answered correctly, "
-            f"and the right one in {sum(one.n_right for one in own)}.",
+            f"Answers: of {n} confusable exchanges in questions that it had answered correctly, "
+            f"the model gives the old answer after {sum(one.n_same for one in own)}, and the right "
+            f"one after {sum(one.n_right for one in own)}.",
         ]
+
+    def _verdict(self, ratio: Ratio) -> str:
+        """What the ratio shows, if its interval leaves out 1 and what initial weights may have."""
+        low, high = ratio.interval or (0.0, np.inf)
+        middle = np.mean(self.initial_ratios)
+        reach = FURTHER_DRAWS * np.std(self.initial_ratios, ddof=1)
+        if high < min(1, middle - reach):
+            return "That is less: a trace of the binding problem."
+        if low > max(1, middle + reach):
+            return "That is more: a trace of the value, which the control keeps."
+        return "That is not clearly different, so it shows neither the binding problem nor a value."
 
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
@@ -212,7 +226,9 @@ def analyse(
     ]
     return Binding(
         layer=layer,
-        sample=_sample(asked, f"{count} nested fractions of digits (seed {seed})"),
+        sample=_sample(
+            asked, f"{count} nested fraction{'s' * (count > 1)} of digits (seed {seed})"
+        ),
         simplified=simplified(draws=draws, seed=seed),
         exchanges=tuple(exchanges),
         ratio=_ratio(distances),
@@ -345,7 +361,7 @@ def _draw_simplified(axes: "Axes", found: Simplified) -> None:
     axes.set_yscale("log")
     axes.set_ylim(smallest, 1e3)
     axes.set_xlabel("d_model (median, least, greatest; 0 is at the bottom)")
-    axes.set_ylabel("distance of the two structures")
+    axes.set_ylabel("relative distance of the two structures")
     axes.set_title("simplified network: (a/b)/(c/d), (a/d)/(c/b)", fontsize=8)
     axes.legend(fontsize=6.5, loc="center right")
 
@@ -376,7 +392,9 @@ def _draw_exchanges(axes: "Axes", result: Binding) -> None:
     axes.set_xticks(*zip(*ticks, strict=True))
     axes.margins(y=0.3)
     axes.grid(axis="x", visible=False)
-    axes.set_xlabel("numbers exchanged\n(above: same answer as before, of those answered)")
-    axes.set_ylabel(f"distance at the outer operator, layer {result.layer}")
-    axes.set_title("trained model: (a/b)/(c/d)", fontsize=8)
+    is_answered = any(one.n_answered for one in result.exchanges)
+    counts = "\n(above: same answer as before, of those answered)" if is_answered else ""
+    axes.set_xlabel(f"numbers exchanged{counts}")
+    axes.set_ylabel(f"relative distance at the\nouter operator, layer {result.layer}")
+    axes.set_title("this model: (a/b)/(c/d)", fontsize=8)
     axes.legend(fontsize=6.5, loc="upper center", ncols=3)

@@ -44,7 +44,7 @@ from tp_transformer.model.family import AnyModel
 from tp_transformer.model.layers import EncoderCell
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.published import RECONSTRUCTION_ERROR
-from tp_transformer.scoring.statistics import Interval, resample
+from tp_transformer.scoring.statistics import FEWEST, Interval, resample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,22 +86,24 @@ class HeldOut:
         n_positions: how many are scored
         mse: of each head, mean over positions and dimensions
         r2: of each head
-        r2_intervals: of each head, 95%, questions drawn anew
-        average_interval: of the R2 averaged over heads
+        r2_intervals: of each head, 95%, questions drawn anew; None where they are too few
+        average_interval: of the R2 averaged over heads, likewise
         optimum_mse: of the d_head principal components of the other questions
         optimum_r2: the same as a share of the variance
         random_map_r2: of value maps drawn at random, on average
+        random_map_range: of the worst and of the best of them
         mean_mse: of no information at all, the other questions' mean
     """
 
     n_positions: int
     mse: Floats  # (head)
     r2: Floats  # (head)
-    r2_intervals: tuple[Interval, ...]
-    average_interval: Interval
+    r2_intervals: tuple[Interval, ...] | None
+    average_interval: Interval | None
     optimum_mse: float
     optimum_r2: float
     random_map_r2: float
+    random_map_range: Interval
     mean_mse: float
 
 
@@ -158,18 +160,19 @@ class Information:
             f"heads (the paper's error: {RECONSTRUCTION_ERROR[self.kind]}). It fits "
             f"{self.d_head + 1} numbers per dimension to the {ours.n} positions that it scores, "
             f"so random vectors reach an R2 of {ours.control_r2:.3f} "
-            f"(expected: {ours.expected_r2:.3f}), and positions of one question resemble each "
+            f"(expected: {ours.expected_r2:.3f}) and the best {self.d_head} numbers "
+            f"{ours.optimum_r2:.3f}, and positions of one question resemble each "
             "other: it can show that information is missing, not that it is there."
         ]
         if sound is None:
             return [*lines, "With a single question nothing can be held out."]
-        low, high = sound.average_interval
         return [
             *lines,
             f"On questions held out: mean squared error {sound.mse.mean():.3f}, "
-            f"R2 {sound.r2.mean():.3f} (95% {low:.3f} to {high:.3f}). The best "
-            f"{self.d_head} numbers reach {sound.optimum_r2:.3f}, value maps drawn at random "
-            f"{sound.random_map_r2:.3f}.",
+            f"R2 {sound.r2.mean():.3f} ({_in_words(sound.average_interval)}). The best "
+            f"{self.d_head} numbers reach {sound.optimum_r2:.3f}, {MAP_DRAWS} value maps drawn at "
+            f"random {sound.random_map_r2:.3f} on average ({sound.random_map_range[0]:.3f} to "
+            f"{sound.random_map_range[1]:.3f}).",
         ]
 
     def to_values(self) -> Values:
@@ -184,6 +187,12 @@ class Information:
             "states": {state.name: state.to_values() for state in self.states},
             "meaning": self.meaning,
         }
+
+
+def _in_words(interval: Interval | None) -> str:
+    if interval is None:
+        return f"no interval: fewer than {FEWEST} questions"
+    return f"95% {interval[0]:.3f} to {interval[1]:.3f}"
 
 
 def analyse(
@@ -309,15 +318,19 @@ def held_out(
             np.add.at(errors[:, column], questions[out], np.square(states[out] - one).sum(axis=1))
     r2 = _explained(errors, np.ones((1, n_questions), np.int64))[0]
     mse = errors.sum(axis=0) / states.size
+    intervals = [_interval(errors, slice(head, head + 1)) for head in range(n_heads)]
+    known = tuple(one for one in intervals if one is not None)
+    of_maps = r2[n_heads:-2]
     return HeldOut(
         n_positions=len(states),
         mse=mse[:n_heads],
         r2=r2[:n_heads],
-        r2_intervals=tuple(_interval(errors, slice(head, head + 1)) for head in range(n_heads)),
+        r2_intervals=known or None,  # there are enough questions for all heads or for none
         average_interval=_interval(errors, slice(0, n_heads)),
         optimum_mse=float(mse[-2]),
         optimum_r2=float(r2[-2]),
-        random_map_r2=float(r2[n_heads:-2].mean()),
+        random_map_r2=float(of_maps.mean()),
+        random_map_range=(float(of_maps.min()), float(of_maps.max())),
         mean_mse=float(mse[-1]),
     )
 
@@ -328,13 +341,9 @@ def _explained(errors: Floats, counts: Ids) -> Floats:
     return 1 - total / total[:, -1:]
 
 
-def _interval(errors: Floats, columns: slice) -> Interval:
+def _interval(errors: Floats, columns: slice) -> Interval | None:
     """For the R2 of some predictors, averaged, by drawing questions anew."""
-    found = resample(
-        len(errors), lambda counts: _explained(errors, counts)[:, columns].mean(axis=1)
-    )
-    assert found is not None, "there are at least two questions"  # noqa: S101
-    return found
+    return resample(len(errors), lambda counts: _explained(errors, counts)[:, columns].mean(axis=1))
 
 
 def save(
@@ -358,7 +367,7 @@ _TITLES = {"input": "state that the values are made of", "output": "state that t
 
 
 def _save_figure(shown: Sequence[tuple[Information, Context]], folder: Path) -> list[Path]:
-    with figures.blank(3.5 * max(len(shown), 2), 4.6) as drawn:
+    with figures.blank(3.5 * max(len(shown), 2), 5.0) as drawn:
         # One model has its two states side by side, several have a column each.
         shape = (1, 2) if len(shown) == 1 else (2, len(shown))
         if len(shown) == 1:
@@ -369,7 +378,7 @@ def _save_figure(shown: Sequence[tuple[Information, Context]], folder: Path) -> 
             _draw(place, state)
             name = f"{context.model['name']}, " if len(shown) > 1 else ""
             place.set_title(f"{name}layer {one.layer}:\n{_TITLES[state.name]}", fontsize=8)
-            place.set_xlabel("head")
+            place.set_xlabel(f"head\n{_errors(one, state)}", fontsize=7)
         for place in drawn.axes:
             if place.get_subplotspec().is_first_col():  # type: ignore[union-attr]
                 place.set_ylabel("R² of the reconstruction")
@@ -379,21 +388,39 @@ def _save_figure(shown: Sequence[tuple[Information, Context]], folder: Path) -> 
         return figures.save(drawn, folder, "information")
 
 
+def _errors(found: Information, state: StateInformation) -> str:
+    """The errors beside the paper's, which the R2 of the panel does not show."""
+    ours, sound = state.in_sample, state.held_out
+    held = "" if sound is None else f", {sound.mse.mean():.3f} held out"
+    paper = RECONSTRUCTION_ERROR[found.kind]
+    return f"MSE {ours.mse.mean():.3f} in sample (the paper's: {paper}){held}"
+
+
 def _draw(axes: "Axes", state: StateInformation) -> None:
-    """A bar for each head, with the lines that it has to be compared with."""
+    """A bar for each head, with the lines that it has to be compared with.
+
+    What is in sample is orange: its optimum and its random vectors are others than those held out.
+    """
     blue, orange, green, *_ = figures.COLOURS
     ours, sound = state.in_sample, state.held_out
     heads = np.arange(len(ours.r2))
     if sound is not None:
-        reach = np.abs(np.array(sound.r2_intervals).T - sound.r2)
+        limits = sound.r2_intervals
+        reach = None if limits is None else np.abs(np.array(limits).T - sound.r2)
         ends = {"elinewidth": 0.8, "ecolor": "#303030"}
         axes.bar(heads, sound.r2, 0.6, yerr=reach, color=blue, error_kw=ends, label="held out")
     axes.plot(heads, ours.r2, "D", color=orange, markersize=4, label=f"in sample, n = {ours.n}")
     if sound is not None:
-        axes.axhline(sound.optimum_r2, color="#000000", linewidth=1, label="optimum (PCA)")
+        axes.axhline(sound.optimum_r2, color=blue, linewidth=1.2, label="held out, optimum (PCA)")
+        axes.axhspan(*sound.random_map_range, color=green, alpha=0.2, linewidth=0)
         axes.axhline(
-            sound.random_map_r2, color=green, linewidth=1.2, linestyle="--", label="random maps"
+            sound.random_map_r2,
+            color=green,
+            linewidth=1.2,
+            linestyle="--",
+            label="held out, random maps (range)",
         )
+    axes.axhline(ours.optimum_r2, color=orange, linewidth=1.2, label="in sample, optimum (PCA)")
     axes.axhline(
         ours.control_r2,
         color=orange,

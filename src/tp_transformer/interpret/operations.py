@@ -25,17 +25,19 @@ Ids = npt.NDArray[np.int64]
 # The number of a question in the sample and its roles, (head, position, d_head): the new roles.
 Operation = Callable[[int, Tensor], Tensor]
 
+SAME_DISTANCE = 0.05  # how much two distances may differ, as a share, to count as the same
+UNMOVED = 1e-5  # of its length: what rounding may move a role
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """Of each question: what was said, whether it is right, its surprise at the right answer."""
 
-    said: list[
-        tuple[int, ...]
-    ]  # the likeliest symbol at each position, given the right ones before
+    said: list[tuple[int, ...]]  # the likeliest symbols, each given the right ones before it
     right: Bools
     surprise: Floats  # negative log-likelihood in nats
-    moved: float  # how far the operated roles were moved, as a share of their lengths
+    touched: float  # the share of the roles of these heads that were moved at all
+    moved: float  # how far these were moved, as a share of their lengths
 
 
 def ask(
@@ -50,7 +52,7 @@ def ask(
     said: list[tuple[int, ...]] = []
     right: list[bool] = []
     surprise: list[float] = []
-    moves: list[tuple[float, float]] = []
+    moves = [np.zeros((0, 2))]
     device = next(model.parameters()).device
     for start in range(0, len(sample), AT_ONCE):
         rows = slice(start, start + AT_ONCE)
@@ -67,12 +69,14 @@ def ask(
             said.append(tuple(likeliest[row, mask].tolist()))
             right.append(torch.equal(likeliest[row, mask], batch.target_output[row, mask]))
             surprise.append(-float(wanted[row, mask].double().sum()))
-    moved, length = np.sum(moves, axis=0) if moves else (0.0, 1.0)
+    moved, length = np.concatenate(moves).T  # of each role
+    is_moved = moved > UNMOVED * length
     return Asked(
         said=said,
         right=np.array(right),
         surprise=np.array(surprise),
-        moved=float(moved / length) if length else 0.0,
+        touched=float(is_moved.mean()) if len(moved) else 0.0,
+        moved=float(moved[is_moved].sum() / length[is_moved].sum()) if is_moved.any() else 0.0,
     )
 
 
@@ -86,11 +90,11 @@ def _edit(
     heads: Sequence[int],
     questions: Sequence[str],
     first: int,
-    moves: list[tuple[float, float]],
+    moves: list[Floats],
 ) -> Edit:
     """An operation on the roles of each question, as an edit of the padded roles of a batch.
 
-    How far it moved them and how long they were is added to `moves`.
+    How far it moved each role and how long that was is added to `moves`: (role, 2).
     """
 
     def edit(roles: Tensor) -> Tensor:
@@ -98,9 +102,8 @@ def _edit(
             own = roles[row, :, : len(symbols(question))]
             before = own[list(heads)]
             after = operation(first + row, before)
-            moves.append(
-                (float((after - before).norm(dim=-1).sum()), float(before.norm(dim=-1).sum()))
-            )
+            both = torch.stack([(after - before).norm(dim=-1), before.norm(dim=-1)], dim=-1)
+            moves.append(both.flatten(0, 1).double().cpu().numpy())
             own[list(heads)] = after
         return roles
 
@@ -152,26 +155,9 @@ def moved_to(centroids: Floats) -> Operation:
     return operation
 
 
-def swapped(pairs: Sequence[tuple[int, int]]) -> Operation:
-    """Exchange the roles of two positions of each question, in all heads operated on."""
-
-    def operation(question: int, roles: Tensor) -> Tensor:
-        one, other = pairs[question]
-        changed = roles.clone()
-        changed[:, [one, other]] = roles[:, [other, one]]
-        return changed
-
-    return operation
-
-
-def reordered(orders: Sequence[Ids]) -> Operation:
-    """Take the roles of other positions: for each question which ones, (head, position)."""
-
-    def operation(question: int, roles: Tensor) -> Tensor:
-        head = torch.arange(len(roles))[:, None]
-        return roles[head, torch.from_numpy(orders[question])]
-
-    return operation
+def replaced(others: Sequence[Floats]) -> Operation:
+    """Put other vectors in the place of the roles: for each question (head, position, d_head)."""
+    return lambda question, roles: torch.from_numpy(others[question]).to(roles)
 
 
 def at(positions: Sequence[Sequence[int]], operation: Operation) -> Operation:
@@ -196,32 +182,53 @@ def nearest(vectors: Floats, centroids: Floats) -> Ids:
     return found
 
 
-def exchanges(clusters: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-    """Orders of positions: pairs within clusters exchanged, and as many pairs across clusters.
+def donors(
+    roles: Sequence[Floats], clusters: Sequence[Ids], rng: np.random.Generator
+) -> tuple[list[Floats], list[Floats]]:
+    """For each role one of the same cluster, and one of another cluster that is as far away.
 
-    Where too few pairs differ, there are fewer of them in both.
+    Both have the same place to go to and the same way to it, so that whatever tells their effects
+    apart is not how far a role was moved. They come from anywhere in the sample. A role without
+    two such donors keeps its place in both: where clusters lie far apart, there are none.
+
+    Args:
+        roles: of each question (head, position, d_head)
+        clusters: of each question (head, position)
+        rng: draws the donors of the same cluster
     """
-    order = rng.permutation(len(clusters))
-    within = _pairs(order, lambda one, other: bool(clusters[one] == clusters[other]))
-    order = rng.permutation(len(clusters))
-    across = _pairs(order, lambda one, other: bool(clusters[one] != clusters[other]))
-    count = min(len(within), len(across))
-    both = []
-    for pairs in (within[:count], across[:count]):
-        positions = np.arange(len(clusters))
-        for one, other in pairs:
-            positions[one], positions[other] = other, one
-        both.append(positions)
-    return both[0], both[1]
+    every, cluster_of_every = np.concatenate(roles, axis=1), np.concatenate(clusters, axis=1)
+    within, across = [own.copy() for own in roles], [own.copy() for own in roles]
+    for question, own in enumerate(roles):
+        for head, others in enumerate(every):
+            distances = _distances(own[head], others)
+            for position, row in enumerate(distances):
+                is_same = cluster_of_every[head] == clusters[question][head, position]
+                found = _as_far_away(row, is_same, rng)
+                if found is not None:
+                    within[question][head, position] = others[found[0]]
+                    across[question][head, position] = others[found[1]]
+    return within, across
 
 
-def _pairs(order: Ids, fits: Callable[[int, int], bool]) -> list[tuple[int, int]]:
-    """Pair each position with the next free one that fits."""
-    free, pairs = order.tolist(), []
-    while free:
-        one = free.pop(0)
-        partner = next((other for other in free if fits(one, other)), None)
-        if partner is not None:
-            free.remove(partner)
-            pairs.append((one, partner))
-    return pairs
+def _distances(vectors: Floats, others: Floats) -> Floats:
+    """From each vector to each other one: (vector, other)."""
+    squares = np.square(vectors).sum(axis=1)[:, None] + np.square(others).sum(axis=1)
+    apart: Floats = np.sqrt(np.maximum(squares - 2 * vectors @ others.T, 0))
+    return apart
+
+
+def _as_far_away(
+    distances: Floats, is_same: Bools, rng: np.random.Generator
+) -> tuple[int, int] | None:
+    """A random role of the same cluster for which another cluster has one as far away, and that."""
+    same = rng.permutation(np.flatnonzero(is_same))
+    others = np.flatnonzero(~is_same)
+    others = others[np.argsort(distances[others])]
+    if not len(others):
+        return None
+    above = np.searchsorted(distances[others], distances[same]).clip(max=len(others) - 1)
+    neighbours = others[np.stack([above, np.maximum(above - 1, 0)])]  # (2, same)
+    gaps = np.abs(distances[neighbours] - distances[same])
+    nearest_one = neighbours[gaps.argmin(axis=0), np.arange(len(same))]
+    fits = np.flatnonzero(gaps.min(axis=0) < SAME_DISTANCE * distances[same])
+    return (int(same[fits[0]]), int(nearest_one[fits[0]])) if len(fits) else None

@@ -67,7 +67,10 @@ def chosen_layer(model: Transformer, layer: int) -> int:
 
 
 def fresh(model: Transformer, seed: int) -> Transformer:
-    """A model of the same configuration with initial weights: what training started from."""
+    """A model of the same configuration with initial weights: such as training starts from.
+
+    They are another draw, not the very weights that this model started from.
+    """
     parameter = next(model.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Role surgery: what becomes of the answers when role vectors are removed, replaced or exchanged.
+"""Role surgery: what becomes of the answers when role vectors are removed or replaced.
 
 Of a TP-Transformer's encoder layer, the roles of some heads are operated on at all positions or at
 chosen ones, and the answers are judged by one pass under teacher forcing, as everywhere. Operations
@@ -7,13 +7,21 @@ come in twos, the second being there to compare the first with:
 - `zero`: nothing is bound; `random`: a random vector of the same length in the role's place;
 - `centroid`: the centre of the role's cluster, so that only the cluster is left; `as far`: the role
   moved as far as its centroid is, but in a random direction;
-- `within clusters`: roles of the same cluster and question exchange their places, two by two;
-  `across clusters`: as many roles of different clusters do.
+- `same cluster`: another role of the same cluster; `other cluster`: a role of another cluster that
+  is as far away. Where a role has no two such donors it is left alone by both. Exchanges of pairs
+  will not do: across clusters they move roles twice as far as within, in any model.
 
 If clusters are what roles are about (section 5.1), `centroid` changes fewer answers than `as far`,
-and `within clusters` fewer than `across clusters`. The latter also moves roles further, so beside
-each effect stands how far the roles were moved. Heads are compared with each other, or chosen ones
-with as many others drawn at random; chosen positions with as many others of the same question.
+and `same cluster` fewer than `other cluster`. Both comparisons are of the same questions, by
+McNemar's exact test, and only what it finds clear is said.
+
+An answer counts as changed if the likeliest symbol is another one at any of its positions, the
+right symbols before it being given. Of an answer that was right, this is the verdict; but a model
+that answers nothing can have its answers changed, too.
+
+Heads are compared with each other, or chosen ones with as many others drawn at random; chosen
+positions with as many others of the same question. That heads differ is no sign of training: those
+of initial weights do, too.
 """
 
 import math
@@ -30,16 +38,15 @@ from tp_transformer.interpret.clusters import cluster
 from tp_transformer.interpret.operations import (
     Asked,
     Floats,
-    Ids,
     Operation,
     as_far,
     ask,
     at,
-    exchanges,
+    donors,
     moved_to,
     nearest,
     randomised,
-    reordered,
+    replaced,
     role_of,
     zeroed,
 )
@@ -52,16 +59,27 @@ from tp_transformer.interpret.record import (
     transformer_of,
 )
 from tp_transformer.model.family import AnyModel
-from tp_transformer.scoring.statistics import Interval, resample, wilson
+from tp_transformer.scoring.statistics import (
+    FEWEST,
+    Agreement,
+    Interval,
+    holm,
+    mcnemar_exact,
+    resample,
+    wilson,
+)
 
 OPERATIONS = (
     "zero",
     "random",
     "centroid",
     "as far",
-    "within clusters",
-    "across clusters",
+    "same cluster",
+    "other cluster",
 )
+# An operation after which only the cluster is left, and the same way to somewhere else.
+ABOUT_CLUSTERS = (("centroid", "as far"), ("same cluster", "other cluster"))
+LARGEST_P = 0.05  # that counts as clear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,21 +100,109 @@ class Effect:
         target: where
         operation: what, one of OPERATIONS
         right: answers that are right after it
-        changed: answers that are not what they were
-        changed_interval: of the share of changed answers, 95% (Wilson)
+        is_changed: of each question, whether another symbol is likeliest at some position of its
+            answer, the right ones before it being given
         surprise: how much less likely right answers became, in nats per question
-        surprise_interval: 95%, questions drawn anew; None for a single question
-        moved: how far the roles were moved, as a share of their lengths
+        surprise_interval: 95%, questions drawn anew; None where they are too few
+        touched: the share of the roles that were moved
+        moved: how far these were moved, as a share of their lengths
     """
 
     target: Target
     operation: str
     right: int
-    changed: int
-    changed_interval: Interval
+    is_changed: tuple[bool, ...]
     surprise: float
     surprise_interval: Interval | None
+    touched: float
     moved: float
+
+    @property
+    def changed(self) -> int:
+        """How many answers changed."""
+        return sum(self.is_changed)
+
+    @property
+    def share(self) -> float:
+        """The share of changed answers."""
+        return self.changed / len(self.is_changed)
+
+    @property
+    def interval(self) -> Interval:
+        """Of that share, 95% (Wilson)."""
+        return wilson(self.changed, len(self.is_changed))
+
+    def __str__(self) -> str:
+        if not self.touched:
+            return f"{self.operation} (no roles moved)"
+        low, high = self.interval
+        some = "" if self.touched == 1 else f" at {self.touched:.0%} of positions"
+        return (
+            f"{self.operation} {self.share:.0%} (95% {low:.0%} to {high:.0%}; "
+            f"moved {self.moved:.2f}{some})"
+        )
+
+    def to_values(self) -> Values:
+        """The numbers as JSON has them."""
+        return {
+            "target": self.target.name,
+            "heads": self.target.heads,
+            "positions": self.target.positions,
+            "is_control": self.target.is_control,
+            "operation": self.operation,
+            "right": self.right,
+            "changed": self.changed,
+            "changed_share": self.share,
+            "changed_interval": self.interval,
+            "surprise": self.surprise,
+            "surprise_interval": self.surprise_interval,
+            "touched": self.touched,
+            "moved": self.moved,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Whether two operations change the answers to the same questions equally often.
+
+    Attributes:
+        first: an effect
+        second: its control
+        only_first: answers that only the first changes
+        only_second: answers that only the second changes
+        p_value: McNemar's exact test, raised for the number of comparisons (Holm)
+    """
+
+    first: Effect
+    second: Effect
+    only_first: int
+    only_second: int
+    p_value: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether chance is an unlikely reason for the difference."""
+        return self.p_value <= LARGEST_P
+
+    @property
+    def says(self) -> str:
+        """The difference in a word, where there is a clear one."""
+        if not self.is_clear:
+            return "no clear difference"
+        return "fewer" if self.only_first < self.only_second else "more"
+
+    def to_values(self) -> Values:
+        """The numbers as JSON has them."""
+        return {
+            "target": self.first.target.name,
+            "operation": self.first.operation,
+            "control_target": self.second.target.name,
+            "control_operation": self.second.operation,
+            "only_operation": self.only_first,
+            "only_control": self.only_second,
+            "p_value": self.p_value,
+            "says": self.says,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +214,7 @@ class Surgery:
     n_clusters: int
     right: int  # answers that are right without any operation
     effects: tuple[Effect, ...]
+    comparisons: tuple[Comparison, ...]
 
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
@@ -116,42 +223,78 @@ class Surgery:
             "n": self.n,
             "n_clusters": self.n_clusters,
             "right": self.right,
-            "effects": [
-                {
-                    "target": one.target.name,
-                    "heads": one.target.heads,
-                    "positions": one.target.positions,
-                    "is_control": one.target.is_control,
-                    "operation": one.operation,
-                    "right": one.right,
-                    "changed": one.changed,
-                    "changed_share": one.changed / self.n,
-                    "changed_interval": one.changed_interval,
-                    "surprise": one.surprise,
-                    "surprise_interval": one.surprise_interval,
-                    "moved": one.moved,
-                }
-                for one in self.effects
-            ],
+            "effects": [one.to_values() for one in self.effects],
+            "comparisons": [one.to_values() for one in self.comparisons],
             "meaning": self.meaning,
         }
 
     @property
     def meaning(self) -> list[str]:
-        """What happened, in a line for each target."""
+        """What happened, in a line for each target, and what it says about clusters."""
         lines = [
-            f"Encoder layer {self.layer}, {self.n} questions, of which {self.right} are answered "
+            f"Encoder layer {self.layer}, {_questions(self.n)}, of which {self.right} are answered "
             f"correctly without surgery; {self.n_clusters} clusters for each head. Changed answers "
-            "(and how far the roles were moved, as a share of their lengths):"
+            "(another symbol is likeliest at some position, the right ones before it being given), "
+            "and how far roles were moved, as a share of their lengths:"
         ]
-        names = dict.fromkeys(one.target.name for one in self.effects)
-        for name in names:
-            own = [one for one in self.effects if one.target.name == name]
-            shares = (
-                f"{one.operation} {one.changed / self.n:.0%} ({one.moved:.2f})" for one in own
-            )
-            lines.append(f"{name}: {', '.join(shares)}")
-        return lines
+        for name in dict.fromkeys(one.target.name for one in self.effects):
+            own = (str(one) for one in self.effects if one.target.name == name)
+            lines.append(f"{name}: {', '.join(own)}")
+        if self.n < FEWEST:
+            lines.append(f"Fewer than {FEWEST} questions: there is no interval of the surprise.")
+        return [*lines, *self._against_controls, *self._about_clusters]
+
+    @property
+    def _against_controls(self) -> list[str]:
+        """Chosen heads and positions beside random ones."""
+        found = [one for one in self.comparisons if one.first.operation == "zero"]
+        if not found:
+            is_one_by_one = len({one.target.heads for one in self.effects}) > 1
+            return ["The heads are each other's controls."] if is_one_by_one else []
+        said = (
+            f"beside {one.second.target.name}: {one.says} (p = {one.p_value:.2g})" for one in found
+        )
+        return [
+            f"Changed answers without the roles of {found[0].first.target.name}, "
+            f"{'; '.join(said)}. (Heads of initial weights differ, too.)"
+        ]
+
+    @property
+    def _about_clusters(self) -> list[str]:
+        """What the paired tests say, and a verdict where both do."""
+        lines = []
+        expected = []
+        for first, second in ABOUT_CLUSTERS:
+            own = [one for one in self.comparisons if one.first.operation == first]
+            by_word: dict[str, list[str]] = {}
+            for one in own:
+                by_word.setdefault(one.says, []).append(one.first.target.name)
+            expected.append(set(by_word.get("fewer", [])))
+            tested = {one.first.target.name for one in own}
+            missing = [one.name for one in self._own_targets if one.name not in tested]
+            if missing:
+                by_word["nothing to compare, as no role was moved"] = missing
+            said = "; ".join(f"{word} ({', '.join(names)})" for word, names in by_word.items())
+            lines.append(f"Changed answers after {first!r} beside {second!r}: {said}.")
+        names = [one.name for one in self._own_targets if one.name in set.intersection(*expected)]
+        verdict = (
+            f"Both are fewer in {', '.join(names)}: there, clusters are what roles are about."
+            if names
+            else "Both are nowhere clearly fewer, so nothing is said about clusters."
+        )
+        return [
+            *lines,
+            f"Clear is p <= {LARGEST_P} by McNemar's exact test of the same questions, corrected "
+            f"for {len(self.comparisons)} comparisons. {verdict}",
+        ]
+
+    @property
+    def _own_targets(self) -> list[Target]:
+        return list(dict.fromkeys(one.target for one in self.effects if not one.target.is_control))
+
+
+def _questions(n: int) -> str:
+    return "1 question" if n == 1 else f"{n} questions"
 
 
 def analyse(
@@ -174,8 +317,7 @@ def analyse(
         heads: operated on together, beside random sets of as many others; each for itself and all
             together if None
         positions: source positions of each question, 0 being the start symbol, beside as many
-            others; all if None. An exchange then brings them the roles of their partners,
-            wherever these stand
+            others; all if None
         n_clusters: of the roles of each head, by k-means
         n_controls: how many random sets of other heads
         seed: of the clusters and of everything that is drawn
@@ -192,10 +334,11 @@ def analyse(
     roles = [piece.astype(np.float64) for piece in found[role_of(layer)]]  # by question
     centroids = _centroids(np.concatenate(roles, axis=1), n_clusters, seed)
     clusters = [nearest(own, centroids) for own in roles]  # (head, position) by question
+    within, across = donors(roles, clusters, rng)
     before = ask(model, sample)
     effects = []
     for target in targets:
-        operations = _operations(target, centroids, clusters, seed)
+        operations = _operations(target, centroids, within, across, seed)
         for name, operation in operations.items():
             after = ask(model, sample, layer=layer, heads=target.heads, operation=operation)
             effects.append(_effect(target, name, before, after))
@@ -205,6 +348,7 @@ def analyse(
         n_clusters=centroids.shape[1],
         right=int(before.right.sum()),
         effects=tuple(effects),
+        comparisons=_comparisons(effects),
     )
 
 
@@ -284,25 +428,22 @@ def _centroids(roles: Floats, n_clusters: int, seed: int) -> Floats:
 
 
 def _operations(
-    target: Target, centroids: Floats, clusters: Sequence[Ids], seed: int
+    target: Target,
+    centroids: Floats,
+    within: Sequence[Floats],
+    across: Sequence[Floats],
+    seed: int,
 ) -> Mapping[str, Operation]:
     """The operations on the heads of a target, each repeatable by the seed."""
-    rng = np.random.default_rng(seed)
     heads = list(target.heads)
-    own = [one[heads] for one in clusters]
-    within, across = [], []
-    for one in own:
-        pairs = [exchanges(row, rng) for row in one]
-        within.append(np.stack([order for order, _ in pairs]))
-        across.append(np.stack([order for _, order in pairs]))
     centroid = moved_to(centroids[heads])
     found = {
         "zero": zeroed(),
         "random": randomised(seed),
         "centroid": centroid,
         "as far": as_far(seed, centroid),
-        "within clusters": reordered(within),
-        "across clusters": reordered(across),
+        "same cluster": replaced([own[heads] for own in within]),
+        "other cluster": replaced([own[heads] for own in across]),
     }
     if target.positions is None:
         return found
@@ -311,17 +452,49 @@ def _operations(
 
 def _effect(target: Target, operation: str, before: Asked, after: Asked) -> Effect:
     n = len(before.said)
-    changed = sum(one != other for one, other in zip(before.said, after.said, strict=True))
     surprise = after.surprise - before.surprise
     return Effect(
         target=target,
         operation=operation,
         right=int(after.right.sum()),
-        changed=changed,
-        changed_interval=wilson(changed, n),
+        is_changed=tuple(a != b for a, b in zip(before.said, after.said, strict=True)),
         surprise=float(surprise.mean()),
         surprise_interval=resample(n, lambda counts: counts @ surprise / n),
+        touched=after.touched,
         moved=after.moved,
+    )
+
+
+def _comparisons(effects: Sequence[Effect]) -> tuple[Comparison, ...]:
+    """Of operations about clusters with their controls, and of chosen targets with random ones."""
+    found = {(one.target.name, one.operation): one for one in effects}
+    own = [one for one in effects if not one.target.is_control]
+    control_of = dict(ABOUT_CLUSTERS)
+    pairs = [
+        (one, found[one.target.name, control_of[one.operation]])
+        for one in own
+        if one.operation in control_of and one.touched
+    ]
+    zeros = [one for one in effects if one.operation == "zero"]
+    pairs += [
+        (one, other)
+        for one in zeros
+        for other in zeros
+        if other.target.is_control and not one.target.is_control
+    ]
+    agreements = [
+        Agreement.of(np.array(one.is_changed), np.array(other.is_changed)) for one, other in pairs
+    ]
+    p_values = holm([mcnemar_exact(one.only_first, one.only_second) for one in agreements])
+    return tuple(
+        Comparison(
+            first=first,
+            second=second,
+            only_first=agreement.only_first,
+            only_second=agreement.only_second,
+            p_value=p_value,
+        )
+        for (first, second), agreement, p_value in zip(pairs, agreements, p_values, strict=True)
     )
 
 
@@ -333,8 +506,8 @@ def save(result: Surgery, context: Context, folder: str | Path) -> list[Path]:
     with figures.figure(7.0, 1.3 + 0.42 * len(targets)) as (drawn, axes):
         for number, operation in enumerate(OPERATIONS):
             own = [one for one in result.effects if one.operation == operation]
-            shares = np.array([one.changed / result.n for one in own])
-            limits = np.array([one.changed_interval for one in own]).T
+            shares = np.array([one.share for one in own])
+            limits = np.array([one.interval for one in own]).T
             shift = (number - (len(OPERATIONS) - 1) / 2) * 0.13
             # Operations come in twos, of which the second is hollow.
             colour = figures.COLOURS[number // 2]
@@ -354,11 +527,15 @@ def save(result: Surgery, context: Context, folder: str | Path) -> list[Path]:
         names = [f"{name} (control)" if name in controls else name for name in targets]
         axes.set_yticks(range(len(targets)), names)
         axes.set_ylim(len(targets) - 0.5, -0.5)
-        most = max(100 * one.changed_interval[1] for one in result.effects)
+        most = max(100 * one.interval[1] for one in result.effects)
         axes.set_xlim(-0.02 * most, 1.02 * most)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(f"changed answers of {result.n}, % (95% Wilson intervals)")
         drawn.suptitle(f"Surgery on the roles of encoder layer {result.layer}", fontsize=9)
+        changed = (
+            "changed: another symbol is likeliest at some position of the answer, the right ones "
+            f"before it being given; {result.right} of {result.n} were right before"
+        )
         drawn.legend(loc="outside right upper", fontsize=7)
-        figures.caption(drawn, context.caption)
+        figures.caption(drawn, f"{changed}. {context.caption}")
         return [path, *figures.save(drawn, Path(folder), "surgery")]

@@ -41,7 +41,7 @@ from tp_transformer.interpret.outcome import Context, Values
 from tp_transformer.interpret.record import Sample, chosen_layer, fresh, record, transformer_of
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import Interval, resample
+from tp_transformer.scoring.statistics import FEWEST, Interval, resample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +51,7 @@ Ids = npt.NDArray[np.int64]
 
 MOST_POSITIONS = 1_024  # to fit, and again to score: the Gram matrix has their number squared
 RANDOM_DRAWS = 50
+INITIAL_DRAWS = 3  # of weights: as long again as the model itself takes, for each
 MOST_ROUNDS = 200
 SMALLEST_GAIN = 1e-5  # of the share, below which rotations are no longer improved
 
@@ -130,7 +131,7 @@ class Shares:
     """What d_head numbers keep of the variance of one head's tensor products; see the module."""
 
     hadamard: float
-    hadamard_interval: Interval | None  # 95%, questions drawn anew; None for a single question
+    hadamard_interval: Interval | None  # 95%, questions drawn anew; None where they are too few
     aligned: float
     optimum: float
     ceiling: float
@@ -142,7 +143,7 @@ class Shares:
         """Whether the learned coordinates keep more than 97.5% of random ones.
 
         Of 96 heads with initial weights 6 did, not the 2 or 3 of a test: Xavier's uniform weights
-        are not quite the same in all directions. So trained heads have initial ones beside them.
+        are not quite the same in all directions. So heads have initial ones beside them.
         """
         return self.hadamard > self.random_range[1]
 
@@ -156,32 +157,48 @@ class HeadShares:
     centred: Shares
     raw: Shares
 
+    def to_values(self) -> Values:
+        """The numbers as JSON has them."""
+        return {
+            "layer": self.layer,
+            "head": self.head,
+            "variance": vars(self.centred),
+            "second_moment": vars(self.raw),
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorProduct:
-    """What the Hadamard product keeps, head by head, after training and before it."""
+    """What the Hadamard product keeps, head by head, in a model and with initial weights."""
 
     binding: str
     d_head: int
     is_held_out: bool  # whether directions were fitted on other questions than they are scored on
     n_fitted: int
     n_scored: int
-    trained: tuple[HeadShares, ...]
-    initial: tuple[HeadShares, ...]  # the same configuration, its weights drawn anew
+    heads: tuple[HeadShares, ...]
+    initial: tuple[tuple[HeadShares, ...], ...]  # of each draw of weights, the same configuration
 
     @property
     def meaning(self) -> list[str]:
         """What the numbers say, and what they cannot."""
+        beyond = [_beyond(draw) for draw in self.initial]
         lines = [
-            f"{name}: of the variance of filler (x) role, the Hadamard product keeps "
-            f"{_mean(heads, 'hadamard'):.1%} on average over heads; the best rotations found, "
-            f"{_mean(heads, 'aligned'):.1%}; the {self.d_head} best directions, "
-            f"{_mean(heads, 'optimum'):.1%}; random rotations, {_mean(heads, 'random'):.1%} "
-            f"(1 / d_head = {1 / self.d_head:.1%}). In "
-            f"{sum(one.centred.is_beyond_random for one in heads)} of {len(heads)} heads it keeps "
-            "more than 97.5% of random rotations do."
-            for name, heads in (("trained", self.trained), ("initial weights", self.initial))
+            f"This model: of the variance of filler (x) role, the Hadamard product keeps "
+            f"{_mean(self.heads, 'hadamard'):.1%} on average over heads; the best rotations found, "
+            f"{_mean(self.heads, 'aligned'):.1%}; the {self.d_head} best directions, "
+            f"{_mean(self.heads, 'optimum'):.1%}; random rotations, "
+            f"{_mean(self.heads, 'random'):.1%} (1 / d_head = {1 / self.d_head:.1%}). In "
+            f"{_beyond(self.heads)} of {len(self.heads)} heads it keeps more than 97.5% of random "
+            "rotations do.",
+            f"Initial weights, drawn {len(self.initial)} times: the Hadamard product keeps "
+            f"{self._of_draws('hadamard')}; the best rotations found, {self._of_draws('aligned')}; "
+            f"the best directions, {self._of_draws('optimum')}; random rotations, "
+            f"{self._of_draws('random')}. In {min(beyond)} to {max(beyond)} of {len(self.heads)} "
+            "heads it keeps more than 97.5% of random rotations do.",
         ]
+        if self.heads[0].centred.hadamard_interval is None:
+            lines.append(f"Fewer than {FEWEST} questions are scored: a share has no interval.")
         lines.append(
             "The vectors are those that the model learned with the Hadamard product in place: they "
             "already are section 7's M^T v and N^T r, if learning found them. The share says how "
@@ -199,6 +216,11 @@ class TensorProduct:
             )
         return lines
 
+    def _of_draws(self, name: str) -> str:
+        """The least and the greatest average over heads that a draw of weights has."""
+        found = [_mean(draw, name) for draw in self.initial]
+        return f"{min(found):.1%} to {max(found):.1%}"
+
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
         return {
@@ -208,24 +230,18 @@ class TensorProduct:
             "n_fitted": self.n_fitted,
             "n_scored": self.n_scored,
             "expected_random": 1 / self.d_head,
-            **{
-                name: [
-                    {
-                        "layer": one.layer,
-                        "head": one.head,
-                        "variance": vars(one.centred),
-                        "second_moment": vars(one.raw),
-                    }
-                    for one in heads
-                ]
-                for name, heads in (("trained", self.trained), ("initial", self.initial))
-            },
+            "heads": [one.to_values() for one in self.heads],
+            "initial": [[one.to_values() for one in draw] for draw in self.initial],
             "meaning": self.meaning,
         }
 
 
 def _mean(heads: Sequence[HeadShares], name: str) -> float:
     return float(np.mean([getattr(one.centred, name) for one in heads]))
+
+
+def _beyond(heads: Sequence[HeadShares]) -> int:
+    return sum(one.centred.is_beyond_random for one in heads)
 
 
 def analyse(
@@ -237,9 +253,9 @@ def analyse(
         raise UserError("this model binds nothing: its attention has no roles")
     layers = range(len(model.encoder)) if layer is None else [chosen_layer(model, layer)]
     fitted, scored, questions = _parts(sample, seed)
+    drawn = (fresh(model, seed + number) for number in range(INITIAL_DRAWS))
     found = [
-        _of_model(one, sample, layers, fitted, scored, questions, seed)
-        for one in (model, fresh(model, seed))
+        _of_model(one, sample, layers, fitted, scored, questions, seed) for one in (model, *drawn)
     ]
     return TensorProduct(
         binding=model.config.binding,
@@ -247,8 +263,8 @@ def analyse(
         is_held_out=len(sample) > 1,
         n_fitted=len(fitted),
         n_scored=len(scored),
-        trained=found[0],
-        initial=found[1],
+        heads=found[0],
+        initial=tuple(found[1:]),
     )
 
 
@@ -378,21 +394,21 @@ def _orthogonal(size: int, rng: np.random.Generator) -> Floats:
 
 
 def save(result: TensorProduct, context: Context, folder: str | Path) -> list[Path]:
-    """Write the numbers and draw what is kept, trained beside initial."""
+    """Write the numbers and draw what is kept, beside initial weights."""
     path = outcome.write(folder, "tensor-product", result.to_values(), context)
     return [path, *_save_figure(result, context, Path(folder))]
 
 
 def _save_figure(result: TensorProduct, context: Context, folder: Path) -> list[Path]:
-    many = len(result.trained) > 32  # more than a half of the width has room for
+    many = len(result.heads) > 32  # more than a half of the width has room for
     with figures.blank(7.0, 5.4 if many else 3.2) as drawn:
         axes = drawn.subplots(
             2 if many else 1, 1 if many else 2, sharey=True, squeeze=False
         ).ravel()
-        for place, heads, title in zip(
-            axes, (result.trained, result.initial), ("trained", "initial weights"), strict=True
-        ):
-            _draw(place, heads)
+        titles = ("this model", f"initial weights, drawn {len(result.initial)} times")
+        shown = ((result.heads,), result.initial)
+        for place, draws, title in zip(axes, shown, titles, strict=True):
+            _draw(place, draws)
             place.set_title(title, fontsize=8)
             if many or place is axes[0]:
                 place.set_ylabel("share of the variance\nof filler ⊗ role")
@@ -402,11 +418,23 @@ def _save_figure(result: TensorProduct, context: Context, folder: Path) -> list[
         return figures.save(drawn, folder, "tensor-product")
 
 
-def _draw(axes: "Axes", heads: Sequence[HeadShares]) -> None:
-    """A column of marks for each head, layers apart from each other."""
+def _draw(axes: "Axes", draws: Sequence[Sequence[HeadShares]]) -> None:
+    """A column of marks for each head, layers apart from each other; draws over each other."""
+    heads = draws[0]
     layers = sorted({one.layer for one in heads})
     places = [number + layers.index(one.layer) for number, one in enumerate(heads)]
-    shares = [one.centred for one in heads]
+    for draw in draws:
+        _draw_shares(axes, places, [one.centred for one in draw])
+    for layer in layers:
+        own = [place for place, one in zip(places, heads, strict=True) if one.layer == layer]
+        axes.text(float(np.mean(own)), 1.02, f"layer {layer}", ha="center", fontsize=7)
+    axes.set_xticks(places, [str(one.head) for one in heads], fontsize=6)
+    axes.set_xlabel("head")
+    axes.set_ylim(0, 1.1)
+    axes.grid(axis="x", visible=False)
+
+
+def _draw_shares(axes: "Axes", places: Sequence[int], shares: Sequence[Shares]) -> None:
     low, high = zip(*(one.random_range for one in shares), strict=True)
     axes.bar(
         places, np.subtract(high, low), 0.9, bottom=low, color="#c8c8c8", label="random rotations"
@@ -417,10 +445,3 @@ def _draw(axes: "Axes", heads: Sequence[HeadShares]) -> None:
     for (field, mark), name, colour in zip(marks, names, colours, strict=True):
         values = [getattr(one, field) for one in shares]
         axes.plot(places, values, mark, color=colour, markersize=4, label=name)
-    for layer in layers:
-        own = [place for place, one in zip(places, heads, strict=True) if one.layer == layer]
-        axes.text(float(np.mean(own)), 1.02, f"layer {layer}", ha="center", fontsize=7)
-    axes.set_xticks(places, [str(one.head) for one in heads], fontsize=6)
-    axes.set_xlabel("head")
-    axes.set_ylim(0, 1.1)
-    axes.grid(axis="x", visible=False)

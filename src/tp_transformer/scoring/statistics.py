@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.95
+FEWEST = 10  # questions of which an interval can be drawn
 Interval = tuple[float, float]
 
 
@@ -167,12 +168,15 @@ def resample(
     seed: int = 0,
     confidence: float = CONFIDENCE,
 ) -> Interval | None:
-    """An interval for a statistic of `n` questions, by drawing them anew; None for a single one.
+    """An interval for a statistic of `n` questions, by drawing them anew.
+
+    None for fewer than FEWEST questions: what so few happen to have in common is drawn every time,
+    and the interval is far too narrow.
 
     The statistic gets how often each question was drawn, (resample, question), and gives its value
     for each resample. What belongs to a question, such as its positions, so stays together.
     """
-    if n < 2:
+    if n < FEWEST:
         return None
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
     tail = (1 - confidence) / 2
