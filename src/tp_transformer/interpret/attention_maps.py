@@ -105,11 +105,12 @@ class AttentionMaps:
 def _meaning_of(ranking: Ranking) -> str:
     if not ranking.heads:
         return f"{ranking.relation}: no question has it."
-    best = (ranking.clear or ranking.heads)[0]
+    best = ranking.best
     head = f"{best.layer}.{best.head}"
     subject = f"The best candidate, head {head},"
     if best.interval is None:
-        questions = "1 question has" if ranking.n_questions == 1 else f"{ranking.n_questions} have"
+        n = ranking.n_questions
+        questions = "1 question has" if n == 1 else f"{n} questions have"
         said = f"{questions} it, too few to say whether a head follows it ({FEWEST} are needed)"
     elif not best.is_clear:
         said = "no head follows it"
@@ -221,6 +222,7 @@ FAINTEST = 0.05  # weights below are not drawn as lines
 COLUMN, PAGE = 3.3, 7.0  # inches, the widths that figures are printed at
 SMALLEST = 6.0  # points that can be read in print
 PER_POINT = 1 / 86  # inches across for a point of a character in a row, with room between
+NEXT_TO, UNDER = 0.073, 0.09  # inches from a symbol of the smallest size to the next
 GREY = "#909090"
 
 
@@ -323,7 +325,7 @@ def _draw_rows(
             for query, key in zip(queries, keys, strict=True)
         ],
         colors=[colours.get(int(query), "#606060") for query in queries],
-        alpha=np.minimum(own, 1.0),
+        alpha=np.minimum(0.1 + own, 1.0),
         linewidths=0.4 + 1.6 * own,
     )
     axes.add_collection(lines)
@@ -341,32 +343,33 @@ def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path
     """All chosen heads for the shortest of the questions: rows attend, columns are attended to."""
     one = min(maps.maps, key=lambda each: len(each.keys))
     n = len(maps.heads)
-    needed = 1.7 * SMALLEST / 72  # inches for a symbol, with room between
-    side = needed * len(one.keys)
-    width = COLUMN if n == 1 and side <= COLUMN - 1 else max(PAGE, side + 1)
-    columns = min(n, 4, max(1, int((width - 1) / side)))
-    columns = -(-n // -(-n // columns))  # as many in the last row as can be
-    rows = -(-n // columns)
-    tall = max(needed * len(one.queries), 0.3)
-    with figures.blank(width, rows * (tall + 0.35) + 1.0) as drawn:
-        grid: Any = drawn.subplots(rows, columns, squeeze=False)
+    wide, tall = NEXT_TO * len(one.keys), max(UNDER * len(one.queries), 0.3)
+    width = COLUMN if min(n, 4) * wide <= COLUMN - 1 else max(PAGE, wide + 1)
+    rows = -(-n // max(1, min(4, int((width - 1) / wide))))
+    with figures.blank(width, rows * (tall + 0.35) + 1.1) as drawn:
+        grid: Any = drawn.subplots(rows, -(-n // rows), squeeze=False)
         for axes in grid.flat[n:]:
             axes.set_axis_off()
         most = float(one.weights.max())
         for head, weights, axes in zip(maps.heads, one.weights, grid.flat, strict=False):
             image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=most, aspect="auto")
-            axes.grid(visible=False)
-            axes.set_title(f"head {head}", fontsize=7, pad=2)
-            axes.set_xticks(range(len(one.keys)), list(one.keys), family="monospace")
-            axes.set_yticks(range(len(one.queries)), list(one.queries), family="monospace")
-            axes.tick_params(length=0, labelsize=SMALLEST, pad=1)
-        bar = drawn.colorbar(image, ax=grid, shrink=0.8, pad=0.01)
+            _name_symbols(axes, one, f"head {head}")
+        bar = drawn.colorbar(image, ax=grid, shrink=0.9, pad=0.01)
         bar.set_label("attention weight", fontsize=7)
         bar.ax.tick_params(labelsize=SMALLEST)
         drawn.suptitle(maps.title, fontsize=8)
         reading = "" if maps.where == ENCODER else f"{GIVEN} "
         figures.caption(drawn, f"Rows attend to columns. {reading}{context.caption}")
         return figures.save(drawn, folder, f"attention-{maps.where}-layer{maps.layer}")
+
+
+def _name_symbols(axes: "Axes", one: Map, title: str) -> None:
+    """A symbol at every row and column."""
+    axes.grid(visible=False)
+    axes.set_title(title, fontsize=7, pad=2)
+    axes.set_xticks(range(len(one.keys)), list(one.keys), family="monospace")
+    axes.set_yticks(range(len(one.queries)), list(one.queries), family="monospace")
+    axes.tick_params(length=0, labelsize=SMALLEST, pad=1)
 
 
 def _save_rankings(rankings: tuple[Ranking, ...], context: Context, folder: Path) -> list[Path]:
@@ -377,7 +380,7 @@ def _save_rankings(rankings: tuple[Ranking, ...], context: Context, folder: Path
             _draw_ranking(axes, ranking, row)
         axes.set_yticks(
             range(len(found)),
-            [f"{one.relation} ({one.heads[0].layer}.{one.heads[0].head})" for one in found],
+            [f"{one.relation} ({one.best.layer}.{one.best.head})" for one in found],
         )
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_xlim(left=0)
@@ -406,7 +409,7 @@ MARKS: Mapping[str, Mapping[str, Any]] = {
 
 def _draw_ranking(axes: "Axes", ranking: Ranking, row: int) -> None:
     """The best head's mass with its interval, and all that it is set against."""
-    best = ranking.heads[0]
+    best = ranking.best
     colour = figures.COLOURS[0] if best.is_clear else GREY
     if best.interval is not None:
         ends = [best.baseline + end for end in best.interval]

@@ -69,6 +69,11 @@ class Ranking:
         """The heads that surely follow it."""
         return tuple(one for one in self.heads if one.is_clear)
 
+    @property
+    def best(self) -> Following:
+        """The best of those, or the best candidate where there are none."""
+        return (self.clear or self.heads)[0]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
