@@ -1,4 +1,4 @@
-"""Attention: heads that follow a relation by construction are ranked first, others are not."""
+"""Attention: a head planted in a model is found, models with initial weights have none."""
 
 import json
 
@@ -12,95 +12,12 @@ from tp_transformer import UserError
 from tp_transformer.interpret import attention_maps, following
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.record import Sample, record, symbols
+from tp_transformer.interpret.record import Sample, fresh, record, symbols
 from tp_transformer.interpret.structure import RELATIONS
 
 SAMPLE = sample(32)  # as many as pass a model at once
 EXPRESSIONS = [parse(question) for question in SAMPLE.questions]
 SECOND = "second argument to its operator"
-
-
-def noise(rng, question, n_layers=2, n_heads=3):
-    n = len(symbols(question))
-    return rng.dirichlet(np.ones(n), size=(n_layers, n_heads, n))
-
-
-def random_weights(seed=0):
-    rng = np.random.default_rng(seed)
-    return [noise(rng, question) for question in SAMPLE.questions]
-
-
-def attend(weights, pairs, share=0.9):
-    """Let queries attend to one of the keys that they are related to."""
-    for query, keys in pairs:
-        weights[query] *= (1 - share) / weights[query].sum()
-        weights[query, min(keys)] += share
-
-
-def rank(relation, weights, expressions=EXPRESSIONS):
-    return following.rank(relation, RELATIONS[relation], weights, expressions, seed=0)
-
-
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_a_head_that_follows_a_relation_is_ranked_first(relation):
-    weights = random_weights()
-    for own, expression in zip(weights, EXPRESSIONS, strict=True):
-        attend(own[1, 2], RELATIONS[relation](expression))
-    found = rank(relation, weights)
-    best, *others = found.heads
-    assert (best.layer, best.head) == (1, 2)
-    assert best.mass > 0.85
-    assert best.hits > 0.95
-    assert best.is_clear
-    assert best.margin > 0.3 > max(other.margin for other in others)
-    assert len(found.heads) == 6
-
-
-def test_random_heads_follow_nothing():
-    clear = [
-        head.is_clear
-        for seed in range(4)
-        for relation in RELATIONS
-        for head in rank(relation, random_weights(seed)).heads
-    ]
-    # Of 48 rankings, a twentieth may have a head that seems clear on either side.
-    assert sum(clear) <= 4
-
-
-def test_a_head_that_looks_at_any_operator_does_not_follow_the_relation():
-    weights = random_weights()
-    for own, question in zip(weights, SAMPLE.questions, strict=True):
-        operators = [at for at, character in enumerate(symbols(question)) if character in "/*-+"]
-        own[0, 0] = 0
-        own[0, 0][:, operators] = 1 / len(operators)
-    found = rank(SECOND, weights)
-    looking = next(one for one in found.heads if (one.layer, one.head) == (0, 0))
-    assert looking.mass > 4 * looking.even
-    assert looking.margin == pytest.approx(0, abs=1e-9)
-    assert not looking.is_clear
-
-
-def test_the_baselines_by_hand():
-    question = "1/2-3"
-    n = len(symbols(question))
-    weights = np.zeros((1, 1, n, n))
-    weights[..., 2] = 0.7  # on the division
-    weights[..., 4] = 0.3  # on the subtraction
-    found = rank(SECOND, [weights], [parse(question)]).heads[0]
-    # 2 is the second argument of the division, 3 of the subtraction.
-    assert found.mass == pytest.approx((0.7 + 0.3) / 2)
-    assert found.exchanged == pytest.approx((0.3 + 0.7) / 2)
-    assert found.even == pytest.approx(1 / n)
-    assert found.hits == 0.5
-    alone = rank(SECOND, [weights[..., :5, :5]], [parse("1/2")]).heads[0]
-    assert alone.exchanged is None
-    assert alone.margin == pytest.approx(0.7 - 1 / 5)
-
-
-def test_what_nobody_has_cannot_be_ranked():
-    weights = [np.full((1, 1, 5, 5), 0.2)] * 2
-    found = rank("opening to closing parenthesis", weights, [parse("1/2"), None])
-    assert (found.n_positions, found.n_questions, found.heads) == (0, 0, ())
 
 
 @pytest.fixture(scope="module")
@@ -109,19 +26,60 @@ def model():
     return tpt.build("tp-transformer-tiny", d_model=32, n_heads=4)
 
 
-def test_the_search_finds_a_planted_head_in_a_model(model):
-    def plant(weights):
-        planted = weights.clone()
-        for row, expression in enumerate(EXPRESSIONS):
-            own = planted[row, 3].numpy()
-            attend(own, RELATIONS[SECOND](expression))
-        return planted
+def follow(weights):
+    """Let a head's second arguments attend to their operators, and to nothing else."""
+    planted = weights.clone()
+    for row, expression in enumerate(EXPRESSIONS):
+        for query, keys in RELATIONS[SECOND](expression):
+            planted[row, 3, query] = 0
+            planted[row, 3, query, min(keys)] = 1
+    return planted
 
-    with model.trace(edit={"encoder.1.self_attention.weights": plant}):
-        (found,) = attention_maps.search(model, SAMPLE, relation=SECOND)
-    assert (found.heads[0].layer, found.heads[0].head) == (1, 3)
-    assert found.heads[0].mass > 0.9
-    assert not any(head.margin > 0.1 for head in found.heads[1:])
+
+def test_the_search_finds_a_planted_head_in_a_model(model):
+    with model.trace(edit={"encoder.1.self_attention.weights": follow}):
+        rankings = attention_maps.search(model, SAMPLE, relation=SECOND)
+    (clear,) = rankings[0].clear
+    assert (clear.layer, clear.head, clear.mass) == (1, 3, 1)
+    (said,) = attention_maps.AttentionMaps(
+        where="encoder", layer=1, heads=(), maps=(), rankings=rankings
+    ).meaning
+    assert said.startswith(f"{SECOND}: followed by head 1.3. It has 100.0% of its attention on")
+    assert f"where chance has {clear.by_distance:.1%}, the largest of" in said
+
+
+def test_heads_with_initial_weights_follow_nothing(model):
+    found = attention_maps.analyse(model, SAMPLE, seed=1)
+    assert sum(len(ranking.clear) for ranking in found.rankings) == 0
+    assert len(found.meaning) == len(RELATIONS)
+    for said, ranking in zip(found.meaning, found.rankings, strict=True):
+        best = f"head {ranking.heads[0].layer}.{ranking.heads[0].head}"
+        assert said.startswith(
+            f"{ranking.relation}: no head follows it. The best candidate, {best},"
+        )
+
+
+def test_what_initial_weights_have_is_drawn_more_than_once(model):
+    (found,) = attention_maps.search(model, SAMPLE, relation=SECOND, seed=1)
+    drawn = []
+    for number in range(attention_maps.INITIAL_DRAWS):
+        layers = [f"encoder.{layer}.self_attention.weights" for layer in range(2)]
+        recorded = record(fresh(model, 1 + number), SAMPLE, layers)
+        weights = [np.stack(both) for both in zip(*(recorded[one] for one in layers), strict=True)]
+        attention = following.Attention.of(weights, EXPRESSIONS)
+        drawn.append(following.greatest_margin(RELATIONS[SECOND], attention))
+    assert found.initial == pytest.approx(max(drawn))
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 question has it"), (9, "9 questions have it")])
+def test_of_few_questions_nothing_is_said(model, count, said):
+    few = Sample(
+        questions=SAMPLE.questions[:count], answers=SAMPLE.answers[:count], origin="a few questions"
+    )
+    (meaning,) = attention_maps.analyse(model, few, relation=SECOND).meaning
+    assert meaning.startswith(f"{SECOND}: {said}, too few to say whether a head follows it (10 ")
+    assert "follows it. " not in meaning
+    assert " to " not in meaning.split("points more")[1].partition(";")[0]
 
 
 @pytest.mark.parametrize("where", attention_maps.ATTENTIONS)
@@ -140,6 +98,9 @@ def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
     expected = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
     assert (found.maps[0].queries, found.maps[0].keys) == expected[where]
     assert bool(found.rankings) == (where == "encoder")
+    if where != "encoder":
+        (said,) = found.meaning
+        assert "the right answer, which it is given" in said
 
 
 def test_numbers_and_figures_are_written(model, tmp_path):
@@ -152,6 +113,15 @@ def test_numbers_and_figures_are_written(model, tmp_path):
         assert all(file.stat().st_size > 1000 for file in files)
     values = json.loads((tmp_path / "attention-encoder.json").read_text("utf-8"))
     assert [one["relation"] for one in values["rankings"]] == list(RELATIONS)
+
+
+@pytest.mark.parametrize("across", [2, 5, 24, 40, 60, 120])
+def test_rows_of_any_length_can_be_read(across):
+    layout = attention_maps._Layout(across)
+    assert layout.size >= 6 - 1e-9
+    assert layout.size * attention_maps.PER_POINT <= layout.unit + 1e-9
+    assert layout.unit * across <= layout.width + 1e-9
+    assert (layout.width == 3.3) == (across < 30)
 
 
 def test_what_cannot_be_done_is_said(model):

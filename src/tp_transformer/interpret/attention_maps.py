@@ -14,15 +14,17 @@ import numpy.typing as npt
 
 from tp_transformer import figures
 from tp_transformer.errors import SettingsError
+from tp_transformer.interpret import following
 from tp_transformer.interpret.choices import chosen_heads, chosen_questions
 from tp_transformer.interpret.expressions import parse
-from tp_transformer.interpret.following import Ranking, rank
+from tp_transformer.interpret.following import FEWEST, Following, Ranking
 from tp_transformer.interpret.outcome import Context, Values, write
 from tp_transformer.interpret.record import (
     START,
     Floats,
     Sample,
     chosen_layer,
+    fresh,
     record,
     symbols,
     transformer_of,
@@ -30,6 +32,7 @@ from tp_transformer.interpret.record import (
 from tp_transformer.interpret.roles import SIDE_COLOURS
 from tp_transformer.interpret.structure import RELATIONS, SIDE, labels
 from tp_transformer.model.family import AnyModel
+from tp_transformer.model.transformer import Transformer
 from tp_transformer.settings import nearest
 
 if TYPE_CHECKING:
@@ -41,7 +44,12 @@ ATTENTIONS = {
     DECODER: "decoder.{}.self_attention.weights",
     CROSS: "decoder.{}.cross_attention.weights",
 }
+GIVEN = (
+    "What attends is what the decoder has read: the right answer, which it is given. At each "
+    "symbol it predicts the next."
+)
 SHOWN = 3  # questions, as in the paper's figure
+INITIAL_DRAWS = 9  # models with initial weights; of 3, another exceeded all five times as often
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +74,21 @@ class AttentionMaps:
     rankings: tuple[Ranking, ...]  # empty but for the encoder
 
     @property
+    def title(self) -> str:
+        """Which attention it is."""
+        place = {
+            ENCODER: "encoder self-attention",
+            DECODER: "decoder self-attention",
+            CROSS: "attention of the decoder to the question",
+        }[self.where]
+        return f"{place}, layer {self.layer}".capitalize()
+
+    @property
     def meaning(self) -> list[str]:
-        """The head that follows each relation best, beside the baselines."""
-        return [_meaning_of(ranking) for ranking in self.rankings]
+        """Which head follows each relation, if any, beside the baselines."""
+        if self.where == ENCODER:
+            return [_meaning_of(ranking) for ranking in self.rankings]
+        return [f"{self.title}: in figures only, as relations are of the encoder. {GIVEN}"]
 
     def to_values(self) -> Values:
         """All of it as plain values."""
@@ -85,14 +105,33 @@ class AttentionMaps:
 def _meaning_of(ranking: Ranking) -> str:
     if not ranking.heads:
         return f"{ranking.relation}: no question has it."
-    best = ranking.heads[0]
-    other = "" if best.exchanged is None else f", {best.exchanged:.1%} on what others relate to"
-    sure = "surely more" if best.is_clear else "not surely more"
+    best = ranking.best
+    head = f"{best.layer}.{best.head}"
+    subject = f"The best candidate, head {head},"
+    if best.interval is None:
+        n = ranking.n_questions
+        questions = "1 question has" if n == 1 else f"{n} questions have"
+        said = f"{questions} it, too few to say whether a head follows it ({FEWEST} are needed)"
+    elif not best.is_clear:
+        said = "no head follows it"
+    else:
+        said, subject = f"followed by head {head}", "It"
+        if others := len(ranking.clear) - 1:
+            said += f" and {others} more"
+    return f"{ranking.relation}: {said}. {subject} {_numbers(best, ranking)}"
+
+
+def _numbers(one: Following, ranking: Ranking) -> str:
+    """The mass, the baselines and what is left, so that the numbers add up."""
+    interval = ""
+    if one.interval is not None:
+        interval = " ({:z.1f} to {:z.1f})".format(*(100 * end for end in one.interval))
     return (
-        f"{ranking.relation}: followed most by head {best.layer}.{best.head}, with {best.mass:.1%} "
-        f"of its attention, {sure} than chance ({best.even:.1%} if even{other}); its most attended "
-        "is a related one in "
-        f"{best.hits:.0%} of {ranking.n_positions:,} positions."
+        f"has {one.mass:.1%} of its attention on what is related, where chance has "
+        f"{one.baseline:.1%}, the largest of {one.even:.1%} (evenly), {one.exchanged:.1%} (on what "
+        f"others relate to) and {one.by_distance:.1%} (by distance alone): {100 * one.margin:z.1f} "
+        f"points more{interval}; with initial weights up to {100 * ranking.initial:z.1f}. Its most "
+        f"attended is a related one in {one.hits:.0%} of {ranking.n_positions:,} positions."
     )
 
 
@@ -154,20 +193,37 @@ def search(
             f"there is no relation {relation!r}{nearest(relation, RELATIONS)}; "
             f"there are: {'; '.join(RELATIONS)}"
         )
-    n_layers = transformer_of(model).config.n_layers
-    names = [ATTENTIONS[ENCODER].format(number) for number in range(n_layers)]
+    model = transformer_of(model)
+    chosen = RELATIONS if relation is None else {relation: RELATIONS[relation]}
+    drawn = [
+        [following.greatest_margin(one, initial) for one in chosen.values()]
+        for initial in (
+            _attention(fresh(model, seed + number), sample) for number in range(INITIAL_DRAWS)
+        )
+    ]
+    attention = _attention(model, sample)
+    return tuple(
+        following.rank(name, one, attention, initial=max(margins), seed=seed)
+        for (name, one), margins in zip(chosen.items(), zip(*drawn, strict=True), strict=True)
+    )
+
+
+def _attention(model: Transformer, sample: Sample) -> following.Attention:
+    """What all heads of the encoder attend to."""
+    names = [ATTENTIONS[ENCODER].format(number) for number in range(model.config.n_layers)]
     found = record(model, sample, names)
     weights = [np.stack(layers) for layers in zip(*(found[name] for name in names), strict=True)]
-    expressions = [parse(question) for question in sample.questions]
-    chosen = RELATIONS if relation is None else {relation: RELATIONS[relation]}
-    return tuple(rank(name, one, weights, expressions, seed) for name, one in chosen.items())
+    return following.Attention.of(weights, [parse(question) for question in sample.questions])
 
 
 # The figures.
 
 FAINTEST = 0.05  # weights below are not drawn as lines
-NARROWEST = 24  # characters; fewer are drawn no larger
-DEEP = 7.5  # the height of a question's two rows and the lines between, in characters
+COLUMN, PAGE = 3.3, 7.0  # inches, the widths that figures are printed at
+SMALLEST = 6.0  # points that can be read in print
+PER_POINT = 1 / 86  # inches across for a point of a character in a row, with room between
+NEXT_TO, UNDER = 0.073, 0.09  # inches from a symbol of the smallest size to the next
+GREY = "#909090"
 
 
 def save(maps: AttentionMaps, context: Context, folder: str | Path) -> list[Path]:
@@ -183,34 +239,54 @@ def save(maps: AttentionMaps, context: Context, folder: str | Path) -> list[Path
     return files
 
 
-def _title(maps: AttentionMaps) -> str:
-    place = {
-        ENCODER: "encoder self-attention",
-        DECODER: "decoder self-attention",
-        CROSS: "attention of the decoder to the question",
-    }[maps.where]
-    return f"{place}, layer {maps.layer}".capitalize()
+@dataclass(frozen=True)
+class _Layout:
+    """The size of rows of characters, in inches and in points."""
+
+    across: int  # characters
+
+    @property
+    def width(self) -> float:
+        """A column where there is room for its characters, else a page; more if it must be."""
+        if self.across * 9.0 * PER_POINT <= COLUMN:
+            return COLUMN
+        return max(PAGE, self.across * SMALLEST * PER_POINT)
+
+    @property
+    def unit(self) -> float:
+        """The inches for a character; few are not drawn farther apart."""
+        return min(0.2, self.width / self.across)
+
+    @property
+    def size(self) -> float:
+        """The points of a character."""
+        return min(9.0, self.unit / PER_POINT)
+
+    @property
+    def deep(self) -> float:
+        """The height of a question's two rows and the lines between, in characters."""
+        return min(7.5, max(4.5, self.across / 4))
 
 
 def _save_rows(maps: AttentionMaps, number: int, context: Context, folder: Path) -> list[Path]:
     """Figure 3: what is attended to above, what attends below, a line for each weight."""
     head = maps.heads[number]
-    across = max(NARROWEST, *(max(len(one.keys), len(one.queries)) for one in maps.maps))
-    unit = 7.0 / across  # inches for a character
-    with figures.figure(7.0, len(maps.maps) * unit * DEEP + 0.7) as (drawn, axes):
+    layout = _Layout(max(max(len(one.keys), len(one.queries)) for one in maps.maps))
+    height = len(maps.maps) * layout.unit * layout.deep + 0.9
+    with figures.figure(layout.width, height) as (drawn, axes):
         axes.set_axis_off()
-        axes.set_xlim(0, across)
-        axes.set_ylim(DEEP * len(maps.maps), 0)
+        spare = layout.width / layout.unit - layout.across
+        axes.set_xlim(-spare / 2, layout.across + spare / 2)
+        axes.set_ylim(layout.deep * len(maps.maps), 0)
         for row, one in enumerate(maps.maps):
-            colours = _query_colours(one) if maps.where == ENCODER else {}
-            _draw_rows(axes, one, one.weights[number], row * DEEP, min(9.0, 86 * unit), colours)
+            _draw_rows(axes, one, one.weights[number], row, layout, maps.where == ENCODER)
         for artist in axes.get_children():
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
-        drawn.suptitle(f"{_title(maps)}, head {head}", fontsize=9)
-        sides = " Numerators are blue, denominators gold." if maps.where == ENCODER else ""
+        drawn.suptitle(f"{maps.title}, head {head}", fontsize=8)
+        reading = "Numerators are blue, denominators gold." if maps.where == ENCODER else GIVEN
         figures.caption(
             drawn,
-            f"Each symbol below takes information from symbols above.{sides} {context.caption}",
+            f"Each symbol below takes information from symbols above. {reading} {context.caption}",
         )
         name = f"attention-{maps.where}-layer{maps.layer}-head{head}"
         return figures.save(drawn, folder, name)
@@ -220,29 +296,36 @@ def _draw_rows(
     axes: "Axes",
     one: Map,
     weights: npt.NDArray[np.floating],
-    top: float,
-    size: float,
-    colours: Mapping[int, str],
+    row: int,
+    layout: _Layout,
+    coloured: bool,
 ) -> None:
     """One question: its two rows of characters, and lines of queries in their colours."""
     from matplotlib.collections import LineCollection
 
-    shift = (len(one.keys) - len(one.queries)) / 2  # the shorter row in the middle
-    upper, lower = top + 0.6, top + DEEP - 1.6
-    look: dict[str, Any] = {"ha": "center", "va": "center", "family": "monospace", "fontsize": size}
+    colours = _query_colours(one) if coloured else {}
+    most = max(len(one.keys), len(one.queries))
+    above, below = (most - len(one.keys)) / 2 + 0.5, (most - len(one.queries)) / 2 + 0.5
+    upper, lower = layout.deep * row + 0.6, layout.deep * (row + 1) - 1.4
+    look: dict[str, Any] = {
+        "ha": "center",
+        "va": "center",
+        "family": "monospace",
+        "fontsize": layout.size,
+    }
     for x, character in enumerate(one.keys):
-        axes.text(x + 0.5, upper, character, **look)
+        axes.text(x + above, upper, character, **look)
     for x, character in enumerate(one.queries):
-        axes.text(x + shift + 0.5, lower, character, color=colours.get(x, "black"), **look)
+        axes.text(x + below, lower, character, color=colours.get(x, "black"), **look)
     queries, keys = np.nonzero(weights >= FAINTEST)
     own = weights[queries, keys]
     lines = LineCollection(
         [
-            [(key + 0.5, upper + 0.6), (query + shift + 0.5, lower - 0.6)]
+            [(key + above, upper + 0.6), (query + below, lower - 0.6)]
             for query, key in zip(queries, keys, strict=True)
         ],
         colors=[colours.get(int(query), "#606060") for query in queries],
-        alpha=np.minimum(own, 1.0),
+        alpha=np.minimum(0.1 + own, 1.0),
         linewidths=0.4 + 1.6 * own,
     )
     axes.add_collection(lines)
@@ -260,71 +343,78 @@ def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path
     """All chosen heads for the shortest of the questions: rows attend, columns are attended to."""
     one = min(maps.maps, key=lambda each: len(each.keys))
     n = len(maps.heads)
-    columns = 2 if n == 4 else min(n, 3)
-    rows = -(-n // columns)
-    width = 3.3 if n == 1 else 7.0
-    side = width / columns
-    tall = side * min(0.9, max(0.35, len(one.queries) / len(one.keys)))
-    most = float(one.weights.max())
-    with figures.blank(width, rows * (tall + 0.2) + 0.8) as drawn:
-        grid: Any = drawn.subplots(rows, columns, squeeze=False)
-        image = None
-        size = min(7.0, 0.72 * 72 * side / len(one.keys))
-        for number, axes in enumerate(grid.flat):
-            if number >= n:
-                axes.set_axis_off()
-                continue
-            image = axes.imshow(
-                one.weights[number], cmap="viridis", vmin=0, vmax=most, aspect="auto"
-            )
-            axes.grid(visible=False)
-            axes.set_title(f"head {maps.heads[number]}", fontsize=7, pad=2)
-            axes.set_xticks(range(len(one.keys)), list(one.keys), family="monospace")
-            axes.set_yticks(range(len(one.queries)), list(one.queries), family="monospace")
-            axes.tick_params(length=0, labelsize=size, pad=1)
-        if image is not None:
-            drawn.colorbar(image, ax=grid, shrink=0.6, pad=0.01).ax.tick_params(labelsize=6)
-        drawn.suptitle(_title(maps), fontsize=9)
-        figures.caption(drawn, f"Rows attend to columns. {context.caption}")
+    wide, tall = NEXT_TO * len(one.keys), max(UNDER * len(one.queries), 0.3)
+    width = COLUMN if min(n, 4) * wide <= COLUMN - 1 else max(PAGE, wide + 1)
+    rows = -(-n // max(1, min(4, int((width - 1) / wide))))
+    with figures.blank(width, rows * (tall + 0.35) + 1.1) as drawn:
+        grid: Any = drawn.subplots(rows, -(-n // rows), squeeze=False)
+        for axes in grid.flat[n:]:
+            axes.set_axis_off()
+        most = float(one.weights.max())
+        for head, weights, axes in zip(maps.heads, one.weights, grid.flat, strict=False):
+            image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=most, aspect="auto")
+            _name_symbols(axes, one, f"head {head}")
+        bar = drawn.colorbar(image, ax=grid, shrink=0.9, pad=0.01)
+        bar.set_label("attention weight", fontsize=7)
+        bar.ax.tick_params(labelsize=SMALLEST)
+        drawn.suptitle(maps.title, fontsize=8)
+        reading = "" if maps.where == ENCODER else f"{GIVEN} "
+        figures.caption(drawn, f"Rows attend to columns. {reading}{context.caption}")
         return figures.save(drawn, folder, f"attention-{maps.where}-layer{maps.layer}")
+
+
+def _name_symbols(axes: "Axes", one: Map, title: str) -> None:
+    """A symbol at every row and column."""
+    axes.grid(visible=False)
+    axes.set_title(title, fontsize=7, pad=2)
+    axes.set_xticks(range(len(one.keys)), list(one.keys), family="monospace")
+    axes.set_yticks(range(len(one.queries)), list(one.queries), family="monospace")
+    axes.tick_params(length=0, labelsize=SMALLEST, pad=1)
 
 
 def _save_rankings(rankings: tuple[Ranking, ...], context: Context, folder: Path) -> list[Path]:
     """For each relation the head that follows it best, beside its baselines."""
     found = [one for one in rankings if one.heads]
-    with figures.figure(7.0, 1.3 + 0.27 * len(found)) as (drawn, axes):
+    with figures.figure(PAGE, 1.5 + 0.27 * len(found)) as (drawn, axes):
         for row, ranking in enumerate(found):
-            best = ranking.heads[0]
-            low, high = (best.mass + end - best.margin for end in best.interval)
-            colour = figures.COLOURS[0] if best.is_clear else "#909090"
-            axes.plot([low, high], [row, row], color=colour, linewidth=3, alpha=0.35)
-            axes.plot(best.mass, row, "o", color=colour, markersize=5)
-            axes.plot(best.even, row, "|", color="black", markersize=9)
-            if best.exchanged is not None:
-                axes.plot(best.exchanged, row, "x", color=figures.COLOURS[5], markersize=5)
+            _draw_ranking(axes, ranking, row)
         axes.set_yticks(
             range(len(found)),
-            [f"{one.relation} ({one.heads[0].layer}.{one.heads[0].head})" for one in found],
+            [f"{one.relation} ({one.best.layer}.{one.best.head})" for one in found],
         )
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_xlim(left=0)
         axes.set_xlabel("attention on the related positions")
-        _add_legend(axes)
-        drawn.suptitle("The heads (layer.head) that follow each relation best", fontsize=9)
+        for name, look in MARKS.items():
+            axes.plot([], [], linestyle="none", label=name, **look)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=5, fontsize=7)
+        drawn.suptitle("The best candidate (layer.head) to follow each relation", fontsize=9)
         figures.caption(
             drawn,
-            "Intervals by bootstrap over questions, for all heads together; grey where the margin "
-            f"over the baseline is unclear. {context.caption}",
+            "Blue where the interval is above the largest baseline and what heads with initial "
+            "weights exceed theirs by; grey where not. Intervals by bootstrap over questions, for "
+            f"all heads together; none of fewer than {FEWEST} questions. {context.caption}",
         )
         return figures.save(drawn, folder, "attention-relations")
 
 
-def _add_legend(axes: "Axes") -> None:
-    marks: Mapping[str, Mapping[str, Any]] = {
-        "this head": {"marker": "o", "color": figures.COLOURS[0]},
-        "attending evenly": {"marker": "|", "color": "black"},
-        "on what others are related to": {"marker": "x", "color": figures.COLOURS[5]},
-    }
-    for name, look in marks.items():
-        axes.plot([], [], linestyle="none", label=name, **look)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=3, fontsize=7)
+MARKS: Mapping[str, Mapping[str, Any]] = {
+    "this head": {"marker": "o", "color": figures.COLOURS[0], "markersize": 5},
+    "attending evenly": {"marker": "|", "color": "black", "markersize": 9},
+    "on what others relate to": {"marker": "x", "color": figures.COLOURS[5], "markersize": 5},
+    "by distance alone": {"marker": "+", "color": figures.COLOURS[2], "markersize": 7},
+    "to exceed": {"marker": "$]$", "color": "black", "markersize": 7},
+}
+
+
+def _draw_ranking(axes: "Axes", ranking: Ranking, row: int) -> None:
+    """The best head's mass with its interval, and all that it is set against."""
+    best = ranking.best
+    colour = figures.COLOURS[0] if best.is_clear else GREY
+    if best.interval is not None:
+        ends = [best.baseline + end for end in best.interval]
+        axes.plot(ends, [row, row], color=colour, linewidth=3, alpha=0.35)
+    to_exceed = best.baseline + max(ranking.initial, 0.0)
+    places = (best.mass, best.even, best.exchanged, best.by_distance, to_exceed)
+    for place, look in zip(places, MARKS.values(), strict=True):
+        axes.plot(place, row, **(look if place is not best.mass else {**look, "color": colour}))
