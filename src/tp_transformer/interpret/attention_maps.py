@@ -49,7 +49,9 @@ GIVEN = (
     "symbol it predicts the next."
 )
 SHOWN = 3  # questions, as in the paper's figure
-INITIAL_DRAWS = 9  # models with initial weights; of 3, another exceeded all five times as often
+# Models with initial weights. Beside 3, one more such model seemed to follow 1 relation of 45 (of
+# small models, 128 questions); beside 9, 1 of 240.
+INITIAL_DRAWS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +189,10 @@ def analyse(
 def search(
     model: AnyModel, sample: Sample, *, relation: str | None = None, seed: int = 0
 ) -> tuple[Ranking, ...]:
-    """Rank all heads of the encoder by how well they follow a relation, or each of them."""
+    """Rank all heads of the encoder by how well they follow a relation, or each of them.
+
+    The same search in models with initial weights says how far chance gets a head.
+    """
     if relation is not None and relation not in RELATIONS:
         raise SettingsError(
             f"there is no relation {relation!r}{nearest(relation, RELATIONS)}; "

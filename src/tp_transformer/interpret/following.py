@@ -238,7 +238,7 @@ def _by_distance(weights: Sequence[Floats], rows: Sequence[str]) -> tuple[Floats
     Each distance has a strength, one for each kind of what attends, and a position shares its
     attention by the strengths of those distances that its question has. All positions count, those
     that have a relation, too: one that nearly all of a kind have at one distance cannot be told
-    from a habit. So where a head really follows a relation the baseline is too high, never too low.
+    from a habit. Where a head really follows a relation, this makes the baseline rather too high.
     """
     found = tuple(np.empty_like(own) for own in weights)
     farthest = max((len(row) for row in rows), default=0)
@@ -255,10 +255,10 @@ def _by_distance(weights: Sequence[Floats], rows: Sequence[str]) -> tuple[Floats
         total = np.zeros((2 * farthest, *weights[0].shape[:2]))
         for place, (number, at, distances) in enumerate(places):
             there[place, distances] = 1
-            total[distances] += np.moveaxis(weights[number][:, :, at], -1, 0)
+            total[distances] += weights[number][:, :, at].transpose(2, 0, 1)
         strength = _strengths(there, total.reshape(2 * farthest, -1)).reshape(total.shape)
         for number, at, distances in places:
-            own = np.moveaxis(strength[distances], 0, -1)
+            own = strength[distances].transpose(1, 2, 0)
             found[number][:, :, at] = own / own.sum(axis=-1, keepdims=True)
     return found
 
