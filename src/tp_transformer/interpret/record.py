@@ -120,7 +120,8 @@ def draw(
             "choose another module, or look at any questions (--answered false)"
         )
     questions, answers = store[split].rows(taken[:count])
-    which = f"{len(questions)} questions of {module} ({split}, seed {seed})"
+    noun = "question" if len(questions) == 1 else "questions"
+    which = f"{len(questions)} {noun} of {module} ({split}, seed {seed})"
     few = f", all of {asked:,} that it" if answered and len(questions) < count else ", which it"
     return Sample(
         questions=tuple(questions),

@@ -7,6 +7,7 @@ some larger set of modules: what is uncertain is which questions happened to be 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -178,10 +179,17 @@ def resample(
     """
     if n < FEWEST:
         return None
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
     tail = (1 - confidence) / 2
-    low, high = np.quantile(statistic(drawn), [tail, 1 - tail])
+    low, high = np.quantile(statistic(_drawn(n, resamples, seed)), [tail, 1 - tail])
     return float(low), float(high)
+
+
+@lru_cache(maxsize=8)
+def _drawn(n: int, resamples: int, seed: int) -> npt.NDArray[np.int64]:
+    """How often each of `n` questions is drawn, (resample, question); the same for every head."""
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
