@@ -179,6 +179,12 @@ def test_chosen_heads_and_positions_come_with_controls():
     beside = [one for one in result.comparisons if one.first.operation == "zero"]
     assert len(beside) == 4  # three other heads, and other positions
     assert "without the roles of head 1, beside random head 0: no clear" in " ".join(result.meaning)
+    each = surgery.analyse(untrained(), SAMPLE, positions=positions, n_clusters=3)
+    beside = [one for one in each.comparisons if one.first.operation == "zero"]
+    assert [one.second.target.name for one in beside] == [
+        f"{one.first.target.name}, random positions" for one in beside
+    ]
+    assert len(beside) == 5
     every = surgery.analyse(untrained(), SAMPLE, heads=range(4), n_clusters=3)
     assert {one.target.name for one in every.effects} == {"heads 0, 1, 2, 3"}  # none to compare
 

@@ -247,39 +247,37 @@ class Surgery:
     @property
     def _against_controls(self) -> list[str]:
         """Chosen heads and positions beside random ones."""
-        found = [one for one in self.comparisons if one.first.operation == "zero"]
-        if not found:
-            is_one_by_one = len({one.target.heads for one in self.effects}) > 1
-            return ["The heads are each other's controls."] if is_one_by_one else []
-        said = (
-            f"beside {one.second.target.name}: {one.says} (p = {one.p_value:.2g})" for one in found
-        )
-        return [
-            f"Changed answers without the roles of {found[0].first.target.name}, "
-            f"{'; '.join(said)}. (Heads of initial weights differ, too.)"
-        ]
+        lines = []
+        if len({one.heads for one in self._own_targets}) > 1:
+            lines.append("The heads are each other's controls.")
+        for target in self._own_targets:
+            said = [
+                f"beside {one.second.target.name}: {one.says} (p = {one.p_value:.2g})"
+                for one in self.comparisons
+                if one.first.operation == "zero" and one.first.target == target
+            ]
+            if said:
+                lines.append(
+                    f"Changed answers without the roles of {target.name}, {'; '.join(said)}. "
+                    "(Heads of initial weights differ, too.)"
+                )
+        return lines
 
     @property
     def _about_clusters(self) -> list[str]:
         """What the paired tests say, and a verdict where both do."""
-        lines = []
-        expected = []
-        for first, second in ABOUT_CLUSTERS:
-            own = [one for one in self.comparisons if one.first.operation == first]
-            by_word: dict[str, list[str]] = {}
-            for one in own:
-                by_word.setdefault(one.says, []).append(one.first.target.name)
-            expected.append(set(by_word.get("fewer", [])))
-            tested = {one.first.target.name for one in own}
-            missing = [one.name for one in self._own_targets if one.name not in tested]
-            if missing:
-                by_word["nothing to compare, as no role was moved"] = missing
-            said = "; ".join(f"{word} ({', '.join(names)})" for word, names in by_word.items())
-            lines.append(f"Changed answers after {first!r} beside {second!r}: {said}.")
-        names = [one.name for one in self._own_targets if one.name in set.intersection(*expected)]
+        said = {pair: self._said_of(pair[0]) for pair in ABOUT_CLUSTERS}
+        lines = [
+            f"Changed answers after {first!r} beside {second!r}: "
+            + "; ".join(f"{word} ({', '.join(names)})" for word, names in words.items())
+            + "."
+            for (first, second), words in said.items()
+        ]
+        fewer = [words.get("fewer", []) for words in said.values()]
+        both = [name for name in fewer[0] if name in fewer[1]]
         verdict = (
-            f"Both are fewer in {', '.join(names)}: there, clusters are what roles are about."
-            if names
+            f"Both are fewer in {', '.join(both)}, as if clusters are what roles are about."
+            if both
             else "Both are nowhere clearly fewer, so nothing is said about clusters."
         )
         return [
@@ -287,6 +285,19 @@ class Surgery:
             f"Clear is p <= {LARGEST_P} by McNemar's exact test of the same questions, corrected "
             f"for {len(self.comparisons)} comparisons. {verdict}",
         ]
+
+    def _said_of(self, operation: str) -> dict[str, list[str]]:
+        """What its comparisons say, and of which targets."""
+        words = {
+            one.first.target: one.says
+            for one in self.comparisons
+            if one.first.operation == operation
+        }
+        found: dict[str, list[str]] = {}
+        for target in self._own_targets:
+            word = words.get(target, "nothing to compare, as no role was moved")
+            found.setdefault(word, []).append(target.name)
+        return found
 
     @property
     def _own_targets(self) -> list[Target]:
@@ -477,10 +488,7 @@ def _comparisons(effects: Sequence[Effect]) -> tuple[Comparison, ...]:
     ]
     zeros = [one for one in effects if one.operation == "zero"]
     pairs += [
-        (one, other)
-        for one in zeros
-        for other in zeros
-        if other.target.is_control and not one.target.is_control
+        (one, other) for one in zeros for other in zeros if _is_control_of(other.target, one.target)
     ]
     agreements = [
         Agreement.of(np.array(one.is_changed), np.array(other.is_changed)) for one, other in pairs
@@ -496,6 +504,12 @@ def _comparisons(effects: Sequence[Effect]) -> tuple[Comparison, ...]:
         )
         for (first, second), agreement, p_value in zip(pairs, agreements, p_values, strict=True)
     )
+
+
+def _is_control_of(control: Target, target: Target) -> bool:
+    """Whether it has other heads at the same positions, or other positions in the same heads."""
+    alike = control.heads == target.heads or control.positions == target.positions
+    return control.is_control and not target.is_control and alike
 
 
 def save(result: Surgery, context: Context, folder: str | Path) -> list[Path]:
