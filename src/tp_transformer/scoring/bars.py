@@ -8,6 +8,8 @@ from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
 from tp_transformer.scoring.compare import SPLIT_TITLES, coverage, module_names, named_apart
 from tp_transformer.scoring.results import HIGH, Results
 
+_HALF_LINE = 45  # characters of the legend in half of the figure's width
+
 
 def save_bars(results: Sequence[Results], folder: str | Path) -> list[Path]:
     """Draw the test splits that there are; returns the files."""
@@ -53,7 +55,8 @@ def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Pa
         drawn.suptitle(f"Test accuracy on the {SPLIT_TITLES[split].lower()} test set", fontsize=10)
         labels = [_label(one, split) for one in results]
         # Given as they are, since matplotlib would leave out names with an underscore in front.
-        drawn.legend(first_bars, labels, loc="outside lower center", ncols=2)
+        ncols = 2 if max(map(len, labels)) <= _HALF_LINE else 1
+        drawn.legend(first_bars, labels, loc="outside lower center", ncols=ncols)
         return figures.save(drawn, folder, f"accuracy-{split}")
 
 

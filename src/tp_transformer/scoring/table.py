@@ -202,13 +202,13 @@ def _render_modules(results: Sequence[Results], split: str, console: Console) ->
         bar = min(30, room // len(some) - _PERCENT - 1)
         bar = bar if bar >= _SHORTEST_BAR else 0
         has_bars = has_bars or bar > 0
-        heads = [one.name for one in some]
-        if max(map(cell_len, heads)) > (bar or _PERCENT - 1):
-            numbers = [f"({start + place})" for place in range(1, len(some) + 1)]
-            for number, name in zip(numbers, heads, strict=True):
+        heads = {f"({number})": one.name for number, one in enumerate(some, start + 1)}
+        if max(map(cell_len, heads.values())) > (bar or _PERCENT - 1):
+            for number, name in heads.items():
                 console.print(Text(f"{number} {name}"))
-            heads = numbers
-        console.print(_side_by_side(names, [one.splits[split] for one in some], heads, bar))
+        else:
+            heads = {name: name for name in heads.values()}
+        console.print(_side_by_side(names, [one.splits[split] for one in some], list(heads), bar))
     if has_bars:
         console.print(Text(LEGEND, style="dim"))
 
