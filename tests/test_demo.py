@@ -41,7 +41,10 @@ def test_a_short_demo_and_once_more(tmp_path):
     lines = (folder / "transformer-answers.jsonl").read_text("utf-8").splitlines()
     answers = [json.loads(line) for line in lines]
     assert len(answers) == 5 * 8
-    solved = tpt.load(folder / "transformer").solve([line["question"] for line in answers])
+    longest = max(len(line["answer"]) for line in answers)
+    solved = tpt.load(folder / "transformer").solve(
+        [line["question"] for line in answers], max_length=longest + 1
+    )
     assert solved == [line["predicted"] for line in answers]
     before = (folder / "transformer" / "metrics.jsonl").read_bytes()
     again = shown(folder, Size(count=30, test_count=8, seconds=3))

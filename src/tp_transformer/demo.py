@@ -64,7 +64,7 @@ def demo(folder: str | Path, console: Console | None = None, size: Size | None =
     console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
     train_side_by_side(runs, console)
     done = min(map(_steps_of, runs))
-    if done < size.steps:
+    if done < 0.8 * size.steps:
         console.print(
             f"Time was up after {done:,} of {size.steps:,} steps: this machine is slow or busy, "
             "and what follows is less than it would be."
