@@ -17,7 +17,7 @@ from tp_transformer.errors import SettingsError
 from tp_transformer.interpret import following
 from tp_transformer.interpret.choices import chosen_heads, chosen_questions
 from tp_transformer.interpret.expressions import parse
-from tp_transformer.interpret.following import FEWEST, Following, Ranking
+from tp_transformer.interpret.following import Following, Ranking
 from tp_transformer.interpret.outcome import Context, Values, write
 from tp_transformer.interpret.record import (
     START,
@@ -33,6 +33,7 @@ from tp_transformer.interpret.roles import SIDE_COLOURS
 from tp_transformer.interpret.structure import RELATIONS, SIDE, labels
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.scoring.statistics import FEWEST
 from tp_transformer.settings import nearest
 
 if TYPE_CHECKING:

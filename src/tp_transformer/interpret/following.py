@@ -26,14 +26,13 @@ import numpy.typing as npt
 from tp_transformer.interpret.expressions import Expression
 from tp_transformer.interpret.record import symbols
 from tp_transformer.interpret.structure import Pairs, Relation
-from tp_transformer.scoring.statistics import Interval
+from tp_transformer.scoring.statistics import FEWEST, Interval
 
 Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 10_000
 ERROR = 0.05  # how often an interval misses, for one head or more of all that are ranked
 ROUNDING = 1e-9  # no margin
-FEWEST = 10  # questions; drawing fewer anew says nothing of how much others would differ
 ROUNDS = 20  # of fitting; a thousand change no mass by 0.0001
 
 
