@@ -468,6 +468,7 @@ _ANALYSED: Arguments = {
     "--device": _DEVICE,
 }
 _HEAD = {"type": int | None, "help": "one head instead of all"}
+_WHERE = {"choices": ["encoder", "decoder", "cross"], "default": "encoder"}
 _CLUSTERS = {"type": int, "default": 20, "help": "of each head's roles"}
 
 _OF_ANALYSES: dict[str, tuple[str, Arguments]] = {
@@ -486,7 +487,7 @@ _OF_ANALYSES: dict[str, tuple[str, Arguments]] = {
         "draw attention maps, and rank heads by the relations that they follow",
         {
             "--head": _HEAD,
-            "--where": {"choices": ["encoder", "decoder", "cross"], "default": "encoder"},
+            "--where": _WHERE,
             "--relation": {"type": str | None, "help": "search for one relation only"},
         },
     ),
@@ -500,7 +501,7 @@ _OF_ANALYSES: dict[str, tuple[str, Arguments]] = {
     ),
     "tensor-product": (
         "how much of the tensor product of fillers and roles the Hadamard product keeps",
-        {},
+        {"--where": _WHERE},
     ),
 }
 INTERPRET_VERBS = {

@@ -12,7 +12,7 @@ from tp_transformer import UserError
 from tp_transformer.interpret import attention_maps, following
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.record import Sample, fresh, record, symbols
+from tp_transformer.interpret.record import ATTENTIONS, Sample, fresh, point, record, symbols
 from tp_transformer.interpret.structure import RELATIONS
 
 SAMPLE = sample(32)  # as many as pass a model at once
@@ -82,7 +82,7 @@ def test_of_few_questions_nothing_is_said(model, count, said):
     assert " to " not in meaning.split("points more")[1].partition(";")[0]
 
 
-@pytest.mark.parametrize("where", attention_maps.ATTENTIONS)
+@pytest.mark.parametrize("where", ATTENTIONS)
 def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
     found = attention_maps.analyse(model, SAMPLE, where=where, head=1)
     assert (found.layer, found.heads, len(found.maps)) == (1, (1,), attention_maps.SHOWN)
@@ -90,7 +90,7 @@ def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
         assert one.weights.shape == (1, len(one.queries), len(one.keys))
         np.testing.assert_allclose(one.weights.sum(axis=-1), 1, atol=1e-5)
         assert one.question in SAMPLE.questions
-    name = attention_maps.ATTENTIONS[where].format(1)
+    name = point(where, 1, "weights")
     recorded = record(model, SAMPLE, [name])[name]
     first = recorded[SAMPLE.questions.index(found.maps[0].question)]
     np.testing.assert_allclose(found.maps[0].weights[0], first[1], atol=1e-5)
@@ -106,7 +106,7 @@ def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
 def test_numbers_and_figures_are_written(model, tmp_path):
     few = Sample(questions=("1/2", "Is 7 prime?"), answers=("1/2", "True"), origin="two questions")
     context = Context.of(model, few, folder=tmp_path / "tiny")
-    for where in attention_maps.ATTENTIONS:
+    for where in ATTENTIONS:
         found = attention_maps.analyse(model, few, where=where, head=0, shown=1)
         files = attention_maps.save(found, context, tmp_path)
         assert len(files) == (10 if where == "encoder" else 7)

@@ -10,7 +10,7 @@ import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.interpret import tensor_product
 from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.record import Sample
+from tp_transformer.interpret.record import Sample, point
 from tp_transformer.interpret.tensor_product import Products, align, measure
 
 D = 6
@@ -198,7 +198,7 @@ def test_the_whole_analysis_is_written_and_drawn(tmp_path):
     averages = [np.mean([one.centred.hadamard for one in draw]) for draw in result.initial]
     assert len(set(averages)) == tensor_product.INITIAL_DRAWS
     first, second = result.meaning[:2]
-    assert first.startswith("This model: ")
+    assert first.startswith("Self-attention of the encoder, this model: ")
     assert second.startswith("Initial weights, drawn 3 times: ")
     assert f"keeps {min(averages):.1%} to {max(averages):.1%};" in second
     files = tensor_product.save(result, Context.of(model, SAMPLE, folder=tmp_path / "m"), tmp_path)
@@ -209,6 +209,32 @@ def test_the_whole_analysis_is_written_and_drawn(tmp_path):
     assert "nothing in the loss rewards variance" in " ".join(values["meaning"])
     same = tensor_product.analyse(model, SAMPLE, layer=-1).to_values()
     assert str(same["heads"]) == str(result.to_values()["heads"][4:])
+
+
+@pytest.mark.parametrize("where", ["decoder", "cross"])
+def test_the_decoder_is_measured_at_the_positions_of_the_answers(where, tmp_path):
+    sample = Sample(
+        questions=SAMPLE.questions,
+        answers=tuple(f"{number}/{number + 7}" for number in range(1, 19)),
+        origin="other answers",
+    )
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    with torch.no_grad():  # fillers along one axis, one role: nothing is off the diagonal
+        attention = getattr(model.decoder[1], point(where, 1, "role").split(".")[2])
+        for name in ("value", "role"):
+            weight, bias = attention.maps()[name]
+            weight.view(4, 8, 32)[2][1:], bias.view(4, 8)[2][:] = 0, 0
+        weight.view(4, 8, 32)[2], bias.view(4, 8)[2] = 0, torch.eye(8)[0]
+    result = tensor_product.analyse(model, sample, where=where, layer=-1)
+    assert result.n_fitted + result.n_scored == sum(len(one) + 1 for one in sample.answers)
+    shares = [one.centred.hadamard for one in result.heads]
+    assert shares[2] == pytest.approx(1)
+    assert max(shares[:2] + shares[3:]) < 0.9
+    assert "of the decoder" in result.meaning[0]
+    files = tensor_product.save(result, Context.of(model, sample), tmp_path)
+    assert files[0].name == f"tensor-product-{where}.json"
+    with pytest.raises(UserError, match="no attention 'decodr' .did you mean 'decoder'"):
+        tensor_product.analyse(model, sample, where="decodr")
 
 
 def test_one_question_is_fitted_and_scored_on_itself():

@@ -20,11 +20,15 @@ from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.following import Following, Ranking
 from tp_transformer.interpret.outcome import Context, Values, write
 from tp_transformer.interpret.record import (
+    CROSS,
+    DECODER,
+    ENCODER,
     START,
     Floats,
     Sample,
     chosen_layer,
     fresh,
+    point,
     record,
     symbols,
     transformer_of,
@@ -39,12 +43,6 @@ from tp_transformer.settings import nearest
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"
-ATTENTIONS = {
-    ENCODER: "encoder.{}.self_attention.weights",
-    DECODER: "decoder.{}.self_attention.weights",
-    CROSS: "decoder.{}.cross_attention.weights",
-}
 GIVEN = (
     "What attends is what the decoder has read: the right answer, which it is given. At each "
     "symbol it predicts the next."
@@ -154,12 +152,8 @@ def analyse(
     Questions with fractions of fractions are shown first. One relation is searched for, or all.
     """
     model = transformer_of(model)
-    if where not in ATTENTIONS:
-        raise SettingsError(
-            f"there is no attention {where!r}{nearest(where, ATTENTIONS)}; "
-            f"there are {', '.join(ATTENTIONS)}"
-        )
     layer = chosen_layer(model, layer)
+    name = point(where, layer, "weights")
     heads = chosen_heads(head, model.config.n_heads)
     numbers = chosen_questions(sample.questions, shown)
     few = Sample(
@@ -167,7 +161,6 @@ def analyse(
         answers=tuple(sample.answers[number] for number in numbers),
         origin=sample.origin,
     )
-    name = ATTENTIONS[where].format(layer)
     weights = record(model, few, [name])[name]
     return AttentionMaps(
         where=where,
@@ -216,7 +209,7 @@ def search(
 
 def _attention(model: Transformer, sample: Sample) -> following.Attention:
     """What all heads of the encoder attend to."""
-    names = [ATTENTIONS[ENCODER].format(number) for number in range(model.config.n_layers)]
+    names = [point(ENCODER, number, "weights") for number in range(model.config.n_layers)]
     found = record(model, sample, names)
     weights = [np.stack(layers) for layers in zip(*(found[name] for name in names), strict=True)]
     return following.Attention.of(weights, [parse(question) for question in sample.questions])

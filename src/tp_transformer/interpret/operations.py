@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.batch import Batch
-from tp_transformer.interpret.record import AT_ONCE, Sample, symbols
+from tp_transformer.interpret.record import AT_ONCE, ENCODER, Sample, point, symbols
 from tp_transformer.model.base import evaluating
 from tp_transformer.model.trace import Edit
 from tp_transformer.model.transformer import Transformer
@@ -82,7 +82,7 @@ def ask(
 
 def role_of(layer: int) -> str:
     """The name of the point that the roles of an encoder layer pass."""
-    return f"encoder.{layer}.self_attention.role"
+    return point(ENCODER, layer, "role")
 
 
 def _edit(

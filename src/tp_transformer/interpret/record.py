@@ -20,11 +20,18 @@ from tp_transformer.model.base import evaluating
 from tp_transformer.model.family import AnyModel, from_config
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.verdict import judge
+from tp_transformer.settings import nearest
 
 Floats = npt.NDArray[np.float32]
 
 START, END = "#", "%"  # how the paper's figures write the symbols around a question
 AT_ONCE = 32  # questions in a pass
+ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"
+ATTENTIONS = {
+    ENCODER: "encoder.{}.self_attention",
+    DECODER: "decoder.{}.self_attention",
+    CROSS: "decoder.{}.cross_attention",
+}
 
 
 class NoneAnsweredError(UserError):
@@ -64,6 +71,16 @@ def chosen_layer(model: Transformer, layer: int) -> int:
             f"the model has layers 0 to {n_layers - 1}, or -1 for the last, but none {layer}"
         )
     return layer % n_layers
+
+
+def point(where: str, layer: int, name: str) -> str:
+    """The full name of a point, such as `role`, of the attention of a layer; see `ATTENTIONS`."""
+    if where not in ATTENTIONS:
+        raise SettingsError(
+            f"there is no attention {where!r}{nearest(where, ATTENTIONS)}; "
+            f"there are {', '.join(ATTENTIONS)}"
+        )
+    return f"{ATTENTIONS[where].format(layer)}.{name}"
 
 
 def fresh(model: Transformer, seed: int) -> Transformer:

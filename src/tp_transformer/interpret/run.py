@@ -18,6 +18,7 @@ from tp_transformer.interpret import (
 from tp_transformer.interpret.choices import chosen_heads
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import (
+    ENCODER,
     NoneAnsweredError,
     Sample,
     chosen_layer,
@@ -61,7 +62,7 @@ class Options:
     head: int | None = None
     clusters: int = 20
     vectors: str | None = None
-    where: str = attention_maps.ENCODER
+    where: str = ENCODER
     relation: str | None = None
     seed: int = 0
     device: str = "auto"
@@ -206,7 +207,11 @@ def _surgery(model: Transformer, options: Options, out: Path) -> Outcome:
 def _tensor_product(options: Options, out: Path) -> Outcome:
     subject = _subject(options, answered=False)
     found = tensor_product.analyse(
-        subject.model, subject.sample, layer=options.layer, seed=options.seed
+        subject.model,
+        subject.sample,
+        where=options.where,
+        layer=options.layer,
+        seed=options.seed,
     )
     return Outcome(found.meaning, tensor_product.save(found, subject.context, out))
 

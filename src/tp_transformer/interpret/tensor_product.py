@@ -25,7 +25,7 @@ times a mean role, or of r times a mean filler: these directions share a factor.
 Nothing in the loss rewards the variance that is kept: a model can do well with little of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +38,17 @@ from tp_transformer import figures
 from tp_transformer.errors import UserError
 from tp_transformer.interpret import outcome
 from tp_transformer.interpret.outcome import Context, Values
-from tp_transformer.interpret.record import Sample, chosen_layer, fresh, record, transformer_of
+from tp_transformer.interpret.record import (
+    CROSS,
+    DECODER,
+    ENCODER,
+    Sample,
+    chosen_layer,
+    fresh,
+    point,
+    record,
+    transformer_of,
+)
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.statistics import FEWEST, Interval, resample
@@ -53,6 +63,11 @@ MOST_POSITIONS = 1_024  # to fit, and again to score: the Gram matrix has their 
 RANDOM_DRAWS = 50
 INITIAL_DRAWS = 3  # of weights: as long again as the model itself takes, for each
 MOST_ROUNDS = 200
+_TITLES = {
+    ENCODER: "Self-attention of the encoder",
+    DECODER: "Self-attention of the decoder",
+    CROSS: "Attention of the decoder to the question",
+}
 SMALLEST_GAIN = 1e-5  # of the share, below which rotations are no longer improved
 
 
@@ -171,6 +186,7 @@ class HeadShares:
 class TensorProduct:
     """What the Hadamard product keeps, head by head, in a model and with initial weights."""
 
+    where: str  # encoder, decoder or cross
     binding: str
     d_head: int
     is_held_out: bool  # whether directions were fitted on other questions than they are scored on
@@ -184,7 +200,8 @@ class TensorProduct:
         """What the numbers say, and what they cannot."""
         beyond = [_beyond(draw) for draw in self.initial]
         lines = [
-            f"This model: of the variance of filler (x) role, the Hadamard product keeps "
+            f"{_TITLES[self.where]}, this model: of the variance of filler (x) role, the Hadamard "
+            "product keeps "
             f"{_mean(self.heads, 'hadamard'):.1%} on average over heads; the best rotations found, "
             f"{_mean(self.heads, 'aligned'):.1%}; the {self.d_head} best directions, "
             f"{_mean(self.heads, 'optimum'):.1%}; random rotations, "
@@ -224,6 +241,7 @@ class TensorProduct:
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
         return {
+            "where": self.where,
             "binding": self.binding,
             "d_head": self.d_head,
             "is_held_out": self.is_held_out,
@@ -245,19 +263,29 @@ def _beyond(heads: Sequence[HeadShares]) -> int:
 
 
 def analyse(
-    model: AnyModel, sample: Sample, *, layer: int | None = None, seed: int = 0
+    model: AnyModel,
+    sample: Sample,
+    *,
+    where: str = ENCODER,
+    layer: int | None = None,
+    seed: int = 0,
 ) -> TensorProduct:
-    """Measure it for every head of one encoder layer or of all, beside fresh weights."""
+    """Measure it for every head of one layer or of all, beside fresh weights.
+
+    In the decoder and across, positions are those of the right answer, which the decoder is given.
+    """
     model = transformer_of(model)
     if model.config.binding == "none":
         raise UserError("this model binds nothing: its attention has no roles")
-    layers = range(len(model.encoder)) if layer is None else [chosen_layer(model, layer)]
-    fitted, scored, questions = _parts(sample, seed)
+    layers = range(model.config.n_layers) if layer is None else [chosen_layer(model, layer)]
+    names = {one: [point(where, one, name) for name in ("filler", "role")] for one in layers}
+    fitted, scored, questions = _parts(sample, where, seed)
     drawn = (fresh(model, seed + number) for number in range(INITIAL_DRAWS))
     found = [
-        _of_model(one, sample, layers, fitted, scored, questions, seed) for one in (model, *drawn)
+        _of_model(one, sample, names, fitted, scored, questions, seed) for one in (model, *drawn)
     ]
     return TensorProduct(
+        where=where,
         binding=model.config.binding,
         d_head=model.config.d_model // model.config.n_heads,
         is_held_out=len(sample) > 1,
@@ -268,10 +296,13 @@ def analyse(
     )
 
 
-def _parts(sample: Sample, seed: int) -> tuple[Ids, Ids, Ids]:
+def _parts(sample: Sample, where: str, seed: int) -> tuple[Ids, Ids, Ids]:
     """Positions to fit on, positions of other questions to score, and the latter's questions."""
     rng = np.random.default_rng(seed)
-    lengths = [len(question) + 2 for question in sample.questions]
+    if where == ENCODER:
+        lengths = [len(question) + 2 for question in sample.questions]
+    else:
+        lengths = [len(answer) + 1 for answer in sample.answers]  # without the end
     question = np.repeat(np.arange(len(sample)), lengths)
     is_fitted = rng.permutation(len(sample))[question] < len(sample) / 2
     if len(sample) == 1:
@@ -286,15 +317,14 @@ def _parts(sample: Sample, seed: int) -> tuple[Ids, Ids, Ids]:
 def _of_model(
     model: Transformer,
     sample: Sample,
-    layers: Sequence[int],
+    names_of: Mapping[int, Sequence[str]],  # each layer's points for fillers and roles
     fitted: Ids,
     scored: Ids,
     questions: Ids,
     seed: int,
 ) -> tuple[HeadShares, ...]:
     heads = []
-    for layer in layers:
-        names = [f"encoder.{layer}.self_attention.{point}" for point in ("filler", "role")]
+    for layer, names in names_of.items():
         found = record(model, sample, names)
         filler, role = (found.flat(name).astype(np.float64) for name in names)
         for head in range(filler.shape[1]):
@@ -395,11 +425,12 @@ def _orthogonal(size: int, rng: np.random.Generator) -> Floats:
 
 def save(result: TensorProduct, context: Context, folder: str | Path) -> list[Path]:
     """Write the numbers and draw what is kept, beside initial weights."""
-    path = outcome.write(folder, "tensor-product", result.to_values(), context)
-    return [path, *_save_figure(result, context, Path(folder))]
+    name = "tensor-product" if result.where == ENCODER else f"tensor-product-{result.where}"
+    path = outcome.write(folder, name, result.to_values(), context)
+    return [path, *_save_figure(result, context, Path(folder), name)]
 
 
-def _save_figure(result: TensorProduct, context: Context, folder: Path) -> list[Path]:
+def _save_figure(result: TensorProduct, context: Context, folder: Path, name: str) -> list[Path]:
     many = len(result.heads) > 32  # more than a half of the width has room for
     with figures.blank(7.0, 5.4 if many else 3.2) as drawn:
         axes = drawn.subplots(
@@ -414,8 +445,8 @@ def _save_figure(result: TensorProduct, context: Context, folder: Path) -> list[
                 place.set_ylabel("share of the variance\nof filler ⊗ role")
         handles, labels = axes[0].get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside upper center", ncols=5, fontsize=7)
-        figures.caption(drawn, context.caption)
-        return figures.save(drawn, folder, "tensor-product")
+        figures.caption(drawn, f"{_TITLES[result.where]}. {context.caption}")
+        return figures.save(drawn, folder, name)
 
 
 def _draw(axes: "Axes", draws: Sequence[Sequence[HeadShares]]) -> None:
