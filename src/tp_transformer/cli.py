@@ -497,7 +497,15 @@ _OF_ANALYSES: dict[str, tuple[str, Arguments]] = {
     ),
     "binding": (
         "which structures attention confuses; what becomes of answers when roles are changed",
-        {"--head": _HEAD, "--clusters": _CLUSTERS},
+        {
+            "--head": _HEAD,
+            "--at": {
+                "type": str | None,
+                "help": "change roles only at numbers, numerators, denominators, first arguments, "
+                "second arguments or operators",
+            },
+            "--clusters": _CLUSTERS,
+        },
     ),
     "tensor-product": (
         "how much of the tensor product of fillers and roles the Hadamard product keeps",

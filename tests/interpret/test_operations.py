@@ -91,6 +91,24 @@ def test_random_vectors_keep_the_lengths():
     assert not torch.equal(operations.randomised(3)(8, roles), changed)
 
 
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_roles_are_swapped_in_pairs(n):
+    roles = torch.randn(2, n, 8)
+    changed = operations.swapped(3)(7, roles)
+    came_from = torch.cdist(changed[0], roles[0]).argmin(dim=1)
+    torch.testing.assert_close(changed, roles[:, came_from])  # the same pairs in every head
+    torch.testing.assert_close(came_from[came_from], torch.arange(n))
+    assert (came_from != torch.arange(n)).sum() == n // 2 * 2
+    torch.testing.assert_close(operations.swapped(3)(7, roles), changed)
+
+
+def test_only_chosen_roles_are_swapped():
+    roles = torch.randn(2, 9, 8)
+    changed = operations.swapped(3, [[], [2, 5]])(1, roles)
+    torch.testing.assert_close(changed, roles[:, [0, 1, 5, 3, 4, 2, 6, 7, 8]])
+    torch.testing.assert_close(operations.swapped(3, [[], [2, 5]])(0, roles), roles)
+
+
 def test_planted_clusters_are_found_and_roles_move_to_their_centres():
     rng = np.random.default_rng(0)
     centres = 10 * rng.standard_normal((3, 4))

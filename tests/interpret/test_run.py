@@ -91,11 +91,27 @@ def test_an_lstm_is_refused_before_it_is_asked_anything(sums_store, tmp_path):
             interpret(name, options, tmp_path / "out")
 
 
-def test_what_is_refused_leaves_nothing(half_trained, sums_store, tmp_path):
-    options = Options(data=sums_store, model=half_trained, module=MODULE, head=99)
-    with pytest.raises(UserError, match="heads 0 to 3"):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"head": 99}, "heads 0 to 3"), ({"at": "numberz"}, "did you mean 'numbers'")],
+)
+def test_what_is_refused_leaves_nothing(wrong, message, half_trained, sums_store, tmp_path):
+    options = Options(data=sums_store, model=half_trained, module=MODULE, **wrong)
+    with pytest.raises(UserError, match=message):
         interpret("binding", options, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_surgery_at_a_place(half_trained, sums_store, tmp_path, capsys):
+    asked = arguments("binding", half_trained, sums_store, tmp_path)
+    cli.main([*asked, "--at=operators"])
+    assert "Encoder layer 0, operators, 24 questions" in capsys.readouterr().out
+    values = json.loads((tmp_path / "surgery.json").read_text("utf-8"))
+    positions = values["effects"][0]["positions"]
+    for question, own in zip(values["sample"]["questions"], positions, strict=True):
+        for at in own:
+            assert question[at - 1] in "+-" or not question[at - 1].isdigit(), (question, at)
+    assert sum(map(len, positions)) >= 24
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import LABELS, RELATIONS, labels, places
+from tp_transformer.interpret.structure import LABELS, PLACES, RELATIONS, labels, places
 
 
 def shown(question, label):
@@ -51,6 +51,25 @@ def test_digit_places():
         *("point", "tenths", "hundredths", "10^-3"),
     ]
     assert found[0] is found[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("numbers", ".12....3.4..5."),
+        ("numerators", ".......3.4...."),
+        ("denominators", "............5."),
+        ("first arguments", ".12....3......"),
+        ("second arguments", ".........4..5."),
+        ("operators", "....-...*../.."),
+    ],
+)
+def test_places(place, expected):
+    question = "12 - (3*4)/5"
+    text = symbols(question)
+    found = PLACES[place](parse(question))
+    assert "".join(text[at] if at in found else "." for at in range(len(text))) == expected
+    assert found == sorted(set(found))
 
 
 def test_only_numbers_have_labels():

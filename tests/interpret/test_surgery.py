@@ -152,14 +152,15 @@ def test_the_whole_analysis_is_written_and_drawn(trained, tmp_path):
     assert whole["zero"].changed > 20  # of 40
     assert whole["zero"].right == 40 - whole["zero"].changed
     assert whole["zero"].moved == pytest.approx(1)
-    assert whole["as far"].moved == pytest.approx(whole["centroid"].moved, rel=1e-5)
+    for moved, as_far in (("centroid", "as far"), ("swap", "as far as swap")):
+        assert whole[as_far].moved == pytest.approx(whole[moved].moved, rel=1e-5)
     low, high = whole["zero"].interval
     assert low < whole["zero"].share <= high
     assert surgery.analyse(model, sample, n_clusters=6) == result
     files = surgery.save(result, Context.of(model, sample, folder=tmp_path / "m"), tmp_path)
     assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
     values = json.loads(files[0].read_text())
-    assert len(values["effects"]) == 30
+    assert len(values["effects"]) == 40
     assert len(values["comparisons"]) == 10
     assert values["meaning"][5].startswith("all heads: zero ")
     assert "the right ones before it" in values["meaning"][0]

@@ -233,7 +233,7 @@ def test_the_decoder_is_measured_at_the_positions_of_the_answers(where, tmp_path
     assert "of the decoder" in result.meaning[0]
     files = tensor_product.save(result, Context.of(model, sample), tmp_path)
     assert files[0].name == f"tensor-product-{where}.json"
-    with pytest.raises(UserError, match="no attention 'decodr' .did you mean 'decoder'"):
+    with pytest.raises(UserError, match=r"no attention 'decodr' .did you mean 'decoder'"):
         tensor_product.analyse(model, sample, where="decodr")
 
 

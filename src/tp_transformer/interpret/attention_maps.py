@@ -156,11 +156,7 @@ def analyse(
     name = point(where, layer, "weights")
     heads = chosen_heads(head, model.config.n_heads)
     numbers = chosen_questions(sample.questions, shown)
-    few = Sample(
-        questions=tuple(sample.questions[number] for number in numbers),
-        answers=tuple(sample.answers[number] for number in numbers),
-        origin=sample.origin,
-    )
+    few = sample.some(numbers)
     weights = record(model, few, [name])[name]
     return AttentionMaps(
         where=where,

@@ -1,11 +1,12 @@
-"""Which heads and questions an analysis looks at."""
+"""Which heads, positions and questions an analysis looks at."""
 
 from collections.abc import Iterable
 
 from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import NUMERATOR, places
+from tp_transformer.interpret.structure import NUMERATOR, PLACES, Positions, places
+from tp_transformer.settings import nearest
 
 PER_LINE = 50  # positions: so many squares with numbers can be read across a page
 
@@ -17,6 +18,22 @@ def chosen_heads(head: int | None, n_heads: int) -> list[int]:
     if not 0 <= head < n_heads:
         raise SettingsError(f"the model has heads 0 to {n_heads - 1}, not {head}")
     return [head]
+
+
+def chosen_place(place: str) -> Positions:
+    """The function that finds such a place in an expression."""
+    if place not in PLACES:
+        raise SettingsError(
+            f"there is no place {place!r}{nearest(place, PLACES)}; there are: {'; '.join(PLACES)}"
+        )
+    return PLACES[place]
+
+
+def chosen_positions(questions: Iterable[str], place: str) -> list[list[int]]:
+    """The source positions of each question that are such a place of its expression."""
+    find = chosen_place(place)
+    parsed = (parse(question) for question in questions)
+    return [[] if expression is None else find(expression) for expression in parsed]
 
 
 def chosen_questions(questions: Iterable[str], count: int) -> list[int]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.batch import Batch
-from tp_transformer.interpret.record import AT_ONCE, ENCODER, Sample, point, symbols
+from tp_transformer.interpret.record import ENCODER, Sample, point, portions, symbols
 from tp_transformer.model.base import evaluating
 from tp_transformer.model.trace import Edit
 from tp_transformer.model.transformer import Transformer
@@ -26,6 +26,7 @@ Ids = npt.NDArray[np.int64]
 Operation = Callable[[int, Tensor], Tensor]
 
 SAME_DISTANCE = 0.05  # how much two distances may differ, as a share, to count as the same
+MOST_DONORS = 1_024  # of each head: the time grows with positions times donors
 UNMOVED = 1e-5  # of its length: what rounding may move a role
 
 
@@ -49,32 +50,30 @@ def ask(
     operation: Operation | None = None,
 ) -> Asked:
     """Judge a model's answers, with the roles of some heads of an encoder layer operated on."""
-    said: list[tuple[int, ...]] = []
-    right: list[bool] = []
-    surprise: list[float] = []
+    said: list[tuple[int, ...]] = [()] * len(sample)
+    right = np.zeros(len(sample), bool)
+    surprise = np.zeros(len(sample))
     moves = [np.zeros((0, 2))]
     device = next(model.parameters()).device
-    for start in range(0, len(sample), AT_ONCE):
-        rows = slice(start, start + AT_ONCE)
-        questions, answers = sample.questions[rows], sample.answers[rows]
-        batch = Batch.from_text(questions, answers, model.vocabulary).to(device)
+    for numbers, few in portions(sample):
+        batch = Batch.from_text(few.questions, few.answers, model.vocabulary).to(device)
         edits: dict[str, Edit] = {}
         if operation is not None:
-            edits[role_of(layer)] = _edit(operation, heads, questions, start, moves)
+            edits[role_of(layer)] = _edit(operation, heads, few.questions, numbers, moves)
         with evaluating(model), torch.no_grad(), model.trace(edit=edits):
             scores = model(batch.source, batch.target_input).float()
         likeliest = scores.argmax(dim=-1)
         wanted = scores.log_softmax(dim=-1).gather(2, batch.target_output[..., None])[..., 0]
-        for row, mask in enumerate(batch.target_mask):
-            said.append(tuple(likeliest[row, mask].tolist()))
-            right.append(torch.equal(likeliest[row, mask], batch.target_output[row, mask]))
-            surprise.append(-float(wanted[row, mask].double().sum()))
+        for row, (number, mask) in enumerate(zip(numbers, batch.target_mask, strict=True)):
+            said[number] = tuple(likeliest[row, mask].tolist())
+            right[number] = torch.equal(likeliest[row, mask], batch.target_output[row, mask])
+            surprise[number] = -float(wanted[row, mask].double().sum())
     moved, length = np.concatenate(moves).T  # of each role
     is_moved = moved > UNMOVED * length
     return Asked(
         said=said,
-        right=np.array(right),
-        surprise=np.array(surprise),
+        right=right,
+        surprise=surprise,
         touched=float(is_moved.mean()) if len(moved) else 0.0,
         moved=float(moved[is_moved].sum() / length[is_moved].sum()) if is_moved.any() else 0.0,
     )
@@ -89,19 +88,20 @@ def _edit(
     operation: Operation,
     heads: Sequence[int],
     questions: Sequence[str],
-    first: int,
+    numbers: Sequence[int],
     moves: list[Floats],
 ) -> Edit:
     """An operation on the roles of each question, as an edit of the padded roles of a batch.
 
-    How far it moved each role and how long that was is added to `moves`: (role, 2).
+    Each question has its number in the sample. How far its roles were moved and how long they were
+    is added to `moves`: (role, 2).
     """
 
     def edit(roles: Tensor) -> Tensor:
-        for row, question in enumerate(questions):
+        for row, (number, question) in enumerate(zip(numbers, questions, strict=True)):
             own = roles[row, :, : len(symbols(question))]
             before = own[list(heads)]
-            after = operation(first + row, before)
+            after = operation(number, before)
             both = torch.stack([(after - before).norm(dim=-1), before.norm(dim=-1)], dim=-1)
             moves.append(both.flatten(0, 1).double().cpu().numpy())
             own[list(heads)] = after
@@ -120,6 +120,24 @@ def randomised(seed: int) -> Operation:
 
     def operation(question: int, roles: Tensor) -> Tensor:
         return _directions(seed, question, roles) * roles.norm(dim=-1, keepdim=True)
+
+    return operation
+
+
+def swapped(seed: int, positions: Sequence[Sequence[int]] | None = None) -> Operation:
+    """Exchange the roles of a question in pairs at random, all or those of some positions.
+
+    Of an odd number of roles one stays where it is.
+    """
+
+    def operation(question: int, roles: Tensor) -> Tensor:
+        chosen = range(roles.shape[1]) if positions is None else positions[question]
+        drawn = np.random.default_rng([seed, question, 1]).permutation(chosen).tolist()
+        half = len(drawn) // 2
+        one, other = drawn[:half], drawn[half : 2 * half]
+        changed = roles.clone()
+        changed[:, one + other] = roles[:, other + one]
+        return changed
 
     return operation
 
@@ -197,16 +215,14 @@ def donors(
         rng: draws the donors of the same cluster
     """
     every, cluster_of_every = np.concatenate(roles, axis=1), np.concatenate(clusters, axis=1)
+    pool = rng.permutation(every.shape[1])[:MOST_DONORS]
     within, across = [own.copy() for own in roles], [own.copy() for own in roles]
     for question, own in enumerate(roles):
-        for head, others in enumerate(every):
-            distances = _distances(own[head], others)
-            for position, row in enumerate(distances):
-                is_same = cluster_of_every[head] == clusters[question][head, position]
-                found = _as_far_away(row, is_same, rng)
-                if found is not None:
-                    within[question][head, position] = others[found[0]]
-                    across[question][head, position] = others[found[1]]
+        for head, others in enumerate(every[:, pool]):
+            is_same = clusters[question][head][:, None] == cluster_of_every[head, pool]
+            found, same, other = _as_far_away(_distances(own[head], others), is_same, rng)
+            within[question][head, found] = others[same]
+            across[question][head, found] = others[other]
     return within, across
 
 
@@ -219,16 +235,37 @@ def _distances(vectors: Floats, others: Floats) -> Floats:
 
 def _as_far_away(
     distances: Floats, is_same: Bools, rng: np.random.Generator
-) -> tuple[int, int] | None:
-    """A random role of the same cluster for which another cluster has one as far away, and that."""
-    same = rng.permutation(np.flatnonzero(is_same))
-    others = np.flatnonzero(~is_same)
-    others = others[np.argsort(distances[others])]
-    if not len(others):
-        return None
-    above = np.searchsorted(distances[others], distances[same]).clip(max=len(others) - 1)
-    neighbours = others[np.stack([above, np.maximum(above - 1, 0)])]  # (2, same)
-    gaps = np.abs(distances[neighbours] - distances[same])
-    nearest_one = neighbours[gaps.argmin(axis=0), np.arange(len(same))]
-    fits = np.flatnonzero(gaps.min(axis=0) < SAME_DISTANCE * distances[same])
-    return (int(same[fits[0]]), int(nearest_one[fits[0]])) if len(fits) else None
+) -> tuple[Ids, Ids, Ids]:
+    """For each row a random one of the same cluster for which another cluster has one as far away.
+
+    Args:
+        distances: (row, other)
+        is_same: whether an other one has the row's cluster, (row, other)
+        rng: draws
+
+    Returns:
+        the rows that have such two, and of each the one of the same cluster and the other one
+    """
+    order = distances.argsort(axis=1)
+    distances = np.take_along_axis(distances, order, axis=1)
+    is_same = np.take_along_axis(is_same, order, axis=1)
+    n = distances.shape[1]
+    column = np.arange(n)
+    # The places of the nearest ones of other clusters, on either side in the order of distances.
+    nearer = np.maximum.accumulate(np.where(is_same, -1, column), axis=1)
+    farther = np.minimum.accumulate(np.where(is_same, n, column)[:, ::-1], axis=1)[:, ::-1]
+    gaps = np.stack(
+        [
+            np.where(
+                (place >= 0) & (place < n),
+                np.abs(np.take_along_axis(distances, place.clip(0, n - 1), axis=1) - distances),
+                np.inf,
+            )
+            for place in (nearer, farther)
+        ]
+    )
+    fits = is_same & (gaps.min(axis=0) < SAME_DISTANCE * distances)
+    rows: Ids = np.flatnonzero(fits.any(axis=1))
+    same = np.where(fits, rng.random(fits.shape), -1.0).argmax(axis=1)[rows]
+    other = np.where(gaps[0] <= gaps[1], nearer, farther)[rows, same]
+    return rows, order[rows, same], order[rows, other]

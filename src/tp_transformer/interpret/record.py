@@ -4,7 +4,7 @@ The answers are given, not decoded: what the decoder's points see is what greedy
 seen, wherever the answer is right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,14 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+    def some(self, numbers: Sequence[int]) -> "Sample":
+        """A few of the questions, by their numbers."""
+        return Sample(
+            questions=tuple(self.questions[number] for number in numbers),
+            answers=tuple(self.answers[number] for number in numbers),
+            origin=self.origin,
+        )
 
 
 def transformer_of(model: AnyModel) -> Transformer:
@@ -155,6 +163,17 @@ def _right(
         return judge(model, source, target).right
 
 
+def portions(sample: Sample) -> Iterator[tuple[list[int], Sample]]:
+    """The questions that pass a model together, with their numbers in the sample.
+
+    They are of like lengths, as padding takes time.
+    """
+    by_length = sorted(range(len(sample)), key=lambda number: len(sample.questions[number]))
+    for start in range(0, len(sample), AT_ONCE):
+        numbers = by_length[start : start + AT_ONCE]
+        yield numbers, sample.some(numbers)
+
+
 class Recording:
     """What passed named points, for each question of a sample: arrays without padding."""
 
@@ -183,15 +202,16 @@ def record(model: AnyModel, sample: Sample, names: Sequence[str]) -> Recording:
     """Run the model over a sample and keep what passes the named points (no wildcards)."""
     pieces: dict[str, list[Floats]] = {name: [] for name in names}
     device = next(model.parameters()).device
+    order: list[int] = []
     with evaluating(model), torch.no_grad(), model.trace(*names) as trace:
-        for start in range(0, len(sample), AT_ONCE):
-            questions = sample.questions[start : start + AT_ONCE]
-            answers = sample.answers[start : start + AT_ONCE]
-            batch = Batch.from_text(questions, answers, model.vocabulary).to(device)
+        for numbers, few in portions(sample):
+            batch = Batch.from_text(few.questions, few.answers, model.vocabulary).to(device)
             model(batch.source, batch.target_input)
             for name in names:
-                pieces[name] += _unpadded(name, trace[name], questions, answers)
-    return Recording(pieces)
+                pieces[name] += _unpadded(name, trace[name], few.questions, few.answers)
+            order += numbers
+    places = np.argsort(order)
+    return Recording({name: [own[place] for place in places] for name, own in pieces.items()})
 
 
 def _unpadded(

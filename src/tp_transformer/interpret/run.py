@@ -15,7 +15,7 @@ from tp_transformer.interpret import (
     surgery,
     tensor_product,
 )
-from tp_transformer.interpret.choices import chosen_heads
+from tp_transformer.interpret.choices import chosen_heads, chosen_place, chosen_positions
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import (
     ENCODER,
@@ -43,6 +43,7 @@ class Options:
         answered: whether only those that the model answers; each analysis has its own default
         layer: of the encoder or decoder, counted from 0, or from the end: -1 is the last
         head: one head instead of all
+        at: a place in the questions to operate on the roles of, one of `structure.PLACES`
         clusters: of each head's roles
         vectors: role or value, in place of roles where there are any
         where: encoder, decoder or cross
@@ -60,6 +61,7 @@ class Options:
     answered: bool | None = None
     layer: int | None = None
     head: int | None = None
+    at: str | None = None
     clusters: int = 20
     vectors: str | None = None
     where: str = ENCODER
@@ -103,6 +105,8 @@ def _load(options: Options, folder: Path | None) -> Transformer:
     if options.layer is not None:
         chosen_layer(model, options.layer)
     chosen_heads(options.head, model.config.n_heads)
+    if options.at is not None:
+        chosen_place(options.at)
     return model
 
 
@@ -197,6 +201,8 @@ def _surgery(model: Transformer, options: Options, out: Path) -> Outcome:
         sample,
         layer=options.one_layer,
         heads=None if options.head is None else [options.head],
+        positions=None if options.at is None else chosen_positions(sample.questions, options.at),
+        place=options.at,
         n_clusters=options.clusters,
         seed=options.seed,
     )

@@ -1,8 +1,9 @@
 """What each character of an arithmetic question is in its expression, and how they are related.
 
 `labels` says for every source position of a numeral on which side of a fraction it stands, which
-argument it is, of which operator, how deep, and at which place its digit is; `RELATIONS` say for a
-position to which other positions it belongs. Both take an expression and count source positions.
+argument it is, of which operator, how deep, and at which place its digit is; `PLACES` say where the
+denominators are, and the like; `RELATIONS` say for a position to which other positions it belongs.
+All take an expression and count source positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -113,6 +114,37 @@ def _digit_places(numeral: str) -> list[str | None]:
         found.append({"-": SIGN, ".": POINT}.get(character) or _PLACES.get(place, f"10^{place}"))
     return found
 
+
+Positions = Callable[[Expression], list[int]]
+
+
+def _labelled(label: str, *values: str) -> Positions:
+    """The positions with one of these labels, or with any."""
+
+    def positions(expression: Expression) -> list[int]:
+        return [
+            at
+            for at, value in enumerate(labels(expression)[label])
+            if value in values or (not values and value is not None)
+        ]
+
+    return positions
+
+
+def _operators(expression: Expression) -> list[int]:
+    return sorted(
+        at for node in nodes(expression.tree) if isinstance(node, Operation) for at in node.at
+    )
+
+
+PLACES: dict[str, Positions] = {
+    "numbers": _labelled(DEPTH),
+    "numerators": _labelled(SIDE, NUMERATOR),
+    "denominators": _labelled(SIDE, DENOMINATOR),
+    "first arguments": _labelled(ARGUMENT, FIRST),
+    "second arguments": _labelled(ARGUMENT, SECOND),
+    "operators": _operators,
+}
 
 Pairs = list[tuple[int, frozenset[int]]]  # a position, and those that it is related to
 Relation = Callable[[Expression], Pairs]

@@ -5,11 +5,13 @@ chosen ones, and the answers are judged by one pass under teacher forcing, as ev
 come in twos, the second being there to compare the first with:
 
 - `zero`: nothing is bound; `random`: a random vector of the same length in the role's place;
+- `swap`: the roles of a question exchanged in pairs at random; `as far as swap`: each role moved as
+  far as that, but in a random direction;
 - `centroid`: the centre of the role's cluster, so that only the cluster is left; `as far`: the role
   moved as far as its centroid is, but in a random direction;
 - `same cluster`: another role of the same cluster; `other cluster`: a role of another cluster that
-  is as far away. Where a role has no two such donors it is left alone by both. Exchanges of pairs
-  will not do: across clusters they move roles twice as far as within, in any model.
+  is as far away. Where a role has no two such donors it is left alone by both. Swaps within and
+  across clusters would not do: across they move roles twice as far as within, in any model.
 
 If clusters are what roles are about (section 5.1), `centroid` changes fewer answers than `as far`,
 and `same cluster` fewer than `other cluster`. Both comparisons are of the same questions, by
@@ -48,6 +50,7 @@ from tp_transformer.interpret.operations import (
     randomised,
     replaced,
     role_of,
+    swapped,
     zeroed,
 )
 from tp_transformer.interpret.outcome import Context, Values
@@ -72,6 +75,8 @@ from tp_transformer.scoring.statistics import (
 OPERATIONS = (
     "zero",
     "random",
+    "swap",
+    "as far as swap",
     "centroid",
     "as far",
     "same cluster",
@@ -212,6 +217,7 @@ class Surgery:
     layer: int
     n: int  # questions
     n_clusters: int
+    place: str  # where in the questions, in words
     right: int  # answers that are right without any operation
     effects: tuple[Effect, ...]
     comparisons: tuple[Comparison, ...]
@@ -222,6 +228,7 @@ class Surgery:
             "layer": self.layer,
             "n": self.n,
             "n_clusters": self.n_clusters,
+            "place": self.place,
             "right": self.right,
             "effects": [one.to_values() for one in self.effects],
             "comparisons": [one.to_values() for one in self.comparisons],
@@ -232,10 +239,11 @@ class Surgery:
     def meaning(self) -> list[str]:
         """What happened, in a line for each target, and what it says about clusters."""
         lines = [
-            f"Encoder layer {self.layer}, {_questions(self.n)}, of which {self.right} are answered "
-            f"correctly without surgery; {self.n_clusters} clusters for each head. Changed answers "
-            "(another symbol is likeliest at some position, the right ones before it being given), "
-            "and how far roles were moved, as a share of their lengths:"
+            f"Encoder layer {self.layer}, {self.place}, {_questions(self.n)}, of which "
+            f"{self.right} are answered correctly without surgery; {self.n_clusters} clusters for "
+            "each head. Changed answers (another symbol is likeliest at some position, the right "
+            "ones before it being given), and how far roles were moved, as a share of their "
+            "lengths:"
         ]
         for name in dict.fromkeys(one.target.name for one in self.effects):
             own = (str(one) for one in self.effects if one.target.name == name)
@@ -315,6 +323,7 @@ def analyse(
     layer: int = -1,
     heads: Sequence[int] | None = None,
     positions: Sequence[Sequence[int]] | None = None,
+    place: str | None = None,
     n_clusters: int = 20,
     n_controls: int = 3,
     seed: int = 0,
@@ -329,6 +338,7 @@ def analyse(
             together if None
         positions: source positions of each question, 0 being the start symbol, beside as many
             others; all if None
+        place: what these positions are, in words
         n_clusters: of the roles of each head, by k-means
         n_controls: how many random sets of other heads
         seed: of the clusters and of everything that is drawn
@@ -357,6 +367,7 @@ def analyse(
         layer=layer,
         n=len(sample),
         n_clusters=centroids.shape[1],
+        place=place or ("all positions" if positions is None else "chosen positions"),
         right=int(before.right.sum()),
         effects=tuple(effects),
         comparisons=_comparisons(effects),
@@ -448,9 +459,12 @@ def _operations(
     """The operations on the heads of a target, each repeatable by the seed."""
     heads = list(target.heads)
     centroid = moved_to(centroids[heads])
+    swap = swapped(seed, target.positions)
     found = {
         "zero": zeroed(),
         "random": randomised(seed),
+        "swap": swap,
+        "as far as swap": as_far(seed, swap),
         "centroid": centroid,
         "as far": as_far(seed, centroid),
         "same cluster": replaced([own[heads] for own in within]),
@@ -522,14 +536,14 @@ def save(result: Surgery, context: Context, folder: str | Path) -> list[Path]:
             own = [one for one in result.effects if one.operation == operation]
             shares = np.array([one.share for one in own])
             limits = np.array([one.interval for one in own]).T
-            shift = (number - (len(OPERATIONS) - 1) / 2) * 0.13
+            shift = (number - (len(OPERATIONS) - 1) / 2) * 0.1
             # Operations come in twos, of which the second is hollow.
             colour = figures.COLOURS[number // 2]
             axes.errorbar(
                 100 * shares,
                 np.arange(len(targets)) + shift,
                 xerr=100 * np.abs(limits - shares),
-                fmt="os^"[number // 2],
+                fmt="osD^"[number // 2],
                 color=colour,
                 markerfacecolor="white" if number % 2 else colour,
                 markersize=4,
@@ -545,7 +559,9 @@ def save(result: Surgery, context: Context, folder: str | Path) -> list[Path]:
         axes.set_xlim(-0.02 * most, 1.02 * most)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(f"changed answers of {result.n}, % (95% Wilson intervals)")
-        drawn.suptitle(f"Surgery on the roles of encoder layer {result.layer}", fontsize=9)
+        drawn.suptitle(
+            f"Surgery on the roles of encoder layer {result.layer}, {result.place}", fontsize=9
+        )
         changed = (
             "changed: another symbol is likeliest at some position of the answer, the right ones "
             f"before it being given; {result.right} of {result.n} were right before"
