@@ -92,7 +92,12 @@ it in this list:
     interop/pickles.py            other people's pickles, read without running what they bring along
     interop/authors.py            the paper's authors' published checkpoints
     demo.py                       the front door
-    cli.py                        one thin verb per stage, heavy imports inside the verb
+    verbs/verb.py                 what a verb of the command line is, what several share
+    verbs/data.py                 `tpt data`: the dataset made, read, looked at, passed on
+    verbs/model.py                models listed, asked, trained, brought in; the demo
+    verbs/scoring.py              `tpt evaluate` and `tpt compare`
+    verbs/interpret.py            `tpt interpret`: a verb for each analysis
+    cli.py                        from what was typed to a verb, and how it ends
     __main__.py                   `python -m tp_transformer`
 
 Names are loaded when they are first used, so that importing the package is quick.
