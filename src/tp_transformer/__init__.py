@@ -26,7 +26,8 @@ it in this list:
     data/produce.py               a whole store from the generator, continued when killed
     data/archive.py               a .tar.gz as a stream, nothing extracted
     data/sources.py               an archive, a folder or the Hugging Face copy, block by block
-    data/pieces.py                from a file's bytes to checked questions and answers
+    data/pieces.py                some rows of a file, checked; what is done about faults
+    data/parsers.py               from a file's bytes to pieces, for each format
     data/corpus.py                reads the published dataset into a store
     data/export.py                the store as v1.0 text, Parquet or JSON lines
     data/show.py                  what a store holds, drawn or as JSON
@@ -36,6 +37,8 @@ it in this list:
     model/trace.py                named points that record or replace a tensor on request
     model/binding.py              how a filler and a role become one vector: one class per binding
     model/grouped.py              attention within the rows of a packed batch
+    model/masks.py                who may attend to whom; torch's masks as ours
+    model/cache.py                keys and values of the positions decoded so far
     model/attention.py            TP-attention beside its equations; the drop-in for torch's
     model/layers.py               cells, feed-forward, embedding
     model/stepping.py             one more position of the decoder, without detours
