@@ -70,7 +70,8 @@ it in this list:
     training/passes.py            a rank's share of a batch, in passes of bounded size
     training/validate.py          loss and exact match on held-out questions
     training/signals.py           SIGTERM and Ctrl-C, remembered until the loop looks
-    training/loop.py              the loop: from a batch to a step
+    training/gradient.py          the gradient of a batch, over passes and ranks
+    training/loop.py              the loop: a step after the other, validated and saved
     training/run.py               the settings of a run, and the folder that explains it
     training/watch.py             several runs at a time, watched through their records
     interpret/record.py           what passes named points, question by question, without padding
