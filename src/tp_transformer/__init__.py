@@ -26,7 +26,8 @@ it in this list:
     data/produce.py               a whole store from the generator, continued when killed
     data/archive.py               a .tar.gz as a stream, nothing extracted
     data/sources.py               an archive, a folder or the Hugging Face copy, block by block
-    data/pieces.py                from a file's bytes to checked questions and answers
+    data/pieces.py                some rows of a file, checked; what is done about faults
+    data/parsers.py               from a file's bytes to pieces, for each format
     data/corpus.py                reads the published dataset into a store
     data/export.py                the store as v1.0 text, Parquet or JSON lines
     data/show.py                  what a store holds, drawn or as JSON
@@ -36,6 +37,8 @@ it in this list:
     model/trace.py                named points that record or replace a tensor on request
     model/binding.py              how a filler and a role become one vector: one class per binding
     model/grouped.py              attention within the rows of a packed batch
+    model/masks.py                who may attend to whom; torch's masks as ours
+    model/cache.py                keys and values of the positions decoded so far
     model/attention.py            TP-attention beside its equations; the drop-in for torch's
     model/layers.py               cells, feed-forward, embedding
     model/stepping.py             one more position of the decoder, without detours
@@ -67,14 +70,15 @@ it in this list:
     training/passes.py            a rank's share of a batch, in passes of bounded size
     training/validate.py          loss and exact match on held-out questions
     training/signals.py           SIGTERM and Ctrl-C, remembered until the loop looks
-    training/loop.py              the loop: from a batch to a step
+    training/gradient.py          the gradient of a batch, over passes and ranks
+    training/loop.py              the loop: a step after the other, validated and saved
     training/run.py               the settings of a run, and the folder that explains it
     training/watch.py             several runs at a time, watched through their records
     interpret/record.py           what passes named points, question by question, without padding
     interpret/outcome.py          what an analysis leaves behind: numbers as JSON, captions
     interpret/expressions.py      arithmetic questions as trees
     interpret/structure.py        what each character is in its tree, and to what it belongs
-    interpret/choices.py          which heads and questions an analysis looks at
+    interpret/choices.py          which heads, positions and questions an analysis looks at
     interpret/clusters.py         vectors in clusters, by k-means
     interpret/positions.py        every position of a sample: its character, its labels
     interpret/probes.py           how well labels can be told from clusters and from vectors
@@ -92,7 +96,12 @@ it in this list:
     interop/pickles.py            other people's pickles, read without running what they bring along
     interop/authors.py            the paper's authors' published checkpoints
     demo.py                       the front door
-    cli.py                        one thin verb per stage, heavy imports inside the verb
+    verbs/verb.py                 what a verb of the command line is, what several share
+    verbs/data.py                 `tpt data`: the dataset made, read, looked at, passed on
+    verbs/model.py                models listed, asked, trained, brought in; the demo
+    verbs/scoring.py              `tpt evaluate` and `tpt compare`
+    verbs/interpret.py            `tpt interpret`: a verb for each analysis
+    cli.py                        from what was typed to a verb, and how it ends
     __main__.py                   `python -m tp_transformer`
 
 Names are loaded when they are first used, so that importing the package is quick.

@@ -23,7 +23,7 @@ from corpora import (
 from corpora import rows as some_rows
 from tp_transformer.data import archive, sources
 from tp_transformer.data.corpus import identify, prepare
-from tp_transformer.data.pieces import unwrap
+from tp_transformer.data.parsers import unwrap
 from tp_transformer.data.sources import PARQUET
 from tp_transformer.errors import CorpusError, StoreError
 

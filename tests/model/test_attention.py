@@ -8,14 +8,10 @@ import torch
 import reference
 from exported import attention_parameters
 from tp_transformer.errors import SettingsError
-from tp_transformer.model.attention import (
-    CrossAttention,
-    KeyValueCache,
-    SelfAttention,
-    attention_weights,
-    causal_mask,
-)
+from tp_transformer.model.attention import CrossAttention, SelfAttention, attention_weights
 from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.cache import KeyValueCache
+from tp_transformer.model.masks import causal_mask
 from tp_transformer.model.trace import trace
 
 SIZES = [(4, 1), (6, 3), (12, 4)]

@@ -15,7 +15,8 @@ from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.base import Model
 from tp_transformer.model.loss import Loss
 from tp_transformer.training.checkpoint import State
-from tp_transformer.training.loop import TrainingConfig, ValidationConfig, seconds
+from tp_transformer.training.loop import TrainingConfig, seconds
+from tp_transformer.training.validate import ValidationConfig
 
 
 @pytest.mark.parametrize(

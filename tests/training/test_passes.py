@@ -1,17 +1,10 @@
-"""Passes: all rows once, none too large; their gradients add up to that of one pass."""
+"""Passes: all rows once, none too large."""
 
 import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs import config
-from tp_transformer import Batch, Vocabulary
-from tp_transformer.data.feed import Feed
-from tp_transformer.data.store import open_store
-from tp_transformer.distributed import Ranks
-from tp_transformer.model.family import from_config
-from tp_transformer.training.loop import Loop
+from tp_transformer import Vocabulary
 from tp_transformer.training.passes import Share, divide
 
 VOCABULARY = Vocabulary()
@@ -58,37 +51,3 @@ def test_no_rows_are_no_passes():
     nothing = VOCABULARY.encode([])
     share = Share.of(nothing, nothing, VOCABULARY.pad, 10, packed=True)
     assert (share.passes, share.n_rows, share.n_positions) == ([], 0, 0)
-
-
-def gradient(store, tmp_path, symbols_per_pass):
-    settings = config(model__dropout=0.0, training__symbols_per_pass=symbols_per_pass)
-    torch.manual_seed(0)
-    model = from_config(settings.model).double()
-    feed = Feed(open_store(store)["train"], batch_size=13)
-    loop = Loop(
-        model,
-        feed,
-        tmp_path,
-        Ranks(torch.device("cpu")),
-        optim=settings.optim,
-        training=settings.training,
-        validation=settings.validation,
-    )
-    share = loop._share(3)
-    loop._gradient(share)
-    gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    return len(share.passes), gradients, model, feed
-
-
-def test_accumulated_gradients_are_those_of_the_mean_over_the_batch(store, tmp_path):
-    n_passes, gradients, model, feed = gradient(store, tmp_path, 60)
-    assert n_passes > 5
-    n_whole, whole, *_ = gradient(store, tmp_path, 10_000)
-    assert n_whole == 1
-    assert torch.allclose(gradients, whole, rtol=1e-12, atol=1e-15)
-    questions, answers = feed.split.rows(feed.sampler.rows(3))  # the loss itself, padded
-    model.zero_grad()
-    model.loss(Batch.from_text(questions, answers, VOCABULARY)).mean.backward()
-    plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    assert torch.allclose(gradients, plain, rtol=1e-9, atol=1e-12)
-    assert plain.norm() > 0.1

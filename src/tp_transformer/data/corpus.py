@@ -21,17 +21,14 @@ from tp_transformer.data.modules import (
     SPLITS,
     TRAIN_SPLITS,
 )
-from tp_transformer.data.pieces import (
+from tp_transformer.data.parsers import (
     Counter,
     JsonLinesParser,
     PairParser,
     Parser,
-    Piece,
-    Report,
     TableParser,
-    by_difficulty,
-    check,
 )
+from tp_transformer.data.pieces import Piece, Report, by_difficulty, check
 from tp_transformer.data.sources import JSON_LINES, OTHER, PARQUET, TEXT, Block, File, Source
 from tp_transformer.data.store import STORE_SPLITS, TRAIN, Store, open_store
 from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store

@@ -13,7 +13,6 @@ signature, the parameter names and the mask polarity of `torch.nn.MultiheadAtten
 """
 
 import math
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,9 @@ from torch.nn import functional as F
 
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import make_binding
+from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.grouped import Plan, grouped_attention
+from tp_transformer.model.masks import merged_mask, refuse_shapes
 from tp_transformer.model.trace import Traced
 
 
@@ -36,14 +37,7 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
     return scores.softmax(dim=-1)
 
 
-def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-    """True where a query may attend when the queries are the last positions of the keys."""
-    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
-
-
 Map = tuple[Tensor, Tensor | None]  # weight (out, in) and bias (out)
-
-FIRST_ROOM = 8  # positions that a cache has room for at first
 
 
 def _detached(weight: Tensor, bias: Tensor | None) -> Map:
@@ -56,41 +50,6 @@ def _blocks(names: tuple[str, ...], weight: Tensor, bias: Tensor | None) -> dict
     weights = weight.chunk(len(names))
     biases = [None] * len(names) if bias is None else bias.chunk(len(names))
     return dict(zip(names, zip(weights, biases, strict=True), strict=True))
-
-
-@dataclass
-class KeyValueCache:
-    """The keys and values of the positions decoded so far, of at most `capacity`."""
-
-    capacity: int
-    length: int = 0
-    _buffers: tuple[Tensor, ...] = field(default=(), repr=False)  # (batch, head, room, d_head)
-
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of new positions; return those of all positions."""
-        end = self.length + key.shape[-2]
-        if end > self.capacity:
-            raise ValueError(f"there is room for {self.capacity} positions, not for {end}")
-        if not self._buffers or end > self._buffers[0].shape[2]:
-            self._make_room(key, end)
-        for buffer, new in zip(self._buffers, (key, value), strict=True):
-            buffer[:, :, self.length : end] = new
-        self.length = end
-        all_keys, all_values = (buffer[:, :, :end] for buffer in self._buffers)
-        return all_keys, all_values
-
-    def select(self, rows: Tensor) -> None:
-        """Go on with these rows of the batch, in this order."""
-        self._buffers = tuple(buffer.index_select(0, rows) for buffer in self._buffers)
-
-    def _make_room(self, like: Tensor, end: int) -> None:
-        """Room for twice as many positions: most answers are short, and `select` copies it all."""
-        room = min(self.capacity, max(FIRST_ROOM, 2 * end))
-        batch, n_heads, _, d_head = like.shape
-        larger = tuple(like.new_empty(batch, n_heads, room, d_head) for _ in range(2))
-        for buffer, old in zip(larger, self._buffers, strict=False):
-            buffer[:, :, : self.length] = old[:, :, : self.length]
-        self._buffers = larger
 
 
 class Attention(Traced):
@@ -358,8 +317,8 @@ class TPMultiheadAttention(Attention):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        _refuse_shapes(query, key, value, key_padding_mask, attn_mask, self.num_heads)
-        mask = _merged_mask(key_padding_mask, attn_mask, query, self.num_heads)
+        refuse_shapes(query, key, value, key_padding_mask, attn_mask, self.num_heads)
+        mask = merged_mask(key_padding_mask, attn_mask, query, self.num_heads)
         output, weights = self._attend(query, key, value, mask, need_weights)
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
@@ -406,61 +365,3 @@ class TPMultiheadAttention(Attention):
         if self.in_proj_weight is not None:
             return self.in_proj_weight.chunk(3)
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
-
-
-def _refuse_shapes(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_padding_mask: Tensor | None,
-    attn_mask: Tensor | None,
-    n_heads: int,
-) -> None:
-    """Refuse what would broadcast into something that was not meant, as torch does."""
-    batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
-    if key.shape[:2] != (batch, keys) or value.shape[:2] != (batch, keys):
-        raise ValueError(
-            f"keys {tuple(key.shape)} and values {tuple(value.shape)} must have the batch of the "
-            f"queries {tuple(query.shape)} and be as many"
-        )
-    for name, mask, shapes in (
-        ("key_padding_mask", key_padding_mask, [(batch, keys)]),
-        ("attn_mask", attn_mask, [(queries, keys), (batch * n_heads, queries, keys)]),
-    ):
-        if mask is None:
-            continue
-        if mask.shape not in shapes:
-            expected = " or ".join(map(str, shapes))
-            raise ValueError(f"{name} has shape {tuple(mask.shape)} and must have {expected}")
-        if mask.dtype != torch.bool and not mask.is_floating_point():
-            raise ValueError(f"{name} must be boolean or of floating point, not {mask.dtype}")
-
-
-def _merged_mask(
-    key_padding_mask: Tensor | None, attn_mask: Tensor | None, query: Tensor, n_heads: int
-) -> Tensor | None:
-    """Torch's two masks as one of ours, of four axes.
-
-    Torch's boolean masks say what to ignore and its masks of numbers are added to the scores.
-    """
-    masks = []
-    if key_padding_mask is not None:
-        masks.append(key_padding_mask[:, None, None, :])
-    if attn_mask is not None and attn_mask.dim() == 3:  # (batch * head, query, key)
-        masks.append(attn_mask.view(-1, n_heads, *attn_mask.shape[1:]))
-    elif attn_mask is not None:
-        masks.append(attn_mask[None, None])
-    if not masks:
-        return None
-    if all(mask.dtype == torch.bool for mask in masks):
-        ignored = masks[0] if len(masks) == 1 else masks[0] | masks[1]
-        return ~ignored
-    return sum(
-        (
-            torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
-            if mask.dtype == torch.bool
-            else mask.to(query.dtype)
-            for mask in masks
-        ),
-        start=torch.zeros((), dtype=query.dtype, device=query.device),
-    )

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.errors import TextError
-from tp_transformer.model.attention import CrossAttention, KeyValueCache, SelfAttention
+from tp_transformer.model.attention import CrossAttention, SelfAttention
+from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.grouped import Plan
 from tp_transformer.model.trace import Traced
 

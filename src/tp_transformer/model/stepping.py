@@ -11,13 +11,9 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.model.attention import (
-    CrossAttention,
-    KeyValueCache,
-    SelfAttention,
-    attention_weights,
-)
+from tp_transformer.model.attention import CrossAttention, SelfAttention, attention_weights
 from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.layers import DecoderCell, FeedForward
 
 # From so many rows times heads on, products for all of them are quicker than the fused attention,

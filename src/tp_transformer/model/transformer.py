@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from tp_transformer.data.batch import Packed
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import SettingsError
-from tp_transformer.model.attention import Attention, KeyValueCache, causal_mask
+from tp_transformer.model.attention import Attention
 from tp_transformer.model.base import Model
 from tp_transformer.model.binding import check_binding
+from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.grouped import Plans
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+from tp_transformer.model.masks import causal_mask
 from tp_transformer.model.stepping import Stepper, steppers
 from tp_transformer.model.trace import is_traced
 

@@ -10,29 +10,27 @@ import math
 import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tp_transformer.atomic import whole
-from tp_transformer.data.batch import Batch, Packed
 from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import AnyModel, Best, State
+from tp_transformer.training.gradient import Gradient, summed
+from tp_transformer.training.metrics import Nowhere, Recorder
 from tp_transformer.training.optim import Ema, OptimConfig, clip, learning_rate, make_optimizer
 from tp_transformer.training.passes import Share
 from tp_transformer.training.signals import NUMBERS, Signals
-from tp_transformer.training.validate import Score, validate
+from tp_transformer.training.validate import Score, ValidationConfig, validate
 
 BAD_BATCH = "bad_batch.json"
 
@@ -101,24 +99,6 @@ class TrainingConfig:
             raise SettingsError(f"seed must be 0 or more, not {self.seed}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValidationConfig:
-    """Validation on questions held out of the training split.
-
-    Attributes:
-        every: steps between two validations
-        count: questions, spread evenly over modules and difficulties
-    """
-
-    every: int = 1000
-    count: int = 2048
-
-    def __post_init__(self) -> None:
-        _refuse_below("every", self.every, 1)
-        if self.count < 0:
-            raise SettingsError(f"count must be 0 (no validation) or more, not {self.count}")
-
-
 def _refuse_below(name: str, value: float | None, least: int | None) -> None:
     """Refuse what is below the least, or not above 0 where there is no least."""
     if value is None:
@@ -145,42 +125,6 @@ def seconds(text: str) -> float:
     return total
 
 
-class Recorder(Protocol):
-    """Where a loop tells what happens: `Metrics` on the first rank, nowhere on the others."""
-
-    def record(self, values: dict[str, Any]) -> None: ...  # noqa: D102
-
-    def say(self, text: str) -> None: ...  # noqa: D102
-
-    def note(self, text: str) -> None: ...  # noqa: D102
-
-
-class Nowhere:
-    """For the ranks that write nothing."""
-
-    def record(self, values: dict[str, Any]) -> None:
-        """Forget a record."""
-
-    def say(self, text: str) -> None:
-        """Forget a line."""
-
-    def note(self, text: str) -> None:
-        """Forget a line of the log."""
-
-
-class _SummedLoss(nn.Module):
-    """A model's loss as a module's forward pass, which is what can be distributed."""
-
-    def __init__(self, model: AnyModel, label_smoothing: float) -> None:
-        super().__init__()
-        self.model, self.label_smoothing = model, label_smoothing
-
-    def forward(self, batches: Sequence[Batch | Packed]) -> tuple[Tensor, Tensor]:
-        losses = (self.model.loss(one, label_smoothing=self.label_smoothing) for one in batches)
-        loss = reduce(add, losses)
-        return loss.total, loss.n_right
-
-
 class Loop:
     """A run in the making: the model, its optimizer, and how far it has come."""
 
@@ -200,7 +144,9 @@ class Loop:
         self.optimizer = make_optimizer(model, optim)
         self.ema = None if training.ema is None else Ema(model, training.ema)
         self.state = State()
-        self._loss: nn.Module = _SummedLoss(model, training.label_smoothing)
+        self._gradient = Gradient(
+            model, ranks, seed=training.seed, label_smoothing=training.label_smoothing
+        )
         self._metrics: Recorder = Nowhere()
         self._signals = Signals()
         self._budget = None if training.budget is None else seconds(training.budget)
@@ -221,7 +167,7 @@ class Loop:
         self._metrics = metrics
         self._started = time.monotonic() - self.state.elapsed
         self.model.train()
-        self._loss = self.ranks.wrap(self._loss)
+        self._gradient.distribute()
         with self._signals, Ahead(self._share, first=self.state.step) as ahead:
             while True:
                 if self._validation_due():
@@ -278,13 +224,15 @@ class Loop:
         """
         start, waited = time.monotonic(), ahead.waited
         share = ahead.next()
-        torch.manual_seed(self._seed())
-        measured = self._gradient(share)
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._autocast():
+            measured = self._gradient.add_up(share, self.state.step, self._signals)
         if measured is None:
             return self._signals.received
         n_ranks = self.ranks.n_ranks
         measured["norm"] = clip(self.model.parameters(), self.optim) / n_ranks
-        sums = self._summed(
+        sums = summed(
+            self.ranks,
             measured,
             {
                 "rows": share.n_rows,
@@ -308,46 +256,6 @@ class Loop:
         if not is_good:
             self._bear(sums)
         return next((number for number in NUMBERS if sums[str(number)]), None)
-
-    def _seed(self) -> int:
-        """What the random numbers of this step and rank follow from; there is none to save."""
-        numbers = (self.training.seed, self.state.step, self.ranks.rank)
-        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
-
-    def _gradient(self, share: Share) -> dict[str, Tensor] | None:
-        """Make the gradient of the mean loss over the symbols of the whole batch, of all ranks.
-
-        Ranks average their gradients, so each divides by its share of the symbols. A lone rank that
-        is told to stop does so between two passes: at paper size on a CPU a step takes minutes.
-        """
-        ranks = self.ranks
-        self.optimizer.zero_grad(set_to_none=True)
-        n_tokens = torch.tensor(share.n_tokens, dtype=ranks.wide, device=ranks.device)
-        scale = ranks.n_ranks / ranks.sum(n_tokens)
-        totals: list[Tensor] = []
-        rights: list[Tensor] = []
-        # One autocast for all passes: weights are cast once, not once for each pass.
-        with self._autocast():
-            for number, batches in enumerate(share.passes, 1):
-                if self._signals.received and ranks.n_ranks == 1:
-                    return None
-                is_last = number == len(share.passes)
-                with nullcontext() if is_last else ranks.no_sync(self._loss):
-                    total, n_right = self._loss([one.to(ranks.device) for one in batches])
-                    (total * scale).backward()
-                totals.append(total.detach())
-                rights.append(n_right)
-        return {"loss": torch.stack(totals).sum(), "right": torch.stack(rights).sum()}
-
-    def _summed(
-        self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]
-    ) -> dict[str, float]:
-        """The sums over all ranks, read at once."""
-        wide = self.ranks.wide
-        measured = torch.stack([tensor.to(wide) for tensor in tensors.values()])
-        counted = torch.tensor(list(numbers.values()), dtype=wide).to(self.ranks.device)
-        sums = self.ranks.sum(torch.cat([measured, counted])).tolist()
-        return dict(zip([*tensors, *numbers], sums, strict=True))
 
     def _apply(self, rate: float) -> None:
         for group in self.optimizer.param_groups:

@@ -5,7 +5,7 @@ import math
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from tp_transformer import atomic
 from tp_transformer.errors import UserError
@@ -17,6 +17,29 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 LOG = "log.txt"
 TENSORBOARD = "tensorboard"
+
+
+class Recorder(Protocol):
+    """Where a loop tells what happens: `Metrics` on the first rank, nowhere on the others."""
+
+    def record(self, values: Record) -> None: ...  # noqa: D102
+
+    def say(self, text: str) -> None: ...  # noqa: D102
+
+    def note(self, text: str) -> None: ...  # noqa: D102
+
+
+class Nowhere:
+    """For the ranks that write nothing."""
+
+    def record(self, values: Record) -> None:
+        """Forget a record."""
+
+    def say(self, text: str) -> None:
+        """Forget a line."""
+
+    def note(self, text: str) -> None:
+        """Forget a line of the log."""
 
 
 class Metrics:

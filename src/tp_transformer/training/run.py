@@ -35,15 +35,10 @@ from tp_transformer.model.transformer import Transformer
 from tp_transformer.settings import Values
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
-from tp_transformer.training.loop import (
-    Loop,
-    Nowhere,
-    Recorder,
-    TrainingConfig,
-    ValidationConfig,
-)
-from tp_transformer.training.metrics import LOG, METRICS, Metrics
+from tp_transformer.training.loop import Loop, TrainingConfig
+from tp_transformer.training.metrics import LOG, METRICS, Metrics, Nowhere, Recorder
 from tp_transformer.training.optim import OptimConfig
+from tp_transformer.training.validate import ValidationConfig
 
 CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
 

@@ -1,0 +1,1 @@
+"""What `tpt` can do: each verb beside its arguments, heavy imports inside the verb."""

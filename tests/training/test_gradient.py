@@ -1,0 +1,64 @@
+"""The gradient: many passes add up to that of one, and a lone rank that is told to stop does."""
+
+import signal
+
+import torch
+
+from runs import config
+from tp_transformer import Batch, Vocabulary
+from tp_transformer.data.feed import Feed
+from tp_transformer.data.store import open_store
+from tp_transformer.distributed import Ranks
+from tp_transformer.model.family import from_config
+from tp_transformer.training.gradient import Gradient
+from tp_transformer.training.passes import Share
+from tp_transformer.training.signals import Signals
+
+VOCABULARY = Vocabulary()
+
+
+CPU = torch.device("cpu")
+
+
+def add_up(store, symbols_per_pass, signals):
+    """A batch's share, what was found of it, and the model that now has its gradient."""
+    torch.manual_seed(0)
+    model = from_config(config(model__dropout=0.0).model).double()
+    rows = feed_of(store).tokens(3)
+    share = Share.of(*rows, VOCABULARY.pad, symbols_per_pass, packed=model.packs_on(CPU))
+    found = Gradient(model, Ranks(CPU), seed=0).add_up(share, 3, signals)
+    return share, found, model
+
+
+def feed_of(store):
+    return Feed(open_store(store)["train"], batch_size=13)
+
+
+def flat(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def test_accumulated_gradients_are_those_of_the_mean_over_the_batch(store):
+    share, found, model = add_up(store, 60, Signals())
+    assert len(share.passes) > 5
+    gradients = flat(model)
+    whole, found_at_once, other = add_up(store, 10_000, Signals())
+    assert len(whole.passes) == 1
+    assert torch.allclose(gradients, flat(other), rtol=1e-12, atol=1e-15)
+    feed = feed_of(store)
+    questions, answers = feed.split.rows(feed.sampler.rows(3))  # the loss itself, padded
+    model.zero_grad()
+    loss = model.loss(Batch.from_text(questions, answers, VOCABULARY))
+    loss.mean.backward()
+    assert torch.allclose(gradients, flat(model), rtol=1e-9, atol=1e-12)
+    assert flat(model).norm() > 0.1
+    for one in (found, found_at_once):
+        torch.testing.assert_close(one["loss"], loss.total.detach())
+
+
+def test_a_lone_rank_stops_between_two_passes(store):
+    signals = Signals()
+    signals.received = signal.SIGTERM
+    _, found, model = add_up(store, 60, signals)
+    assert found is None
+    assert all(parameter.grad is None for parameter in model.parameters())
