@@ -15,6 +15,7 @@ from tp_transformer.interpret import (
     surgery,
     tensor_product,
 )
+from tp_transformer.interpret.attention_maps_result import ENCODER
 from tp_transformer.interpret.choices import chosen_heads
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import (
@@ -61,7 +62,7 @@ class Options:
     head: int | None = None
     clusters: int = 20
     vectors: str | None = None
-    where: str = attention_maps.ENCODER
+    where: str = ENCODER
     relation: str | None = None
     seed: int = 0
     device: str = "auto"
