@@ -64,7 +64,8 @@ def analyse(
         )
     layer = chosen_layer(model, layer)
     heads = chosen_heads(head, model.config.n_heads)
-    numbers = chosen_questions(sample.questions, shown)
+    numbers = chosen_questions(sample.questions, shown, in_line=attention_maps_figure.IN_COLUMN)
+    numbers.append(min(range(len(sample)), key=lambda one: len(sample.questions[one])))
     few = Sample(
         questions=tuple(sample.questions[number] for number in numbers),
         answers=tuple(sample.answers[number] for number in numbers),
@@ -72,20 +73,22 @@ def analyse(
     )
     name = ATTENTIONS[where].format(layer)
     weights = record(model, few, [name])[name]
+    *maps, shortest = (
+        Map(
+            question=question,
+            answer=answer,
+            queries=symbols(question) if where == ENCODER else START + answer,
+            keys=START + answer if where == DECODER else symbols(question),
+            weights=own[heads],
+        )
+        for question, answer, own in zip(few.questions, few.answers, weights, strict=True)
+    )
     return AttentionMaps(
         where=where,
         layer=layer,
         heads=tuple(heads),
-        maps=tuple(
-            Map(
-                question=question,
-                answer=answer,
-                queries=symbols(question) if where == ENCODER else START + answer,
-                keys=START + answer if where == DECODER else symbols(question),
-                weights=own[heads],
-            )
-            for question, answer, own in zip(few.questions, few.answers, weights, strict=True)
-        ),
+        maps=tuple(maps),
+        shortest=shortest,
         rankings=search(model, sample, relation=relation, seed=seed) if where == ENCODER else (),
     )
 

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FAINTEST = 0.05  # weights below are not drawn as lines
-COLUMN, PAGE = 3.3, 7.0  # inches, the widths that figures are printed at
-SMALLEST = 6.0  # points that can be read in print
 PER_POINT = 1 / 86  # inches across for a point of a character in a row, with room between
-NEXT_TO, UNDER = 0.073, 0.09  # inches from a symbol of the smallest size to the next
+IN_COLUMN = int(figures.COLUMN / (figures.SMALLEST * PER_POINT))  # characters
+TALL = 0.95  # inches from a question's rows to the next one's
+NEXT_TO, UNDER = 0.06, 0.09  # inches from a symbol of the smallest size to the next
+AROUND = 0.33  # inches beside a heat map and above it, for its symbols and its title
 GREY = "#909090"
 
 
@@ -48,9 +49,9 @@ class _Layout:
     @property
     def width(self) -> float:
         """A column where there is room for its characters, else a page; more if it must be."""
-        if self.across * 9.0 * PER_POINT <= COLUMN:
-            return COLUMN
-        return max(PAGE, self.across * SMALLEST * PER_POINT)
+        if self.across <= IN_COLUMN:
+            return figures.COLUMN
+        return max(figures.PAGE, self.across * figures.SMALLEST * PER_POINT)
 
     @property
     def unit(self) -> float:
@@ -60,34 +61,28 @@ class _Layout:
     @property
     def size(self) -> float:
         """The points of a character."""
-        return min(9.0, self.unit / PER_POINT)
-
-    @property
-    def deep(self) -> float:
-        """The height of a question's two rows and the lines between, in characters."""
-        return min(7.5, max(4.5, self.across / 4))
+        return min(8.0, self.unit / PER_POINT)
 
 
 def _save_rows(maps: AttentionMaps, number: int, context: Context, folder: Path) -> list[Path]:
     """Figure 3: what is attended to above, what attends below, a line for each weight."""
     head = maps.heads[number]
     layout = _Layout(max(max(len(one.keys), len(one.queries)) for one in maps.maps))
-    height = len(maps.maps) * layout.unit * layout.deep + 0.9
-    with figures.figure(layout.width, height) as (drawn, axes):
+    with figures.figure(layout.width, 1.0) as (drawn, axes):
         axes.set_axis_off()
-        spare = layout.width / layout.unit - layout.across
-        axes.set_xlim(-spare / 2, layout.across + spare / 2)
-        axes.set_ylim(layout.deep * len(maps.maps), 0)
+        axes.set_xlim(0, layout.width / layout.unit)
+        axes.set_ylim(TALL * len(maps.maps), 0)
         for row, one in enumerate(maps.maps):
             _draw_rows(axes, one, one.weights[number], row, layout, maps.where == ENCODER)
         for artist in axes.get_children():
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
-        drawn.suptitle(f"{maps.title}, head {head}", fontsize=8)
+        drawn.suptitle(figures.broken(f"{maps.title}, head {head}", 0.7 * layout.width))
         reading = "Numerators are blue, denominators gold." if maps.where == ENCODER else GIVEN
-        figures.caption(
+        below = figures.caption(
             drawn,
             f"Each symbol below takes information from symbols above. {reading} {context.caption}",
         )
+        drawn.set_figheight(TALL * len(maps.maps) + below + 0.4)
         name = f"attention-{maps.where}-layer{maps.layer}-head{head}"
         return figures.save(drawn, folder, name)
 
@@ -104,9 +99,9 @@ def _draw_rows(
     from matplotlib.collections import LineCollection
 
     colours = _query_colours(one) if coloured else {}
-    most = max(len(one.keys), len(one.queries))
-    above, below = (most - len(one.keys)) / 2 + 0.5, (most - len(one.queries)) / 2 + 0.5
-    upper, lower = layout.deep * row + 0.6, layout.deep * (row + 1) - 1.4
+    middle = layout.width / layout.unit / 2
+    above, below = middle - len(one.keys) / 2 + 0.5, middle - len(one.queries) / 2 + 0.5
+    upper, lower = TALL * row + 0.1, TALL * (row + 1) - 0.15
     look: dict[str, Any] = {
         "ha": "center",
         "va": "center",
@@ -119,14 +114,15 @@ def _draw_rows(
         axes.text(x + below, lower, character, color=colours.get(x, "black"), **look)
     queries, keys = np.nonzero(weights >= FAINTEST)
     own = weights[queries, keys]
+    gap = 0.7 * layout.size / 72  # from the middle of a symbol to where its lines begin
     lines = LineCollection(
         [
-            [(key + above, upper + 0.6), (query + below, lower - 0.6)]
+            [(key + above, upper + gap), (query + below, lower - gap)]
             for query, key in zip(queries, keys, strict=True)
         ],
         colors=[colours.get(int(query), "#606060") for query in queries],
         alpha=np.minimum(0.1 + own, 1.0),
-        linewidths=0.4 + 1.6 * own,
+        linewidths=0.4 + 1.2 * own,
     )
     axes.add_collection(lines)
 
@@ -140,61 +136,60 @@ def _query_colours(one: Map) -> dict[int, str]:
 
 
 def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path]:
-    """All chosen heads for the shortest of the questions: rows attend, columns are attended to."""
-    one = min(maps.maps, key=lambda each: len(each.keys))
-    n = len(maps.heads)
-    wide, tall = NEXT_TO * len(one.keys), max(UNDER * len(one.queries), 0.3)
-    width = COLUMN if min(n, 4) * wide <= COLUMN - 1 else max(PAGE, wide + 1)
-    rows = -(-n // max(1, min(4, int((width - 1) / wide))))
-    with figures.blank(width, rows * (tall + 0.35) + 1.1) as drawn:
-        grid: Any = drawn.subplots(rows, -(-n // rows), squeeze=False)
+    """All chosen heads for the shortest question: rows attend, columns are attended to."""
+    one, n = maps.shortest, len(maps.heads)
+    wide = NEXT_TO * len(one.keys) + AROUND
+    width = figures.COLUMN if 2 * wide <= figures.COLUMN else max(figures.PAGE, wide)
+    in_row = min(n, 2 if width == figures.COLUMN else max(1, int(width / wide)))
+    rows = -(-n // in_row)
+    with figures.blank(width, 1.0) as drawn:
+        grid: Any = drawn.subplots(rows, in_row, squeeze=False)
         for axes in grid.flat[n:]:
             axes.set_axis_off()
         most = float(one.weights.max())
         for head, weights, axes in zip(maps.heads, one.weights, grid.flat, strict=False):
             image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=most, aspect="auto")
             _name_symbols(axes, one, f"head {head}")
-        bar = drawn.colorbar(image, ax=grid, shrink=0.9, pad=0.01)
-        bar.set_label("attention weight", fontsize=7)
-        bar.ax.tick_params(labelsize=SMALLEST)
-        drawn.suptitle(maps.title, fontsize=8)
+        bar = drawn.colorbar(image, ax=grid, location="bottom", shrink=0.6, aspect=30, pad=0.02)
+        bar.set_label("attention weight")
+        drawn.suptitle(figures.broken(maps.title, 0.6 * width))
         reading = "" if maps.where == ENCODER else f"{GIVEN} "
-        figures.caption(drawn, f"Rows attend to columns. {reading}{context.caption}")
+        below = figures.caption(drawn, f"Rows attend to columns. {reading}{context.caption}")
+        drawn.set_figheight(rows * (max(UNDER * len(one.queries), 0.3) + AROUND) + below + 0.8)
         return figures.save(drawn, folder, f"attention-{maps.where}-layer{maps.layer}")
 
 
 def _name_symbols(axes: "Axes", one: Map, title: str) -> None:
     """A symbol at every row and column."""
     axes.grid(visible=False)
-    axes.set_title(title, fontsize=7, pad=2)
+    axes.set_title(title, pad=2)
     axes.set_xticks(range(len(one.keys)), list(one.keys), family="monospace")
     axes.set_yticks(range(len(one.queries)), list(one.queries), family="monospace")
-    axes.tick_params(length=0, labelsize=SMALLEST, pad=1)
+    axes.tick_params(length=0, pad=1)
 
 
 def _save_rankings(rankings: tuple[Ranking, ...], context: Context, folder: Path) -> list[Path]:
     """For each relation the head that follows it best, beside its baselines."""
     found = [one for one in rankings if one.heads]
-    with figures.figure(PAGE, 1.5 + 0.27 * len(found)) as (drawn, axes):
+    with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
         for row, ranking in enumerate(found):
             _draw_ranking(axes, ranking, row)
-        axes.set_yticks(
-            range(len(found)),
-            [f"{one.relation} ({one.best.layer}.{one.best.head})" for one in found],
-        )
+        names = [f"{one.relation} ({one.best.layer}.{one.best.head})" for one in found]
+        axes.set_yticks(range(len(found)), [figures.broken(name, 1.15) for name in names])
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_xlim(left=0)
         axes.set_xlabel("attention on the related positions")
         for name, look in MARKS.items():
             axes.plot([], [], linestyle="none", label=name, **look)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=5, fontsize=7)
-        drawn.suptitle("The best candidate (layer.head) to follow each relation", fontsize=9)
-        figures.caption(
+        title = "The best candidate (layer.head)\nto follow each relation"
+        drawn.legend(loc="outside upper center", ncols=2, title=title)
+        below = figures.caption(
             drawn,
             "Blue where the interval is above the largest baseline and what heads with initial "
             "weights exceed theirs by; grey where not. Intervals by bootstrap over questions, for "
             f"all heads together; none of fewer than {FEWEST} questions. {context.caption}",
         )
+        drawn.set_figheight(0.28 * len(found) + below + 1.3)
         return figures.save(drawn, folder, "attention-relations")
 
 

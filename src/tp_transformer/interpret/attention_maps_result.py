@@ -38,6 +38,7 @@ class AttentionMaps:
     layer: int
     heads: tuple[int, ...]
     maps: tuple[Map, ...]
+    shortest: Map  # of the sample's shortest question
     rankings: tuple[Ranking, ...]  # empty but for the encoder
 
     @property
@@ -65,6 +66,7 @@ class AttentionMaps:
             "layer": self.layer,
             "heads": list(self.heads),
             "maps": [asdict(one) for one in self.maps],
+            "shortest": asdict(self.shortest),
             "rankings": [asdict(one) for one in self.rankings],
         }
 

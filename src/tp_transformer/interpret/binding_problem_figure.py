@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 def draw(result: Binding, context: Context, folder: Path) -> list[Path]:
     """The simplified network and the model, one below the other; returns the files."""
-    with figures.blank(7.0, 3.1) as drawn:
-        left, right = drawn.subplots(1, 2, width_ratios=(1, 1.15))
-        _draw_simplified(left, result.simplified)
-        _draw_exchanges(right, result)
-        figures.caption(drawn, context.caption)
+    with figures.blank(figures.COLUMN, 1.0) as drawn:
+        upper, lower = drawn.subplots(2, 1)
+        _draw_simplified(upper, result.simplified)
+        _draw_exchanges(lower, result)
+        below = figures.caption(drawn, context.caption)
+        drawn.set_figheight(3.9 + below)
         return figures.save(drawn, folder, "binding")
 
 
@@ -36,7 +37,7 @@ def _draw_simplified(axes: "Axes", found: Simplified) -> None:
         distances = np.maximum(found.distances[name], smallest)
         middle = np.median(distances, axis=1)
         reach = [middle - distances.min(axis=1), distances.max(axis=1) - middle]
-        style: dict[str, Any] = {"marker": mark, "markersize": 4, "linewidth": 1, "capsize": 2}
+        style: dict[str, Any] = {"marker": mark, "markersize": 3, "linewidth": 1, "capsize": 2}
         axes.errorbar(
             found.sizes, middle, reach, color=figures.COLOURS[colour], label=label, **style
         )
@@ -44,10 +45,13 @@ def _draw_simplified(axes: "Axes", found: Simplified) -> None:
     axes.set_xticks(found.sizes, [str(size) for size in found.sizes])
     axes.set_yscale("log")
     axes.set_ylim(smallest, 1e3)
-    axes.set_xlabel("d_model (median, least, greatest; 0 is at the bottom)")
-    axes.set_ylabel("relative distance of the two structures")
-    axes.set_title("simplified network: (a/b)/(c/d), (a/d)/(c/b)", fontsize=8)
-    axes.legend(fontsize=6.5, loc="center right")
+    # Not as powers, whose exponents would be smaller than can be read.
+    axes.set_yticks([1e-15, 1e-10, 1e-5, 1], ["1e-15", "1e-10", "1e-5", "1"])
+    axes.set_yticks([], minor=True)
+    axes.set_xlabel("d_model (median, least, greatest;\n0 is at the bottom)")
+    axes.set_ylabel("relative distance\nof the two structures")
+    axes.set_title("Simplified network: (a/b)/(c/d), (a/d)/(c/b)")
+    axes.legend(loc="center right")
 
 
 def _draw_exchanges(axes: "Axes", result: Binding) -> None:
@@ -71,14 +75,14 @@ def _draw_exchanges(axes: "Axes", result: Binding) -> None:
         for place, one, (_, high) in zip(places, own, limits, strict=True):
             if one.n_answered:
                 text = f"{one.n_same}/{one.n_answered}"
-                axes.text(place, high, text, ha="center", va="bottom", fontsize=6.5)
-            ticks.append((place, f"{one.letters[0]}↔{one.letters[1]}"))
+                axes.text(place, high, text, ha="center", va="bottom", fontsize=figures.SMALLEST)
+            ticks.append((place, f"{one.letters[0]} ↔ {one.letters[1]}"))
     axes.set_xticks(*zip(*ticks, strict=True))
     axes.margins(y=0.3)
     axes.grid(axis="x", visible=False)
     is_answered = any(one.n_answered for one in result.exchanges)
-    counts = "\n(above: same answer as before, of those answered)" if is_answered else ""
+    counts = "\n(above: same answer as before,\nof those answered)" if is_answered else ""
     axes.set_xlabel(f"numbers exchanged{counts}")
     axes.set_ylabel(f"relative distance at the\nouter operator, layer {result.layer}")
-    axes.set_title("this model: (a/b)/(c/d)", fontsize=8)
-    axes.legend(fontsize=6.5, loc="upper center", ncols=3)
+    axes.set_title("This model: (a/b)/(c/d)")
+    axes.legend(loc="upper center", ncols=3)

@@ -16,37 +16,35 @@ if TYPE_CHECKING:
 
 def draw(result: TensorProduct, context: Context, folder: Path) -> list[Path]:
     """What is kept by the heads of the model, and of initial weights; returns the files."""
-    many = len(result.heads) > 32  # more than a half of the width has room for
-    with figures.blank(7.0, 5.4 if many else 3.2) as drawn:
-        axes = drawn.subplots(
-            2 if many else 1, 1 if many else 2, sharey=True, squeeze=False
-        ).ravel()
-        titles = ("this model", f"initial weights, drawn {len(result.initial)} times")
+    layers = sorted({one.layer for one in result.heads})
+    tall = min(0.9, max(0.45, 6.5 / len(layers)))  # inches, so that many fit a page
+    with figures.blank(figures.COLUMN, 1.0) as drawn:
+        grid = drawn.subplots(len(layers), 2, sharex="col", sharey=True, squeeze=False)
         shown = ((result.heads,), result.initial)
-        for place, draws, title in zip(axes, shown, titles, strict=True):
-            _draw(place, draws)
-            place.set_title(title, fontsize=8)
-            if many or place is axes[0]:
-                place.set_ylabel("share of the variance\nof filler ⊗ role")
-        handles, labels = axes[0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside upper center", ncols=5, fontsize=7)
-        figures.caption(drawn, context.caption)
+        for layer, row in zip(layers, grid, strict=True):
+            for axes, draws in zip(row, shown, strict=True):
+                _draw_layer(axes, draws, layer)
+            row[0].set_ylabel(f"layer {layer}")
+        titles = ("this model", f"initial weights,\ndrawn {len(result.initial)} times")
+        for title, top, bottom in zip(titles, grid[0], grid[-1], strict=True):
+            top.set_title(title)
+            bottom.set_xlabel("head")
+        drawn.supylabel("share of the variance of filler ⊗ role", fontsize=7)
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside upper center", ncols=2)
+        below = figures.caption(drawn, context.caption)
+        drawn.set_figheight(tall * len(layers) + below + 1.1)
         return figures.save(drawn, folder, "tensor-product")
 
 
-def _draw(axes: "Axes", draws: Sequence[Sequence[HeadShares]]) -> None:
-    """A column of marks for each head, layers apart from each other; draws over each other."""
-    heads = draws[0]
-    layers = sorted({one.layer for one in heads})
-    places = [number + layers.index(one.layer) for number, one in enumerate(heads)]
+def _draw_layer(axes: "Axes", draws: Sequence[Sequence[HeadShares]], layer: int) -> None:
+    """A column of marks for each head; draws over each other."""
     for draw in draws:
-        _draw_shares(axes, places, [one.centred for one in draw])
-    for layer in layers:
-        own = [place for place, one in zip(places, heads, strict=True) if one.layer == layer]
-        axes.text(float(np.mean(own)), 1.02, f"layer {layer}", ha="center", fontsize=7)
-    axes.set_xticks(places, [str(one.head) for one in heads], fontsize=6)
-    axes.set_xlabel("head")
-    axes.set_ylim(0, 1.1)
+        own = [one for one in draw if one.layer == layer]
+        _draw_shares(axes, [one.head for one in own], [one.centred for one in own])
+    axes.set_xticks(figures.every(len(own), 8))
+    axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set_ylim(-0.05, 1.05)
     axes.grid(axis="x", visible=False)
 
 
@@ -60,4 +58,4 @@ def _draw_shares(axes: "Axes", places: Sequence[int], shares: Sequence[Shares]) 
     colours = (figures.COLOURS[0], figures.COLOURS[1], figures.COLOURS[2], "#000000")
     for (field, mark), name, colour in zip(marks, names, colours, strict=True):
         values = [getattr(one, field) for one in shares]
-        axes.plot(places, values, mark, color=colour, markersize=4, label=name)
+        axes.plot(places, values, mark, color=colour, markersize=3, label=name)
