@@ -1,6 +1,6 @@
 """The figures of attention: rows of symbols (figure 3 of the paper), heat maps, relations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,16 @@ from tp_transformer.scoring.statistics import FEWEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FAINTEST = 0.05  # weights below are not drawn as lines
 PER_POINT = 1 / 86  # inches across for a point of a character in a row, with room between
+NARROWEST = 0.052  # inches for a character of the smallest size, where there are many
 IN_COLUMN = int(figures.COLUMN / (figures.SMALLEST * PER_POINT))  # characters
 TALL = 0.95  # inches from a question's rows to the next one's
 NEXT_TO, UNDER = 0.06, 0.09  # inches from a symbol of the smallest size to the next
 AROUND = 0.33  # inches beside a heat map and above it, for its symbols and its title
+HIGHEST = 7.8  # inches of heat maps below each other, which with the rest make a page
 GREY = "#909090"
 
 
@@ -51,7 +54,7 @@ class _Layout:
         """A column where there is room for its characters, else a page; more if it must be."""
         if self.across <= IN_COLUMN:
             return figures.COLUMN
-        return max(figures.PAGE, self.across * figures.SMALLEST * PER_POINT)
+        return max(figures.PAGE, self.across * NARROWEST)
 
     @property
     def unit(self) -> float:
@@ -61,7 +64,7 @@ class _Layout:
     @property
     def size(self) -> float:
         """The points of a character."""
-        return min(8.0, self.unit / PER_POINT)
+        return min(8.0, max(figures.SMALLEST, self.unit / PER_POINT))
 
 
 def _save_rows(maps: AttentionMaps, number: int, context: Context, folder: Path) -> list[Path]:
@@ -136,27 +139,41 @@ def _query_colours(one: Map) -> dict[int, str]:
 
 
 def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path]:
-    """All chosen heads for the shortest question: rows attend, columns are attended to."""
+    """All chosen heads for the shortest question, in as many figures as a page's height makes."""
     one, n = maps.shortest, len(maps.heads)
-    wide = NEXT_TO * len(one.keys) + AROUND
+    wide, tall = NEXT_TO * len(one.keys) + AROUND, max(UNDER * len(one.queries), 0.3) + AROUND
     width = figures.COLUMN if 2 * wide <= figures.COLUMN else max(figures.PAGE, wide)
-    in_row = min(n, 2 if width == figures.COLUMN else max(1, int(width / wide)))
-    rows = -(-n // in_row)
-    with figures.blank(width, 1.0) as drawn:
-        grid: Any = drawn.subplots(rows, in_row, squeeze=False)
-        for axes in grid.flat[n:]:
-            axes.set_axis_off()
-        most = float(one.weights.max())
-        for head, weights, axes in zip(maps.heads, one.weights, grid.flat, strict=False):
-            image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=most, aspect="auto")
-            _name_symbols(axes, one, f"head {head}")
-        bar = drawn.colorbar(image, ax=grid, location="bottom", shrink=0.6, aspect=30, pad=0.02)
-        bar.set_label("attention weight")
-        drawn.suptitle(figures.broken(maps.title, 0.6 * width))
-        reading = "" if maps.where == ENCODER else f"{GIVEN} "
-        below = figures.caption(drawn, f"Rows attend to columns. {reading}{context.caption}")
-        drawn.set_figheight(rows * (max(UNDER * len(one.queries), 0.3) + AROUND) + below + 0.8)
-        return figures.save(drawn, folder, f"attention-{maps.where}-layer{maps.layer}")
+    in_row = 2 if width == figures.COLUMN else max(1, int(width / wide))
+    at_once = in_row * max(1, int(HIGHEST / tall))
+    files = []
+    for first in range(0, n, at_once):
+        own = range(first, min(first + at_once, n))
+        shape = (-(-len(own) // in_row), min(in_row, len(own)))
+        with figures.blank(width, 1.0) as drawn:
+            _draw_heat(drawn, maps, own, shape)
+            reading = "" if maps.where == ENCODER else f"{GIVEN} "
+            below = figures.caption(drawn, f"Rows attend to columns. {reading}{context.caption}")
+            drawn.set_figheight(shape[0] * tall + below + 0.8)
+            some = "" if len(own) == n else f"-head{own[0]}to{own[-1]}"
+            files += figures.save(drawn, folder, f"attention-{maps.where}-layer{maps.layer}{some}")
+    return files
+
+
+def _draw_heat(
+    drawn: "Figure", maps: AttentionMaps, numbers: Sequence[int], shape: tuple[int, int]
+) -> None:
+    """Some of the heads: rows attend, columns are attended to."""
+    one = maps.shortest
+    grid: Any = drawn.subplots(*shape, squeeze=False)
+    for axes in grid.flat[len(numbers) :]:
+        axes.set_axis_off()
+    most = float(one.weights.max())
+    for number, axes in zip(numbers, grid.flat, strict=False):
+        image = axes.imshow(one.weights[number], cmap="viridis", vmin=0, vmax=most, aspect="auto")
+        _name_symbols(axes, one, f"head {maps.heads[number]}")
+    bar = drawn.colorbar(image, ax=grid, location="bottom", shrink=0.6, aspect=30, pad=0.02)
+    bar.set_label("attention weight")
+    drawn.suptitle(figures.broken(maps.title, 0.6 * drawn.get_figwidth()))
 
 
 def _name_symbols(axes: "Axes", one: Map, title: str) -> None:

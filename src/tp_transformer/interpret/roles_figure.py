@@ -81,7 +81,7 @@ def _draw_line(
     """One line of a question: its characters, below them the squares, around them the sides."""
     question = roles.questions[number]
     for x, character in enumerate(symbols(question)[part]):
-        look = {"family": "monospace", "fontsize": 7.5}
+        look: dict[str, Any] = {"family": "monospace", "fontsize": 7.5}
         axes.text(x + 0.5, y + 0.5, character, ha="center", va="center", **look)
     for x, cluster in enumerate(head.assigned[number][part]):
         _draw_square(axes, x, y + 1, int(cluster), roles.n_clusters)
@@ -116,7 +116,7 @@ def _draw_names(axes: "Axes", roles: Roles, head: HeadRoles, y: float, unit: flo
             _draw_square(axes, x, end, number, roles.n_clusters)
             text = f"{name} ({100 * name.purity:.0f}% of {name.n_positions})"
             lines = figures.broken(text, across - 2 * unit)
-            look = {"fontsize": figures.SMALLEST, "linespacing": 1.1}
+            look: dict[str, Any] = {"fontsize": figures.SMALLEST, "linespacing": 1.1}
             axes.text(x + 1.3, end + 0.1, lines, va="top", **look)
             end += 1.15 + lines.count("\n") * figures.PER_LINE / unit
         ends.append(end)
@@ -131,7 +131,7 @@ def _draw_square(axes: "Axes", x: float, y: float, number: int, n_clusters: int)
     colour = mpl.colormaps[COLOUR_MAP](share)
     axes.add_patch(Rectangle((x + 0.03, y + 0.03), 0.94, 0.94, color=colour, linewidth=0))
     ink = "black" if share > 0.55 else "white"
-    look = {"color": ink, "fontsize": figures.SMALLEST}
+    look: dict[str, Any] = {"color": ink, "fontsize": figures.SMALLEST}
     axes.text(x + 0.5, y + 0.5, str(number), ha="center", va="center_baseline", **look)
 
 
