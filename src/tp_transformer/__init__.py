@@ -74,25 +74,37 @@ it in this list:
     training/loop.py              the loop: a step after the other, validated and saved
     training/run.py               the settings of a run, and the folder that explains it
     training/watch.py             several runs at a time, watched through their records
-    interpret/record.py           what passes named points, question by question, without padding
-    interpret/outcome.py          what an analysis leaves behind: numbers as JSON, captions
-    interpret/expressions.py      arithmetic questions as trees
-    interpret/structure.py        what each character is in its tree, and to what it belongs
-    interpret/choices.py          which heads, positions and questions an analysis looks at
-    interpret/clusters.py         vectors in clusters, by k-means
-    interpret/positions.py        every position of a sample: its character, its labels
-    interpret/probes.py           how well labels can be told from clusters and from vectors
-    interpret/naming.py           a name for a cluster, where it is clear
-    interpret/roles.py            clusters of roles and the structure in them (section 5.1)
-    interpret/following.py        how well heads follow a relation
-    interpret/attention_maps.py   where heads look, and which follow a relation (section 5.2)
-    interpret/information.py      what one head's value vector tells of the state (section 6.1)
-    interpret/simplified.py       the simplified network of section 6.2
-    interpret/binding_problem.py  which structures attention confuses (section 6.2)
-    interpret/operations.py       operations on role vectors, and what is answered under them
-    interpret/surgery.py          roles removed, replaced and exchanged: what becomes of answers
-    interpret/tensor_product.py   what the Hadamard product keeps of the tensor product (section 7)
-    interpret/run.py              one analysis from a model and a store to its files
+    interpret/record.py                  what passes named points, question by question, unpadded
+    interpret/outcome.py                 what an analysis leaves behind: numbers as JSON, captions
+    interpret/expressions.py             arithmetic questions as trees
+    interpret/structure.py               what each character is in its tree, and to what it belongs
+    interpret/choices.py                 which heads, positions and questions are looked at
+    interpret/clusters.py                vectors in clusters, by k-means
+    interpret/positions.py               every position of a sample: its character, its labels
+    interpret/probes.py                  how well labels can be told from clusters and from vectors
+    interpret/naming.py                  a name for a cluster, where it is clear
+    interpret/roles_result.py            what roles' clusters and scores say
+    interpret/roles_figure.py            questions with their clusters (figure 2), scores
+    interpret/roles.py                   clusters of roles and the structure in them (section 5.1)
+    interpret/following.py               how well heads follow a relation
+    interpret/attention_maps_result.py   which heads follow which relation
+    interpret/attention_maps_figure.py   rows of symbols (figure 3), heat maps, relations
+    interpret/attention_maps.py          where heads look, and which follow a relation (section 5.2)
+    interpret/information_result.py      what heads tell of states
+    interpret/information_figure.py      a bar for each head, beside controls
+    interpret/information.py             what a head's value vector tells of the state (section 6.1)
+    interpret/simplified.py              the simplified network of section 6.2
+    interpret/binding_problem_result.py  what exchanged numbers do to a model
+    interpret/binding_problem_figure.py  how far they move a state
+    interpret/binding_problem.py         which structures attention confuses (section 6.2)
+    interpret/operations.py              operations on role vectors, and what is answered under them
+    interpret/surgery_result.py          what operations on roles do to answers
+    interpret/surgery_figure.py          the share of changed answers
+    interpret/surgery.py                 roles removed or replaced: what becomes of answers
+    interpret/tensor_product_result.py   what is kept of the tensor product
+    interpret/tensor_product_figure.py   the same, head by head
+    interpret/tensor_product.py          what the Hadamard product keeps of it (section 7)
+    interpret/run.py                     one analysis from a model and a store to its files
     interop/pickles.py            other people's pickles, read without running what they bring along
     interop/authors.py            the paper's authors' published checkpoints
     demo.py                       the front door

@@ -1,4 +1,4 @@
-"""One plotting style; saves SVG, PDF and PNG.
+"""One plotting style, legible where a paper prints it; saves SVG, PDF and PNG.
 
 Matplotlib is used without its global state, so a figure looks the same whatever else is drawn in
 the process, and the same data gives the same file.
@@ -18,11 +18,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("svg", "pdf", "png")
+COLUMN, PAGE = 3.03, 6.3  # inches: a column, and both, in the ACL's style, which is the paper's
+SMALLEST = 6.0  # points that can be read in print
+PER_INCH = 20  # characters of the smallest size, on average
+PER_LINE = 0.102  # inches from one line of the smallest size to the next
 # Okabe and Ito (2008): told apart by colour-blind readers, too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 8.0,
+    "font.size": 6.5,
+    "figure.titlesize": 7.5,
+    "axes.titlesize": 7.0,
+    "axes.labelsize": 6.5,
+    "xtick.labelsize": SMALLEST,
+    "ytick.labelsize": SMALLEST,
+    "legend.fontsize": SMALLEST,
+    "legend.title_fontsize": 7.5,
+    "axes.titlepad": 3.0,
+    "axes.labelpad": 2.0,
+    "axes.linewidth": 0.6,
+    "xtick.major.size": 2.0,
+    "ytick.major.size": 2.0,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.handlelength": 1.2,
+    "legend.columnspacing": 1.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -57,10 +77,22 @@ def blank(width: float, height: float) -> Iterator["Figure"]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def caption(drawn: "Figure", text: str) -> None:
-    """A small line under a figure, broken where it would be wider than the figure."""
-    per_line = int(drawn.get_figwidth() * 20)  # characters of 6 points in an inch
-    drawn.supxlabel("\n".join(textwrap.wrap(text, per_line)), fontsize=6, color="#505050")
+def broken(text: str, width: float) -> str:
+    """A text in lines of at most so many inches in the smallest size."""
+    return "\n".join(textwrap.wrap(text, int(width * PER_INCH)))
+
+
+def caption(drawn: "Figure", text: str) -> float:
+    """Small lines under a figure; returns the inches that they take."""
+    lines = broken(text, drawn.get_figwidth())
+    # A name of the user's is no formula, whatever it has in it.
+    drawn.supxlabel(lines, fontsize=SMALLEST, color="#505050", parse_math=False)
+    return (lines.count("\n") + 1) * PER_LINE
+
+
+def every(count: int, most: int) -> range:
+    """Of places from 0, evenly, those that get a number, so that at most so many do."""
+    return range(0, count, -(-count // most))
 
 
 def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:

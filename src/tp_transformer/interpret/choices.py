@@ -8,8 +8,6 @@ from tp_transformer.interpret.record import symbols
 from tp_transformer.interpret.structure import NUMERATOR, PLACES, Positions, places
 from tp_transformer.settings import nearest
 
-PER_LINE = 50  # positions: so many squares with numbers can be read across a page
-
 
 def chosen_heads(head: int | None, n_heads: int) -> list[int]:
     """One head, or every head."""
@@ -36,8 +34,11 @@ def chosen_positions(questions: Iterable[str], place: str) -> list[list[int]]:
     return [[] if expression is None else find(expression) for expression in parsed]
 
 
-def chosen_questions(questions: Iterable[str], count: int) -> list[int]:
-    """Which questions to show: those with fractions of fractions first, and such as fit a line."""
+def chosen_questions(questions: Iterable[str], count: int, in_line: int) -> list[int]:
+    """Which questions to show: those with fractions of fractions first, and such as fit a line.
+
+    A line has room for so many symbols.
+    """
 
     def rank(question: str) -> tuple[bool, int, int]:
         expression = parse(question)
@@ -47,7 +48,7 @@ def chosen_questions(questions: Iterable[str], count: int) -> list[int]:
                 place.side == NUMERATOR and place.division is not None
                 for _, place in places(expression.tree)
             )
-        return len(symbols(question)) > PER_LINE, -min(swapped, 1), len(question)
+        return len(symbols(question)) > in_line, -min(swapped, 1), len(question)
 
     ranked = sorted(enumerate(questions), key=lambda one: rank(one[1]))
     return [number for number, _ in ranked[:count]]

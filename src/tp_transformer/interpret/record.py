@@ -32,6 +32,11 @@ ATTENTIONS = {
     DECODER: "decoder.{}.self_attention",
     CROSS: "decoder.{}.cross_attention",
 }
+TITLES = {
+    ENCODER: "Encoder self-attention",
+    DECODER: "Decoder self-attention",
+    CROSS: "Attention of the decoder to the question",
+}
 
 
 class NoneAnsweredError(UserError):

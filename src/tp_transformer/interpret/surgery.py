@@ -28,14 +28,12 @@ of initial weights do, too.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tp_transformer import figures
 from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.interpret import outcome
+from tp_transformer.interpret import outcome, surgery_figure
 from tp_transformer.interpret.clusters import cluster
 from tp_transformer.interpret.operations import (
     Asked,
@@ -53,7 +51,7 @@ from tp_transformer.interpret.operations import (
     swapped,
     zeroed,
 )
-from tp_transformer.interpret.outcome import Context, Values
+from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import (
     Sample,
     chosen_layer,
@@ -61,259 +59,15 @@ from tp_transformer.interpret.record import (
     symbols,
     transformer_of,
 )
+from tp_transformer.interpret.surgery_result import (
+    ABOUT_CLUSTERS,
+    Comparison,
+    Effect,
+    Surgery,
+    Target,
+)
 from tp_transformer.model.family import AnyModel
-from tp_transformer.scoring.statistics import (
-    FEWEST,
-    Agreement,
-    Interval,
-    holm,
-    mcnemar_exact,
-    resample,
-    wilson,
-)
-
-OPERATIONS = (
-    "zero",
-    "random",
-    "swap",
-    "as far as swap",
-    "centroid",
-    "as far",
-    "same cluster",
-    "other cluster",
-)
-# An operation after which only the cluster is left, and the same way to somewhere else.
-ABOUT_CLUSTERS = (("centroid", "as far"), ("same cluster", "other cluster"))
-LARGEST_P = 0.05  # that counts as clear
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """Where an operation takes place."""
-
-    name: str
-    heads: tuple[int, ...]
-    positions: tuple[tuple[int, ...], ...] | None  # of each question; None is all of them
-    is_control: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """What an operation does to the answers.
-
-    Attributes:
-        target: where
-        operation: what, one of OPERATIONS
-        right: answers that are right after it
-        is_changed: of each question, whether another symbol is likeliest at some position of its
-            answer, the right ones before it being given
-        surprise: how much less likely right answers became, in nats per question
-        surprise_interval: 95%, questions drawn anew; None where they are too few
-        touched: the share of the roles that were moved
-        moved: how far these were moved, as a share of their lengths
-    """
-
-    target: Target
-    operation: str
-    right: int
-    is_changed: tuple[bool, ...]
-    surprise: float
-    surprise_interval: Interval | None
-    touched: float
-    moved: float
-
-    @property
-    def changed(self) -> int:
-        """How many answers changed."""
-        return sum(self.is_changed)
-
-    @property
-    def share(self) -> float:
-        """The share of changed answers."""
-        return self.changed / len(self.is_changed)
-
-    @property
-    def interval(self) -> Interval:
-        """Of that share, 95% (Wilson)."""
-        return wilson(self.changed, len(self.is_changed))
-
-    def __str__(self) -> str:
-        if not self.touched:
-            return f"{self.operation} (no roles moved)"
-        low, high = self.interval
-        some = "" if self.touched == 1 else f" at {self.touched:.0%} of positions"
-        return (
-            f"{self.operation} {self.share:.0%} (95% {low:.0%} to {high:.0%}; "
-            f"moved {self.moved:.2f}{some})"
-        )
-
-    def to_values(self) -> Values:
-        """The numbers as JSON has them."""
-        return {
-            "target": self.target.name,
-            "heads": self.target.heads,
-            "positions": self.target.positions,
-            "is_control": self.target.is_control,
-            "operation": self.operation,
-            "right": self.right,
-            "changed": self.changed,
-            "changed_share": self.share,
-            "changed_interval": self.interval,
-            "surprise": self.surprise,
-            "surprise_interval": self.surprise_interval,
-            "touched": self.touched,
-            "moved": self.moved,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Whether two operations change the answers to the same questions equally often.
-
-    Attributes:
-        first: an effect
-        second: its control
-        only_first: answers that only the first changes
-        only_second: answers that only the second changes
-        p_value: McNemar's exact test, raised for the number of comparisons (Holm)
-    """
-
-    first: Effect
-    second: Effect
-    only_first: int
-    only_second: int
-    p_value: float
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether chance is an unlikely reason for the difference."""
-        return self.p_value <= LARGEST_P
-
-    @property
-    def says(self) -> str:
-        """The difference in a word, where there is a clear one."""
-        if not self.is_clear:
-            return "no clear difference"
-        return "fewer" if self.only_first < self.only_second else "more"
-
-    def to_values(self) -> Values:
-        """The numbers as JSON has them."""
-        return {
-            "target": self.first.target.name,
-            "operation": self.first.operation,
-            "control_target": self.second.target.name,
-            "control_operation": self.second.operation,
-            "only_operation": self.only_first,
-            "only_control": self.only_second,
-            "p_value": self.p_value,
-            "says": self.says,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surgery:
-    """What operations on the roles of an encoder layer do to the answers."""
-
-    layer: int
-    n: int  # questions
-    n_clusters: int
-    place: str  # where in the questions, in words
-    right: int  # answers that are right without any operation
-    effects: tuple[Effect, ...]
-    comparisons: tuple[Comparison, ...]
-
-    def to_values(self) -> Values:
-        """The numbers as JSON has them."""
-        return {
-            "layer": self.layer,
-            "n": self.n,
-            "n_clusters": self.n_clusters,
-            "place": self.place,
-            "right": self.right,
-            "effects": [one.to_values() for one in self.effects],
-            "comparisons": [one.to_values() for one in self.comparisons],
-            "meaning": self.meaning,
-        }
-
-    @property
-    def meaning(self) -> list[str]:
-        """What happened, in a line for each target, and what it says about clusters."""
-        lines = [
-            f"Encoder layer {self.layer}, {self.place}, {_questions(self.n)}, of which "
-            f"{self.right} are answered correctly without surgery; {self.n_clusters} clusters for "
-            "each head. Changed answers (another symbol is likeliest at some position, the right "
-            "ones before it being given), and how far roles were moved, as a share of their "
-            "lengths:"
-        ]
-        for name in dict.fromkeys(one.target.name for one in self.effects):
-            own = (str(one) for one in self.effects if one.target.name == name)
-            lines.append(f"{name}: {', '.join(own)}")
-        if self.n < FEWEST:
-            lines.append(f"Fewer than {FEWEST} questions: there is no interval of the surprise.")
-        return [*lines, *self._against_controls, *self._about_clusters]
-
-    @property
-    def _against_controls(self) -> list[str]:
-        """Chosen heads and positions beside random ones."""
-        lines = []
-        if len({one.heads for one in self._own_targets}) > 1:
-            lines.append("The heads are each other's controls.")
-        for target in self._own_targets:
-            said = [
-                f"beside {one.second.target.name}: {one.says} (p = {one.p_value:.2g})"
-                for one in self.comparisons
-                if one.first.operation == "zero" and one.first.target == target
-            ]
-            if said:
-                lines.append(
-                    f"Changed answers without the roles of {target.name}, {'; '.join(said)}. "
-                    "(Heads of initial weights differ, too.)"
-                )
-        return lines
-
-    @property
-    def _about_clusters(self) -> list[str]:
-        """What the paired tests say, and a verdict where both do."""
-        said = {pair: self._said_of(pair[0]) for pair in ABOUT_CLUSTERS}
-        lines = [
-            f"Changed answers after {first!r} beside {second!r}: "
-            + "; ".join(f"{word} ({', '.join(names)})" for word, names in words.items())
-            + "."
-            for (first, second), words in said.items()
-        ]
-        fewer = [words.get("fewer", []) for words in said.values()]
-        both = [name for name in fewer[0] if name in fewer[1]]
-        verdict = (
-            f"Both are fewer in {', '.join(both)}, as if clusters are what roles are about."
-            if both
-            else "Both are nowhere clearly fewer, so nothing is said about clusters."
-        )
-        return [
-            *lines,
-            f"Clear is p <= {LARGEST_P} by McNemar's exact test of the same questions, corrected "
-            f"for {len(self.comparisons)} comparisons. {verdict}",
-        ]
-
-    def _said_of(self, operation: str) -> dict[str, list[str]]:
-        """What its comparisons say, and of which targets."""
-        words = {
-            one.first.target: one.says
-            for one in self.comparisons
-            if one.first.operation == operation
-        }
-        found: dict[str, list[str]] = {}
-        for target in self._own_targets:
-            word = words.get(target, "nothing to compare, as no role was moved")
-            found.setdefault(word, []).append(target.name)
-        return found
-
-    @property
-    def _own_targets(self) -> list[Target]:
-        return list(dict.fromkeys(one.target for one in self.effects if not one.target.is_control))
-
-
-def _questions(n: int) -> str:
-    return "1 question" if n == 1 else f"{n} questions"
+from tp_transformer.scoring.statistics import Agreement, holm, mcnemar_exact, resample
 
 
 def analyse(
@@ -529,43 +283,4 @@ def _is_control_of(control: Target, target: Target) -> bool:
 def save(result: Surgery, context: Context, folder: str | Path) -> list[Path]:
     """Write the numbers and draw the share of changed answers, target by target."""
     path = outcome.write(folder, "surgery", result.to_values(), context)
-    targets = list(dict.fromkeys(one.target.name for one in result.effects))
-    controls = {one.target.name for one in result.effects if one.target.is_control}
-    with figures.figure(7.0, 1.3 + 0.42 * len(targets)) as (drawn, axes):
-        for number, operation in enumerate(OPERATIONS):
-            own = [one for one in result.effects if one.operation == operation]
-            shares = np.array([one.share for one in own])
-            limits = np.array([one.interval for one in own]).T
-            shift = (number - (len(OPERATIONS) - 1) / 2) * 0.1
-            # Operations come in twos, of which the second is hollow.
-            colour = figures.COLOURS[number // 2]
-            axes.errorbar(
-                100 * shares,
-                np.arange(len(targets)) + shift,
-                xerr=100 * np.abs(limits - shares),
-                fmt="osD^"[number // 2],
-                color=colour,
-                markerfacecolor="white" if number % 2 else colour,
-                markersize=4,
-                elinewidth=0.8,
-                label=operation,
-            )
-        for place in range(1, len(targets)):
-            axes.axhline(place - 0.5, color="#e0e0e0", linewidth=0.6)
-        names = [f"{name} (control)" if name in controls else name for name in targets]
-        axes.set_yticks(range(len(targets)), names)
-        axes.set_ylim(len(targets) - 0.5, -0.5)
-        most = max(100 * one.interval[1] for one in result.effects)
-        axes.set_xlim(-0.02 * most, 1.02 * most)
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"changed answers of {result.n}, % (95% Wilson intervals)")
-        drawn.suptitle(
-            f"Surgery on the roles of encoder layer {result.layer}, {result.place}", fontsize=9
-        )
-        changed = (
-            "changed: another symbol is likeliest at some position of the answer, the right ones "
-            f"before it being given; {result.right} of {result.n} were right before"
-        )
-        drawn.legend(loc="outside right upper", fontsize=7)
-        figures.caption(drawn, f"{changed}. {context.caption}")
-        return [path, *figures.save(drawn, Path(folder), "surgery")]
+    return [path, *surgery_figure.draw(result, context, Path(folder))]

@@ -29,18 +29,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer import figures
 from tp_transformer.errors import UserError
-from tp_transformer.interpret import outcome
-from tp_transformer.interpret.outcome import Context, Values
+from tp_transformer.interpret import outcome, tensor_product_figure
+from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import (
-    CROSS,
-    DECODER,
     ENCODER,
     Sample,
     chosen_layer,
@@ -49,12 +45,10 @@ from tp_transformer.interpret.record import (
     record,
     transformer_of,
 )
+from tp_transformer.interpret.tensor_product_result import HeadShares, Shares, TensorProduct
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import FEWEST, Interval, resample
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from tp_transformer.scoring.statistics import Interval, resample
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -63,11 +57,6 @@ MOST_POSITIONS = 1_024  # to fit, and again to score: the Gram matrix has their 
 RANDOM_DRAWS = 50
 INITIAL_DRAWS = 3  # of weights: as long again as the model itself takes, for each
 MOST_ROUNDS = 200
-_TITLES = {
-    ENCODER: "Self-attention of the encoder",
-    DECODER: "Self-attention of the decoder",
-    CROSS: "Attention of the decoder to the question",
-}
 SMALLEST_GAIN = 1e-5  # of the share, below which rotations are no longer improved
 
 
@@ -139,127 +128,6 @@ class Products:
             found -= found.mean(axis=0)
             found -= found.mean(axis=1, keepdims=True)
         return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shares:
-    """What d_head numbers keep of the variance of one head's tensor products; see the module."""
-
-    hadamard: float
-    hadamard_interval: Interval | None  # 95%, questions drawn anew; None where they are too few
-    aligned: float
-    optimum: float
-    ceiling: float
-    random: float  # the mean of random rotations
-    random_range: Interval  # of 95% of them
-
-    @property
-    def is_beyond_random(self) -> bool:
-        """Whether the learned coordinates keep more than 97.5% of random ones.
-
-        Of 96 heads with initial weights 6 did, not the 2 or 3 of a test: Xavier's uniform weights
-        are not quite the same in all directions. So heads have initial ones beside them.
-        """
-        return self.hadamard > self.random_range[1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadShares:
-    """One head of one layer: shares of the variance, and of the second moments about zero."""
-
-    layer: int
-    head: int
-    centred: Shares
-    raw: Shares
-
-    def to_values(self) -> Values:
-        """The numbers as JSON has them."""
-        return {
-            "layer": self.layer,
-            "head": self.head,
-            "variance": vars(self.centred),
-            "second_moment": vars(self.raw),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorProduct:
-    """What the Hadamard product keeps, head by head, in a model and with initial weights."""
-
-    where: str  # encoder, decoder or cross
-    binding: str
-    d_head: int
-    is_held_out: bool  # whether directions were fitted on other questions than they are scored on
-    n_fitted: int
-    n_scored: int
-    heads: tuple[HeadShares, ...]
-    initial: tuple[tuple[HeadShares, ...], ...]  # of each draw of weights, the same configuration
-
-    @property
-    def meaning(self) -> list[str]:
-        """What the numbers say, and what they cannot."""
-        beyond = [_beyond(draw) for draw in self.initial]
-        lines = [
-            f"{_TITLES[self.where]}, this model: of the variance of filler (x) role, the Hadamard "
-            "product keeps "
-            f"{_mean(self.heads, 'hadamard'):.1%} on average over heads; the best rotations found, "
-            f"{_mean(self.heads, 'aligned'):.1%}; the {self.d_head} best directions, "
-            f"{_mean(self.heads, 'optimum'):.1%}; random rotations, "
-            f"{_mean(self.heads, 'random'):.1%} (1 / d_head = {1 / self.d_head:.1%}). In "
-            f"{_beyond(self.heads)} of {len(self.heads)} heads it keeps more than 97.5% of random "
-            "rotations do.",
-            f"Initial weights, drawn {len(self.initial)} times: the Hadamard product keeps "
-            f"{self._of_draws('hadamard')}; the best rotations found, {self._of_draws('aligned')}; "
-            f"the best directions, {self._of_draws('optimum')}; random rotations, "
-            f"{self._of_draws('random')}. In {min(beyond)} to {max(beyond)} of {len(self.heads)} "
-            "heads it keeps more than 97.5% of random rotations do.",
-        ]
-        if self.heads[0].centred.hadamard_interval is None:
-            lines.append(f"Fewer than {FEWEST} questions are scored: a share has no interval.")
-        lines.append(
-            "The vectors are those that the model learned with the Hadamard product in place: they "
-            "already are section 7's M^T v and N^T r, if learning found them. The share says how "
-            "well the learned coordinates follow the principal product directions, not how well "
-            "the model works: nothing in the loss rewards variance."
-        )
-        if self.binding != "hadamard":
-            lines.append(
-                f"This model binds by {self.binding}: the Hadamard product's share is what it "
-                "would keep of these fillers and roles, not what the model does."
-            )
-        if not self.is_held_out:
-            lines.append(
-                "With a single question, directions are fitted and scored on the same positions."
-            )
-        return lines
-
-    def _of_draws(self, name: str) -> str:
-        """The least and the greatest average over heads that a draw of weights has."""
-        found = [_mean(draw, name) for draw in self.initial]
-        return f"{min(found):.1%} to {max(found):.1%}"
-
-    def to_values(self) -> Values:
-        """The numbers as JSON has them."""
-        return {
-            "where": self.where,
-            "binding": self.binding,
-            "d_head": self.d_head,
-            "is_held_out": self.is_held_out,
-            "n_fitted": self.n_fitted,
-            "n_scored": self.n_scored,
-            "expected_random": 1 / self.d_head,
-            "heads": [one.to_values() for one in self.heads],
-            "initial": [[one.to_values() for one in draw] for draw in self.initial],
-            "meaning": self.meaning,
-        }
-
-
-def _mean(heads: Sequence[HeadShares], name: str) -> float:
-    return float(np.mean([getattr(one.centred, name) for one in heads]))
-
-
-def _beyond(heads: Sequence[HeadShares]) -> int:
-    return sum(one.centred.is_beyond_random for one in heads)
 
 
 def analyse(
@@ -427,52 +295,4 @@ def save(result: TensorProduct, context: Context, folder: str | Path) -> list[Pa
     """Write the numbers and draw what is kept, beside initial weights."""
     name = "tensor-product" if result.where == ENCODER else f"tensor-product-{result.where}"
     path = outcome.write(folder, name, result.to_values(), context)
-    return [path, *_save_figure(result, context, Path(folder), name)]
-
-
-def _save_figure(result: TensorProduct, context: Context, folder: Path, name: str) -> list[Path]:
-    many = len(result.heads) > 32  # more than a half of the width has room for
-    with figures.blank(7.0, 5.4 if many else 3.2) as drawn:
-        axes = drawn.subplots(
-            2 if many else 1, 1 if many else 2, sharey=True, squeeze=False
-        ).ravel()
-        titles = ("this model", f"initial weights, drawn {len(result.initial)} times")
-        shown = ((result.heads,), result.initial)
-        for place, draws, title in zip(axes, shown, titles, strict=True):
-            _draw(place, draws)
-            place.set_title(title, fontsize=8)
-            if many or place is axes[0]:
-                place.set_ylabel("share of the variance\nof filler ⊗ role")
-        handles, labels = axes[0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside upper center", ncols=5, fontsize=7)
-        figures.caption(drawn, f"{_TITLES[result.where]}. {context.caption}")
-        return figures.save(drawn, folder, name)
-
-
-def _draw(axes: "Axes", draws: Sequence[Sequence[HeadShares]]) -> None:
-    """A column of marks for each head, layers apart from each other; draws over each other."""
-    heads = draws[0]
-    layers = sorted({one.layer for one in heads})
-    places = [number + layers.index(one.layer) for number, one in enumerate(heads)]
-    for draw in draws:
-        _draw_shares(axes, places, [one.centred for one in draw])
-    for layer in layers:
-        own = [place for place, one in zip(places, heads, strict=True) if one.layer == layer]
-        axes.text(float(np.mean(own)), 1.02, f"layer {layer}", ha="center", fontsize=7)
-    axes.set_xticks(places, [str(one.head) for one in heads], fontsize=6)
-    axes.set_xlabel("head")
-    axes.set_ylim(0, 1.1)
-    axes.grid(axis="x", visible=False)
-
-
-def _draw_shares(axes: "Axes", places: Sequence[int], shares: Sequence[Shares]) -> None:
-    low, high = zip(*(one.random_range for one in shares), strict=True)
-    axes.bar(
-        places, np.subtract(high, low), 0.9, bottom=low, color="#c8c8c8", label="random rotations"
-    )
-    marks = (("hadamard", "o"), ("aligned", "^"), ("optimum", "s"), ("ceiling", "_"))
-    names = ("Hadamard", "best rotations found", "best directions", "ceiling")
-    colours = (figures.COLOURS[0], figures.COLOURS[1], figures.COLOURS[2], "#000000")
-    for (field, mark), name, colour in zip(marks, names, colours, strict=True):
-        values = [getattr(one, field) for one in shares]
-        axes.plot(places, values, mark, color=colour, markersize=4, label=name)
+    return [path, *tensor_product_figure.draw(result, context, Path(folder), name)]

@@ -24,8 +24,8 @@ def save_bars(results: Sequence[Results], folder: str | Path) -> list[Path]:
 def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Path]:
     names = module_names(results, split)
     thickness = 0.8 / len(results)
-    height = 1.2 + len(names) * max(0.16, 0.09 * len(results))
-    with figures.figure(7.0, height) as (drawn, axes):
+    height = 1.0 + len(names) * max(0.13, 0.035 * len(results))
+    with figures.figure(figures.PAGE, height) as (drawn, axes):
         first_bars = []
         for number, one in enumerate(results):
             scores = one.splits[split].modules
@@ -52,7 +52,7 @@ def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Pa
         axes.set_xlim(0, 100)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("answers that are exactly right, % (95% Wilson intervals; dotted: 95%)")
-        drawn.suptitle(f"Test accuracy on the {SPLIT_TITLES[split].lower()} test set", fontsize=10)
+        drawn.suptitle(f"Test accuracy on the {SPLIT_TITLES[split].lower()} test set")
         labels = [_label(one, split) for one in results]
         # Given as they are, since matplotlib would leave out names with an underscore in front.
         ncols = 2 if max(map(len, labels)) <= _HALF_LINE else 1

@@ -1,0 +1,93 @@
+"""What was found where heads look: maps, and the heads that follow each relation."""
+
+from dataclasses import asdict, dataclass
+
+from tp_transformer.interpret.following import Following, Ranking
+from tp_transformer.interpret.outcome import Values
+from tp_transformer.interpret.record import ENCODER, TITLES, Floats
+from tp_transformer.scoring.statistics import FEWEST
+
+GIVEN = (
+    "What attends is what the decoder has read: the right answer, which it is given. At each "
+    "symbol it predicts the next."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map:
+    """The attention of chosen heads for one question."""
+
+    question: str
+    answer: str
+    queries: str  # a character for each position that attends
+    keys: str  # and for each that is attended to
+    weights: Floats  # (head, query, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionMaps:
+    """Maps of some questions, and in the encoder the heads that follow each relation."""
+
+    where: str
+    layer: int
+    heads: tuple[int, ...]
+    maps: tuple[Map, ...]
+    shortest: Map  # of the sample's shortest question
+    rankings: tuple[Ranking, ...]  # empty but for the encoder
+
+    @property
+    def title(self) -> str:
+        """Which attention it is."""
+        return f"{TITLES[self.where]}, layer {self.layer}"
+
+    @property
+    def meaning(self) -> list[str]:
+        """Which head follows each relation, if any, beside the baselines."""
+        if self.where == ENCODER:
+            return [_meaning_of(ranking) for ranking in self.rankings]
+        return [f"{self.title}: in figures only, as relations are of the encoder. {GIVEN}"]
+
+    def to_values(self) -> Values:
+        """All of it as plain values."""
+        return {
+            "meaning": self.meaning,
+            "where": self.where,
+            "layer": self.layer,
+            "heads": list(self.heads),
+            "maps": [asdict(one) for one in self.maps],
+            "shortest": asdict(self.shortest),
+            "rankings": [asdict(one) for one in self.rankings],
+        }
+
+
+def _meaning_of(ranking: Ranking) -> str:
+    if not ranking.heads:
+        return f"{ranking.relation}: no question has it."
+    best = ranking.best
+    head = f"{best.layer}.{best.head}"
+    subject = f"The best candidate, head {head},"
+    if best.interval is None:
+        n = ranking.n_questions
+        questions = "1 question has" if n == 1 else f"{n} questions have"
+        said = f"{questions} it, too few to say whether a head follows it ({FEWEST} are needed)"
+    elif not best.is_clear:
+        said = "no head follows it"
+    else:
+        said, subject = f"followed by head {head}", "It"
+        if others := len(ranking.clear) - 1:
+            said += f" and {others} more"
+    return f"{ranking.relation}: {said}. {subject} {_numbers(best, ranking)}"
+
+
+def _numbers(one: Following, ranking: Ranking) -> str:
+    """The mass, the baselines and what is left, so that the numbers add up."""
+    interval = ""
+    if one.interval is not None:
+        interval = " ({:z.1f} to {:z.1f})".format(*(100 * end for end in one.interval))
+    return (
+        f"has {one.mass:.1%} of its attention on what is related, where chance has "
+        f"{one.baseline:.1%}, the largest of {one.even:.1%} (evenly), {one.exchanged:.1%} (on what "
+        f"others relate to) and {one.by_distance:.1%} (by distance alone): {100 * one.margin:z.1f} "
+        f"points more{interval}; with initial weights up to {100 * ranking.initial:z.1f}. Its most "
+        f"attended is a related one in {one.hits:.0%} of {ranking.n_positions:,} positions."
+    )

@@ -1,0 +1,85 @@
+"""The figure of information: a bar for each head, beside what it has to be compared with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tp_transformer import figures
+from tp_transformer.interpret.information_result import Information, StateInformation
+from tp_transformer.interpret.outcome import Context
+from tp_transformer.published import RECONSTRUCTION_ERROR
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TITLES = {"input": "state that the\nvalues are made of", "output": "state that the\nlayer hands on"}
+
+
+def draw(shown: Sequence[tuple[Information, Context]], folder: Path) -> list[Path]:
+    """The heads of each model in a row, of each state in a column; returns the files."""
+    with figures.blank(figures.COLUMN, 1.0) as drawn:
+        grid = drawn.subplots(len(shown), 2, sharey=True, squeeze=False)
+        for row, (one, context) in zip(grid, shown, strict=True):
+            for axes, state in zip(row, one.states, strict=True):
+                _draw(axes, state)
+                axes.set_xlabel(f"head\n{_errors(one, state)}", fontsize=figures.SMALLEST)
+            name = figures.broken(f"{context.model['name']}, layer {one.layer}", 1.2)
+            row[0].set_ylabel(name, parse_math=False)
+        for axes, title in zip(grid[0], TITLES.values(), strict=True):
+            axes.set_title(title)
+        drawn.supylabel("R² of the reconstruction", fontsize=7)
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        # By name, so that what is held out stands in a column, what is in sample in another.
+        named = dict(sorted(zip(labels, handles, strict=True)))
+        drawn.legend(named.values(), named.keys(), loc="outside upper center", ncols=2)
+        captions = " | ".join(context.caption for _, context in shown)
+        below = figures.caption(drawn, f"Green: the range of random maps. {captions}")
+        drawn.set_figheight(2.0 * len(shown) + below + 0.7)
+        return figures.save(drawn, folder, "information")
+
+
+def _errors(found: Information, state: StateInformation) -> str:
+    """The errors beside the paper's, which the R2 of the panel does not show."""
+    ours, sound = state.in_sample, state.held_out
+    held = "" if sound is None else f",\n{sound.mse.mean():.3f} held out"
+    paper = RECONSTRUCTION_ERROR[found.kind]
+    return f"MSE {ours.mse.mean():.3f} in sample\n(the paper's: {paper}){held}"
+
+
+def _draw(axes: "Axes", state: StateInformation) -> None:
+    """A bar for each head, with the lines that it has to be compared with.
+
+    What is in sample is orange: its optimum and its random vectors are others than those held out.
+    """
+    blue, orange, green, *_ = figures.COLOURS
+    ours, sound = state.in_sample, state.held_out
+    heads = np.arange(len(ours.r2))
+    if sound is not None:
+        limits = sound.r2_intervals
+        reach = None if limits is None else np.abs(np.array(limits).T - sound.r2)
+        ends = {"elinewidth": 0.8, "ecolor": "#303030"}
+        axes.bar(heads, sound.r2, 0.6, yerr=reach, color=blue, error_kw=ends, label="held out")
+    axes.plot(heads, ours.r2, "D", color=orange, markersize=3, label=f"in sample, n = {ours.n}")
+    if sound is not None:
+        axes.axhline(sound.optimum_r2, color=blue, linewidth=1, label="held out, optimum (PCA)")
+        axes.axhspan(*sound.random_map_range, color=green, alpha=0.2, linewidth=0)
+        axes.axhline(
+            sound.random_map_r2,
+            color=green,
+            linewidth=1,
+            linestyle="--",
+            label="held out, random maps",
+        )
+    axes.axhline(ours.optimum_r2, color=orange, linewidth=1, label="in sample, optimum (PCA)")
+    axes.axhline(
+        ours.control_r2,
+        color=orange,
+        linewidth=1,
+        linestyle=":",
+        label="in sample, random vectors",
+    )
+    axes.set_xticks(figures.every(len(heads), 8))
+    axes.set_ylim(top=1.04)
+    axes.grid(axis="x", visible=False)
