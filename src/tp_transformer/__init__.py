@@ -94,10 +94,12 @@ it in this list:
     interpret/information_figure.py      a bar for each head, beside controls
     interpret/information.py             what a head's value vector tells of the state (section 6.1)
     interpret/simplified.py              the simplified network of section 6.2
+    interpret/nested.py                  nested fractions, and two of their numbers exchanged
+    interpret/operations.py              operations on role vectors, and what is answered under them
+    interpret/interchange.py             the roles of two numbers exchanged: which answer follows
     interpret/binding_problem_result.py  what exchanged numbers do to a model
     interpret/binding_problem_figure.py  how far they move a state
     interpret/binding_problem.py         which structures attention confuses (section 6.2)
-    interpret/operations.py              operations on role vectors, and what is answered under them
     interpret/surgery_result.py          what operations on roles do to answers
     interpret/surgery_figure.py          the share of changed answers
     interpret/surgery.py                 roles removed or replaced: what becomes of answers

@@ -49,7 +49,7 @@ def test_an_operation_gets_each_questions_own_roles():
         return roles
 
     many = Sample(questions=QUESTIONS * 8, answers=SAMPLE.answers * 8, origin="more than a pass")
-    after = operations.ask(model, many, layer=1, heads=(2, 0), operation=look)
+    after = operations.ask(model, many, layers=[1], heads=(2, 0), operation=look)
     roles = record(model, many, [operations.role_of(1)])[operations.role_of(1)]
     assert sorted(seen) == list(range(48))
     for question, found in seen.items():
@@ -64,9 +64,9 @@ def test_a_head_that_nobody_hears_can_lose_its_roles_and_others_cannot(trained):
     weight.view(32, 4, 8)[:, 1] = 0
     answers = operations.ask(model, sample)
     for operation in (operations.zeroed(), operations.randomised(0)):
-        after = operations.ask(model, sample, layer=0, heads=[1], operation=operation)
+        after = operations.ask(model, sample, layers=[0], heads=[1], operation=operation)
         assert same(after, answers)
-        after = operations.ask(model, sample, layer=0, heads=[0, 2, 3], operation=operation)
+        after = operations.ask(model, sample, layers=[0], heads=[0, 2, 3], operation=operation)
         assert after.surprise.mean() > answers.surprise.mean() + 1
 
 
@@ -75,7 +75,7 @@ def test_zeroed_roles_leave_what_is_left_of_the_attention_its_bias():
     name = "encoder.0.self_attention.output"
     _, bias = model.encoder[0].self_attention.maps()["output"]
     with model.trace(name) as trace:
-        operations.ask(model, SAMPLE, layer=0, heads=range(4), operation=operations.zeroed())
+        operations.ask(model, SAMPLE, layers=[0], heads=range(4), operation=operations.zeroed())
         found = trace[name]
     for row, question in enumerate(QUESTIONS):
         own = found[row, : len(symbols(question))]
@@ -170,7 +170,7 @@ def test_how_many_roles_were_moved_and_how_far_is_counted():
     def first_doubled(_, roles):
         return torch.cat([2 * roles[:, :1], roles[:, 1:]], dim=1)
 
-    found = operations.ask(untrained(), SAMPLE, layer=1, heads=[0, 3], operation=first_doubled)
+    found = operations.ask(untrained(), SAMPLE, layers=[1], heads=[0, 3], operation=first_doubled)
     positions = sum(len(symbols(question)) for question in QUESTIONS)
     assert found.touched == pytest.approx(6 / positions)
     assert found.moved == pytest.approx(1)

@@ -14,18 +14,18 @@ nearer to each other after the confusable exchanges than after the control, a ra
 initial weights, which are about 1; and it gives the same answer to both. A model that represents
 the value has a ratio above them. Either is said only if the ratio's interval leaves out both 1 and
 where 95% of further draws of initial weights are expected.
+
+Last, not the numbers are exchanged but their roles (see interchange.py).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from itertools import combinations, permutations
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.errors import SettingsError
 from tp_transformer.interpret import binding_problem_figure, outcome
 from tp_transformer.interpret.binding_problem_result import (
     CONFUSABLE,
@@ -35,8 +35,15 @@ from tp_transformer.interpret.binding_problem_result import (
     Exchange,
     Ratio,
 )
+from tp_transformer.interpret.interchange import interchanges
+from tp_transformer.interpret.nested import (
+    LETTERS,
+    NestedFraction,
+    nested_fractions,
+    sample_of,
+)
 from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.record import Sample, chosen_layer, fresh, record, transformer_of
+from tp_transformer.interpret.record import chosen_layer, fresh, record, transformer_of
 from tp_transformer.interpret.simplified import simplified
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
@@ -44,57 +51,7 @@ from tp_transformer.scoring.statistics import resample, wilson
 
 Floats = npt.NDArray[np.float64]
 
-LETTERS = "abcd"
 ROUNDING = 1e-5  # relative distances of states below this are float32's
-DIGITS = range(2, 10)
-WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NestedFraction:
-    """A question of the form (a/b)/(c/d), in a wording of the dataset."""
-
-    numbers: tuple[int, ...]  # a, b, c, d
-    wording: str
-
-    @property
-    def question(self) -> str:
-        """The text."""
-        return self.wording.format("({}/{})/({}/{})".format(*self.numbers))
-
-    @property
-    def answer(self) -> str:
-        """The value as the dataset writes it."""
-        a, b, c, d = self.numbers
-        return str(Fraction(a * d, b * c))
-
-    @property
-    def operator(self) -> int:
-        """The source position of the outer operator; 0 is the start symbol."""
-        return 1 + self.question.index(")/(") + 1
-
-    def exchanged(self, letters: str) -> "NestedFraction":
-        """The same with two numbers in each other's place."""
-        numbers = list(self.numbers)
-        one, other = (LETTERS.index(letter) for letter in letters)
-        numbers[one], numbers[other] = numbers[other], numbers[one]
-        return NestedFraction(numbers=tuple(numbers), wording=self.wording)
-
-
-def nested_fractions(count: int, seed: int = 0) -> list[NestedFraction]:
-    """Different questions of four different digits each.
-
-    All numbers have one digit, so that an exchange moves no other symbol, and digits that differ
-    give values that differ.
-    """
-    every = list(permutations(DIGITS, 4))
-    if not 1 <= count <= len(every):
-        raise SettingsError(f"there are 1 to {len(every)} nested fractions to ask, not {count}")
-    rng = np.random.default_rng(seed)
-    return [
-        NestedFraction(numbers=every[place], wording=WORDINGS[rng.integers(len(WORDINGS))])
-        for place in rng.permutation(len(every))[:count]
-    ]
 
 
 def analyse(
@@ -116,13 +73,14 @@ def analyse(
     ]
     return Binding(
         layer=layer,
-        sample=_sample(
+        sample=sample_of(
             asked, f"{count} nested fraction{'s' * (count > 1)} of digits (seed {seed})"
         ),
         simplified=simplified(draws=draws, seed=seed),
         exchanges=tuple(exchanges),
         ratio=_ratio(distances),
         initial_ratios=_initial_ratios(model, layer, asked, variants, seed),
+        interchanges=interchanges(model, asked, layer=layer, seed=seed),
     )
 
 
@@ -160,17 +118,9 @@ def _all_distances(
 
 def _states(model: Transformer, layer: int, asked: Sequence[NestedFraction]) -> list[Floats]:
     """What the layer makes of each question: (position, d_model)."""
-    sample = _sample(asked, "nested fractions")
+    sample = sample_of(asked, "nested fractions")
     name = f"encoder.{layer}.output"
     return [piece.astype(np.float64) for piece in record(model, sample, [name])[name]]
-
-
-def _sample(asked: Sequence[NestedFraction], origin: str) -> Sample:
-    return Sample(
-        questions=tuple(one.question for one in asked),
-        answers=tuple(one.answer for one in asked),
-        origin=origin,
-    )
 
 
 def _distances(asked: NestedFraction, before: Floats, after: Floats) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tp_transformer.interpret.interchange import Interchange, meaning_of
 from tp_transformer.interpret.outcome import Values
 from tp_transformer.interpret.record import Sample
 from tp_transformer.interpret.simplified import Simplified
@@ -69,6 +70,7 @@ class Binding:
     exchanges: tuple[Exchange, ...]
     ratio: Ratio | None
     initial_ratios: tuple[float, ...]  # of the same configuration, its weights drawn anew
+    interchanges: tuple[Interchange, ...]  # empty without roles
 
     @property
     def meaning(self) -> list[str]:
@@ -98,6 +100,7 @@ class Binding:
             f"Answers: of {n} confusable exchanges in questions that it had answered correctly, "
             f"the model gives the old answer after {sum(one.n_same for one in own)}, and the right "
             f"one after {sum(one.n_right for one in own)}.",
+            *meaning_of(self.interchanges),
         ]
 
     def _verdict(self, ratio: Ratio) -> str:
@@ -119,6 +122,7 @@ class Binding:
             "exchanges": [vars(one) for one in self.exchanges],
             "ratio_to_control": self.ratio and vars(self.ratio),
             "initial_ratios_to_control": self.initial_ratios,
+            "interchanges": [one.to_values() for one in self.interchanges],
             "kinds": {"confusable": CONFUSABLE, "control": CONTROL, "neighbours": NEIGHBOURS},
             "meaning": self.meaning,
         }

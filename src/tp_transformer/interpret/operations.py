@@ -45,11 +45,11 @@ def ask(
     model: Transformer,
     sample: Sample,
     *,
-    layer: int = 0,
+    layers: Sequence[int] = (),
     heads: Sequence[int] = (),
     operation: Operation | None = None,
 ) -> Asked:
-    """Judge a model's answers, with the roles of some heads of an encoder layer operated on."""
+    """Judge a model's answers, with the roles of some heads of encoder layers operated on."""
     said: list[tuple[int, ...]] = [()] * len(sample)
     right = np.zeros(len(sample), bool)
     surprise = np.zeros(len(sample))
@@ -59,7 +59,8 @@ def ask(
         batch = Batch.from_text(few.questions, few.answers, model.vocabulary).to(device)
         edits: dict[str, Edit] = {}
         if operation is not None:
-            edits[role_of(layer)] = _edit(operation, heads, few.questions, numbers, moves)
+            edit = _edit(operation, heads, few.questions, numbers, moves)
+            edits = {role_of(layer): edit for layer in layers}
         with evaluating(model), torch.no_grad(), model.trace(edit=edits):
             scores = model(batch.source, batch.target_input).float()
         likeliest = scores.argmax(dim=-1)

@@ -115,7 +115,7 @@ def analyse(
     for target in targets:
         operations = _operations(target, centroids, within, across, seed)
         for name, operation in operations.items():
-            after = ask(model, sample, layer=layer, heads=target.heads, operation=operation)
+            after = ask(model, sample, layers=[layer], heads=target.heads, operation=operation)
             effects.append(_effect(target, name, before, after))
     return Surgery(
         layer=layer,
