@@ -10,6 +10,7 @@ import random
 import signal
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -85,6 +86,28 @@ def start(arguments, log, *, double=False, **environment):
     process = PROCESSES.Process(target=_tpt, args=(arguments, log, double, environment))
     process.start()
     return process
+
+
+class Forked:
+    """In the place of a `subprocess.Popen` of `python -m tp_transformer …`: the same, forked."""
+
+    def __init__(self, command, *, stderr, **_):
+        assert command[:3] == [sys.executable, "-m", "tp_transformer"]
+        descriptor, name = tempfile.mkstemp()
+        os.close(descriptor)
+        self._errors, self._log = stderr, Path(name)
+        self._process = start(command[3:], self._log)
+        self.terminate, self.kill = self._process.terminate, self._process.kill
+
+    def poll(self):
+        if self._process.exitcode is not None and self._log.exists():
+            self._errors.write(self._log.read_bytes())
+            self._log.unlink()
+        return self._process.exitcode
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        return self.poll()
 
 
 def finish(*processes, timeout=120):

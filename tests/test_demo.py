@@ -5,9 +5,11 @@ import re
 import pytest
 from rich.console import Console
 
+import runs
 import tp_transformer as tpt
 from tp_transformer.demo import MODULES, Size, demo
 from tp_transformer.scoring.results import Results
+from tp_transformer.training import watch
 
 FILES = {
     "questions",
@@ -26,7 +28,8 @@ def shown(folder, size, width=80):
     return file.getvalue()
 
 
-def test_a_short_demo_and_once_more(tmp_path):
+def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch.subprocess, "Popen", runs.Forked)
     folder = tmp_path / "demo"
     text = shown(folder, Size(count=30, test_count=8, seconds=3))
     assert re.search(r"Time was up after \d+ of 2,000 steps", text)

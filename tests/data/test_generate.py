@@ -201,11 +201,11 @@ def test_chunks_cover_each_index_once():
 
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_workers_give_the_same(n_workers):
-    chunks = list(cut("probability__*", ["train-easy", "interpolate"], count=30, size=20))
+    chunks = list(cut("probability__*", ["train-easy", "interpolate"], count=6, size=4))
     found = list(generate_chunks(chunks, workers(n_workers)))
     assert found == [generate_chunk(chunk) for chunk in chunks]
-    assert [len(questions) for questions in found] == [20, 10] * 4
-    by_name = list(generate("probability__*", split="train-easy", count=30, n_workers=n_workers))
+    assert [len(questions) for questions in found] == [4, 2] * 4
+    by_name = list(generate("probability__*", split="train-easy", count=6, n_workers=n_workers))
     assert by_name == [e for questions in found[:4] for e in questions]
 
 

@@ -69,11 +69,9 @@ def test_every_row_is_the_question_at_its_address(made):
 
 
 def test_workers_and_string_hashes_do_not_change_a_byte(made, tmp_path):
-    for workers_, hash_seed in (("1", "1"), ("2", "77")):
-        out = tmp_path / f"with-{workers_}"
-        process = run(out, *ARGUMENTS, "--workers", workers_, hash_seed=hash_seed)
-        assert process.wait() == 0
-        assert content(out) == content(made)
+    process = run(tmp_path / "store", *ARGUMENTS, "--workers", "2", hash_seed="77")
+    assert process.wait() == 0
+    assert content(tmp_path / "store") == content(made)
 
 
 def test_a_killed_run_goes_on_where_it_stopped(made, tmp_path):

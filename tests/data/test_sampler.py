@@ -102,17 +102,29 @@ def test_a_mixture_keeps_its_proportions_and_repeats_nothing_early():
     assert np.allclose(a_share, 0.25, atol=0.05)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 1024])
-def test_in_a_mixture_each_row_comes_once_before_any_comes_again(batch_size):
+def mixture(batch_size):
     ranges = [Range("a", 0, 100), Range("b", 100, 1000)]
-    sampler = Sampler(ranges, batch_size=batch_size, seed=5, weights={"a": 1.0, "b": 1.5})
-    rows = sequence(sampler, range(9000 // batch_size))
+    return Sampler(ranges, batch_size=batch_size, seed=5, weights={"a": 1.0, "b": 1.5})
+
+
+def test_in_a_mixture_each_row_comes_once_before_any_comes_again():
+    rows = sequence(mixture(1000), range(9))
     for start, size in ((0, 100), (100, 1000)):
         own = [row for row in rows if start <= row < start + size]
         assert len(own) > 3 * size
         for epoch in range(3):
             taken = own[epoch * size : (epoch + 1) * size]
             assert sorted(taken) == list(range(start, start + size))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_the_batch_size_does_not_change_the_sequence_of_a_mixture(batch_size):
+    rows = sequence(mixture(1000), range(9))
+    assert len(rows) > 2 * BLOCK
+    for middle in (200, BLOCK, 2 * BLOCK):  # most batches lie within a block, some over its end
+        steps = range(middle // batch_size - 20, middle // batch_size + 20)
+        first, last = steps[0] * batch_size, (steps[-1] + 1) * batch_size
+        assert sequence(mixture(batch_size), steps) == rows[first:last]
 
 
 def test_a_mixture_goes_on_from_block_to_block_and_over_ranks():

@@ -57,7 +57,18 @@ def test_counts_are_those_of_decoding_every_question(store, trained, undisturbed
     assert 0 < undisturbed.splits["interpolate"].average[0] < 1
 
 
-@pytest.mark.parametrize("limit", [1, 150, 100_000])
+def test_a_question_alone_has_the_same_verdict(store, trained, undisturbed, tmp_path):
+    name = "arithmetic__add_or_sub"
+    choice = Choice(modules=(name,), splits=("interpolate",))
+    work = Work(diagnose=0, symbols_per_pass=1)
+    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
+    alone, together = (one.splits["interpolate"].modules[name] for one in (found, undisturbed))
+    assert alone.verdicts.tolist() == together.verdicts.tolist()
+    assert 0 < alone.right < alone.n
+    assert alone.loss == pytest.approx(together.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("limit", [150, 100_000])
 def test_the_size_of_passes_does_not_matter(store, trained, undisturbed, tmp_path, limit):
     work = Work(diagnose=10, symbols_per_pass=limit)
     found = evaluate(trained, store, tmp_path / "r.json", Choice(train_count=200), work)
@@ -140,14 +151,14 @@ def undecided(trained, tmp_path):
 
 
 def test_near_ties_have_one_verdict_and_are_listed(store, undecided, tmp_path):
-    choice = Choice(splits=("interpolate",))
+    choice = Choice(splits=("extrapolate",))
     found = [
         evaluate(undecided, store, tmp_path / f"{limit}.json", choice,
                  Work(diagnose=0, symbols_per_pass=limit))
         for limit in (200, 20_000)
     ]  # fmt: skip
     assert counted(found[0]) == counted(found[1])
-    split = found[0].splits["interpolate"]
+    split = found[0].splits["extrapolate"]
     assert len(found[0].near_ties) == split.n == sum(m.near_ties for m in split.modules.values())
     for tie in found[0].near_ties[:50]:
         assert tie["right"] == (tie["margin"] > 0)
@@ -258,19 +269,17 @@ def test_results_tell_how_mistakes_were_told_apart(store, trained, tmp_path, mon
     assert "Without sympy" in console.file.getvalue()
 
 
-def test_the_precision_changes_no_count(store, trained, tmp_path):
-    works = {name: Work(diagnose=0, precision=name) for name in ("float32", "bfloat16")}
-    found = {
-        name: evaluate(trained, store, tmp_path / f"{name}.json", None, work)
-        for name, work in works.items()
-    }
-    exact, quick = found.values()
-    assert quick.made["precision"] == "bfloat16"
-    assert counted(quick)["near_ties"] == counted(exact)["near_ties"]
+def test_the_precision_changes_no_count(store, trained, undisturbed, tmp_path):
+    work = Work(diagnose=0, precision="bfloat16")
+    quick = evaluate(trained, store, tmp_path / "r.json", Choice(train_count=200), work)
+    assert (quick.made["precision"], undisturbed.made["precision"]) == ("bfloat16", "float32")
+    assert counted(quick)["near_ties"] == counted(undisturbed)["near_ties"]
+    assert quick.splits.keys() == undisturbed.splits.keys()
     for split, score in quick.splits.items():
-        assert score.loss == pytest.approx(exact.splits[split].loss, rel=0.01)
+        exact = undisturbed.splits[split]
+        assert score.loss == pytest.approx(exact.loss, rel=0.01)
         for name, one in score.modules.items():
-            np.testing.assert_array_equal(one.verdicts, exact.splits[split].modules[name].verdicts)
+            np.testing.assert_array_equal(one.verdicts, exact.modules[name].verdicts)
     with pytest.raises(UserError, match="precision is one of float32, bfloat16, not 'half'"):
         Work(precision="half")
 

@@ -28,6 +28,8 @@ def two(folder, data, *more):
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_two_runs_side_by_side(tmp_path, data, monkeypatch, is_terminal):
     monkeypatch.setattr(watch, "_SECONDS_BETWEEN_LINES", 0.0)
+    if is_terminal:  # that the commands run by themselves need not be seen twice
+        monkeypatch.setattr(watch.subprocess, "Popen", runs.Forked)
     file = io.StringIO()
     console = Console(file=file, width=80, force_terminal=is_terminal)
     train_side_by_side(two(tmp_path, data), console)
@@ -39,9 +41,8 @@ def test_two_runs_side_by_side(tmp_path, data, monkeypatch, is_terminal):
 
 def test_one_that_fails_stops_the_other_and_says_why(tmp_path, data, monkeypatch):
     begun = []
-    begin = watch.subprocess.Popen
     monkeypatch.setattr(
-        watch.subprocess, "Popen", lambda *a, **k: begun.append(begin(*a, **k)) or begun[-1]
+        watch.subprocess, "Popen", lambda *a, **k: begun.append(runs.Forked(*a, **k)) or begun[-1]
     )
     good, _ = two(tmp_path, data, "--training.steps=100000")
     _, bad = two(tmp_path, data, "--model.n_heads=3")
