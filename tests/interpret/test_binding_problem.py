@@ -111,7 +111,7 @@ class Solver:
 def test_random_weights_prefer_no_exchange(preset, monkeypatch):
     for seed in range(2):
         torch.manual_seed(seed)
-        model = tpt.build(preset)
+        model = tpt.build(preset, d_model=32)
         monkeypatch.setattr(model, "solve", Solver(confuses=False))  # their own take 30 symbols
         result = binding_problem.analyse(model, count=48, draws=1)
         assert result.ratio.value == pytest.approx(1, abs=0.2)

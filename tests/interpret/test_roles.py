@@ -114,10 +114,11 @@ def test_clusters_are_numbered_along_their_main_direction():
 
 def test_the_plain_transformer_is_read_in_its_values(model):
     plain = tpt.build("transformer-tiny", d_model=32, n_heads=4)
-    found = roles.analyse(plain, SAMPLE, head=3, layer=0, clusters=4)
+    few = Sample(questions=SAMPLE.questions[:8], answers=SAMPLE.answers[:8], origin="a few")
+    found = roles.analyse(plain, few, head=3, layer=0, clusters=4)
     assert (found.vectors, found.layer) == ("value", 0)
     assert [one.head for one in found.heads] == [3]
-    chosen = roles.analyse(model, SAMPLE, head=0, clusters=4, vectors="value")
+    chosen = roles.analyse(model, few, head=0, clusters=4, vectors="value")
     assert chosen.vectors == "value"
 
 

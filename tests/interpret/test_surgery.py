@@ -23,7 +23,7 @@ def untrained():
     return tpt.build("tp-transformer-tiny", d_model=32)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trained(half_trained, sums_store):
     model, store = tpt.load(half_trained), open_store(sums_store)
     return model, draw(model, store, module="arithmetic__add_or_sub", count=40)
