@@ -11,13 +11,8 @@ import torch
 import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.interpret import binding_problem
-from tp_transformer.interpret.binding_problem import (
-    CONFUSABLE,
-    CONTROL,
-    NEIGHBOURS,
-    NestedFraction,
-    nested_fractions,
-)
+from tp_transformer.interpret.binding_problem import NestedFraction, nested_fractions
+from tp_transformer.interpret.binding_problem_result import CONFUSABLE, CONTROL, NEIGHBOURS
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.simplified import STRUCTURES, SimplifiedNetwork
 
@@ -116,7 +111,7 @@ class Solver:
 def test_random_weights_prefer_no_exchange(preset, monkeypatch):
     for seed in range(2):
         torch.manual_seed(seed)
-        model = tpt.build(preset)
+        model = tpt.build(preset, d_model=32)
         monkeypatch.setattr(model, "solve", Solver(confuses=False))  # their own take 30 symbols
         result = binding_problem.analyse(model, count=48, draws=1)
         assert result.ratio.value == pytest.approx(1, abs=0.2)
@@ -233,7 +228,7 @@ def test_the_whole_analysis_is_written_and_drawn(preset, tmp_path):
     assert values["exchanges"][0]["same_interval"] is None  # nothing is answered
     assert "answers none" in values["meaning"][-1]
     drawn = files[1].read_text()
-    assert "relative distance of the two structures" in drawn
+    assert "relative distance\nof the two structures" in drawn
     assert "trained" not in drawn
     assert "same answer as before" not in drawn  # there are no counts to explain
 

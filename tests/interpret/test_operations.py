@@ -24,7 +24,7 @@ def same(one, other):
     return one.said == other.said
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trained(half_trained, sums_store):
     model, store = tpt.load(half_trained), open_store(sums_store)
     return model, draw(model, store, module="arithmetic__add_or_sub", count=40)

@@ -13,6 +13,7 @@ from tp_transformer.interpret import surgery
 from tp_transformer.interpret.operations import role_of
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import Sample, draw
+from tp_transformer.interpret.surgery_result import OPERATIONS
 
 QUESTIONS = tuple(f"What is {a} + {b}?" for a in (3, 14) for b in (1, 5, 22))
 SAMPLE = Sample(questions=QUESTIONS, answers=("4", "8", "25", "15", "19", "36"), origin="sums")
@@ -22,7 +23,7 @@ def untrained():
     return tpt.build("tp-transformer-tiny", d_model=32)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trained(half_trained, sums_store):
     model, store = tpt.load(half_trained), open_store(sums_store)
     return model, draw(model, store, module="arithmetic__add_or_sub", count=40)
@@ -148,7 +149,7 @@ def test_the_whole_analysis_is_written_and_drawn(trained, tmp_path):
     names = list(dict.fromkeys(one.target.name for one in result.effects))
     assert names == ["head 0", "head 1", "head 2", "head 3", "all heads"]
     whole = {one.operation: one for one in result.effects if one.target.name == "all heads"}
-    assert list(whole) == list(surgery.OPERATIONS)
+    assert list(whole) == list(OPERATIONS)
     assert whole["zero"].changed > 20  # of 40
     assert whole["zero"].right == 40 - whole["zero"].changed
     assert whole["zero"].moved == pytest.approx(1)

@@ -182,7 +182,8 @@ SAMPLE = Sample(
 )
 
 
-def test_the_whole_analysis_is_written_and_drawn(tmp_path):
+def test_the_whole_analysis_is_written_and_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensor_product, "MOST_ROUNDS", 5)  # how good rotations are, others test
     model = tpt.build("tp-transformer-tiny", d_model=32)
     with torch.no_grad():  # what training could do to a head: roles that do not vary but for one
         weight, bias = model.encoder[1].self_attention.maps()["role"]
