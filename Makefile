@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# One process per core, up to what fits in a few gigabytes; a file's tests stay together, so that what
+# they share is made once.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 .PHONY: help install test test-all test-core lint demo clean
 
@@ -23,10 +26,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 install: $(INSTALLED)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 test-core:
 	$(PYTHON) -m venv --clear .venv-core

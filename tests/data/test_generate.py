@@ -53,15 +53,15 @@ def in_a_process(addresses, hash_seed, path="fast"):
     return json.loads(result.stdout)
 
 
-def here(addresses):
-    examples = [(a, question_at(a[1], a[0], seed=3, index=a[2])) for a in addresses]
+def here(addresses, *, fast=True):
+    """The same in this process, whose strings hash as they happen to."""
+    examples = [(a, question_at(a[1], a[0], seed=3, index=a[2], fast=fast)) for a in addresses]
     return sorted([*address, e.question, e.answer] for address, e in examples)
 
 
 def test_any_process_any_hash_seed_any_order():
     addresses = [(split, module, index) for split, module in KEYS for index in (0, 7)]
-    first, second = in_a_process(addresses, 1), in_a_process(addresses, 2)
-    assert first == second == here(addresses)
+    assert in_a_process(addresses, 1) == here(addresses)
 
 
 def test_deepminds_own_code_too():
@@ -72,7 +72,7 @@ def test_deepminds_own_code_too():
         for index in range(3)
         if (split == "train-hard" and "composed" in module) or "prime" in module
     ]
-    assert in_a_process(addresses, 3, "slow") == in_a_process(addresses, 4, "slow")
+    assert in_a_process(addresses, 3, "slow") == here(addresses, fast=False)
 
 
 @pytest.mark.slow
