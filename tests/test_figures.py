@@ -21,7 +21,7 @@ def test_the_style_is_legible(width):
         axes.set(xlabel="across", ylabel="up", title="One")
         axes.legend()
         drawn.suptitle("All")
-        figures.caption(drawn, "a_model$x^{2}$ after 12,345 steps; " * 5)
+        figures.caption(drawn, "A_MODEL_WITH_A_LONG_NAME$x^{2}$ after 12,345 steps; " * 5)
         assert wrong(drawn) == []
 
 
@@ -46,9 +46,13 @@ def test_what_cannot_be_read_is_found(spoil, said):
 
 
 def test_texts_are_broken_and_numbers_left_out_where_there_is_no_room():
-    assert figures.broken("a text of some words", 0.5) == "a text of\nsome words"
+    assert figures.broken("a text of some words", 0.6) == "a text of\nsome words"
+    assert figures.broken("MUCH WIDER WORDS", 0.6) == "MUCH\nWIDER\nWORDS"
+    assert figures.broken("ab", 0.01) == "a\nb"
+    assert figures.broken("", 1.0) == ""
     assert list(figures.every(8, 8)) == list(range(8))
     assert list(figures.every(9, 8)) == [0, 2, 4, 6, 8]
+    assert list(figures.every(16, 8)) == [0, 4, 8, 12]
 
 
 def test_the_figure_of_an_analysis_is_saved_in_every_format(tmp_path):
@@ -57,5 +61,5 @@ def test_the_figure_of_an_analysis_is_saved_in_every_format(tmp_path):
     _, *files = tensor_product.save(found, Context.of(model, few, folder="a$b^c$"), tmp_path)
     starts = [file.read_bytes()[:4] for file in files]
     assert starts == [b"<?xm", b"%PDF", b"\x89PNG"]
-    assert "share of the variance of filler ⊗ role" in files[0].read_text("utf-8")
+    assert "of filler ⊗ role" in files[0].read_text("utf-8")
     assert "a$b^c$; 4 questions; analysis seed 0" in files[0].read_text("utf-8")

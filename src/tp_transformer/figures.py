@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "pdf", "png")
 COLUMN, PAGE = 3.03, 6.3  # inches: a column, and both, in the ACL's style, which is the paper's
 SMALLEST = 6.0  # points that can be read in print
-PER_INCH = 20  # characters of the smallest size, on average
+PER_INCH = 30  # narrow characters of the smallest size
 PER_LINE = 0.102  # inches from one line of the smallest size to the next
 # Okabe and Ito (2008): told apart by colour-blind readers, too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -79,20 +79,34 @@ def blank(width: float, height: float) -> Iterator["Figure"]:
 
 def broken(text: str, width: float) -> str:
     """A text in lines of at most so many inches in the smallest size."""
-    return "\n".join(textwrap.wrap(text, int(width * PER_INCH)))
+    per_line = max(1, int(width * PER_INCH))
+    lines = textwrap.wrap(text, per_line)
+    while per_line > 1 and max(map(_across, lines), default=0.0) > width:
+        per_line -= 1
+        lines = textwrap.wrap(text, per_line)
+    return "\n".join(lines)
+
+
+def _across(line: str) -> float:
+    """The width of a line in the smallest size, in inches."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family=STYLE["font.family"], size=SMALLEST)
+    return float(text_to_path.get_text_width_height_descent(line, font, ismath=False)[0] / 72)
 
 
 def caption(drawn: "Figure", text: str) -> float:
     """Small lines under a figure; returns the inches that they take."""
-    lines = broken(text, drawn.get_figwidth())
+    lines = broken(text, drawn.get_figwidth() - 0.15)
     # A name of the user's is no formula, whatever it has in it.
     drawn.supxlabel(lines, fontsize=SMALLEST, color="#505050", parse_math=False)
     return (lines.count("\n") + 1) * PER_LINE
 
 
 def every(count: int, most: int) -> range:
-    """Of places from 0, evenly, those that get a number, so that at most so many do."""
-    return range(0, count, -(-count // most))
+    """Of places from 0 those that get their number: evenly, and at most so many digits in all."""
+    return range(0, count, -(-count * len(str(count - 1)) // most))
 
 
 def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:

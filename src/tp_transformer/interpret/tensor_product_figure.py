@@ -30,7 +30,7 @@ def draw(result: TensorProduct, context: Context, folder: Path, name: str) -> li
         for title, top, bottom in zip(titles, grid[0], grid[-1], strict=True):
             top.set_title(title)
             bottom.set_xlabel("head")
-        drawn.supylabel("share of the variance of filler ⊗ role", fontsize=7)
+        drawn.supylabel("share of the variance\nof filler ⊗ role", fontsize=7)
         handles, labels = grid[0, 0].get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside upper center", ncols=2)
         below = figures.caption(drawn, f"{TITLES[result.where]}. {context.caption}")
