@@ -101,9 +101,9 @@ def test_what_cannot_be_drawn_is_refused(half_trained, sums_store):
 
 
 def test_numbers_are_written_with_where_they_come_from(model, sample, tmp_path):
-    context = Context.of(model, sample, folder=tmp_path / "run", seed=5)
-    assert context.caption == "run; three questions; analysis seed 5"
-    assert Context.of(model, sample).caption.startswith("a model without a folder; ")
+    context = Context.of(model, sample, folder=tmp_path / "run")
+    assert context.caption(5) == "run; three questions; analysis seed 5"
+    assert Context.of(model, sample).caption(0).startswith("a model without a folder; ")
     assert context.made["device"] == "cpu"
     found = {"scores": np.arange(3, dtype=np.float32), "none": None, "nested": {1: (np.int64(2),)}}
     path = write(tmp_path, "roles", found, context)

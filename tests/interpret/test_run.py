@@ -43,6 +43,7 @@ def test_an_analysis_says_what_it_found_and_writes_it(
     (main,) = (file for file in WRITTEN[name] if file in {f"{name}.json", f"{name}-encoder.json"})
     values = json.loads((tmp_path / "out" / main).read_text("utf-8"))
     assert values["meaning"] == said.splitlines()[: len(values["meaning"])]
+    assert values["seed"] == 0
     assert values["model"]["sha256"] == tpt.provenance.model_hash(tpt.load(half_trained))
     if name in {"roles", "attention"}:
         assert len(values["sample"]["questions"]) == 24

@@ -72,6 +72,7 @@ def analyse(
         for question, answer, own in zip(few.questions, few.answers, weights, strict=True)
     )
     return AttentionMaps(
+        seed=seed,
         where=where,
         layer=layer,
         heads=tuple(heads),

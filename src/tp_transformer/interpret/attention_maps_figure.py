@@ -40,7 +40,7 @@ def draw(maps: AttentionMaps, context: Context, folder: Path) -> list[Path]:
         files += _save_rows(maps, number, context, folder)
     files += _save_heat(maps, context, folder)
     if any(ranking.heads for ranking in maps.rankings):
-        files += _save_rankings(maps.rankings, context, folder)
+        files += _save_rankings(maps, context, folder)
     return files
 
 
@@ -84,7 +84,8 @@ def _save_rows(maps: AttentionMaps, number: int, context: Context, folder: Path)
         reading = "Numerators are blue, denominators gold." if maps.where == ENCODER else GIVEN
         below = figures.caption(
             drawn,
-            f"Each symbol below takes information from symbols above. {reading} {context.caption}",
+            f"Each symbol below takes information from symbols above. {reading} "
+            f"{context.caption(maps.seed)}",
         )
         drawn.set_figheight(TALL * len(maps.maps) + below + 0.4)
         name = f"attention-{maps.where}-layer{maps.layer}-head{head}"
@@ -153,7 +154,9 @@ def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path
         with figures.blank(width, 1.0) as drawn:
             _draw_heat(drawn, maps, own, shape)
             reading = "" if maps.where == ENCODER else f"{GIVEN} "
-            below = figures.caption(drawn, f"Rows attend to columns. {reading}{context.caption}")
+            below = figures.caption(
+                drawn, f"Rows attend to columns. {reading}{context.caption(maps.seed)}"
+            )
             drawn.set_figheight(shape[0] * tall + below + 0.8)
             some = "" if len(own) == n else f"-head{own[0]}to{own[-1]}"
             files += figures.save(drawn, folder, f"attention-{maps.where}-layer{maps.layer}{some}")
@@ -186,9 +189,9 @@ def _name_symbols(axes: "Axes", one: Map, title: str) -> None:
     axes.tick_params(length=0, pad=1)
 
 
-def _save_rankings(rankings: tuple[Ranking, ...], context: Context, folder: Path) -> list[Path]:
+def _save_rankings(maps: AttentionMaps, context: Context, folder: Path) -> list[Path]:
     """For each relation the head that follows it best, beside its baselines."""
-    found = [one for one in rankings if one.heads]
+    found = [one for one in maps.rankings if one.heads]
     with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
         for row, ranking in enumerate(found):
             _draw_ranking(axes, ranking, row)
@@ -205,7 +208,8 @@ def _save_rankings(rankings: tuple[Ranking, ...], context: Context, folder: Path
             drawn,
             "Blue where the interval is above the largest baseline and what heads with initial "
             "weights exceed theirs by; grey where not. Intervals by bootstrap over questions, for "
-            f"all heads together; none of fewer than {FEWEST} questions. {context.caption}",
+            f"all heads together; none of fewer than {FEWEST} questions. "
+            f"{context.caption(maps.seed)}",
         )
         drawn.set_figheight(0.28 * len(found) + below + 1.3)
         return figures.save(drawn, folder, "attention-relations")

@@ -34,6 +34,7 @@ class AttentionMaps:
     maps: tuple[Map, ...]
     shortest: Map  # of the sample's shortest question
     rankings: tuple[Ranking, ...]  # empty but for the encoder
+    seed: int
 
     @property
     def title(self) -> str:
@@ -50,6 +51,7 @@ class AttentionMaps:
     def to_values(self) -> Values:
         """All of it as plain values."""
         return {
+            "seed": self.seed,
             "meaning": self.meaning,
             "where": self.where,
             "layer": self.layer,

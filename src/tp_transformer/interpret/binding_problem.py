@@ -72,6 +72,7 @@ def analyse(
         for two, after in variants.items()
     ]
     return Binding(
+        seed=seed,
         layer=layer,
         sample=sample_of(
             asked, f"{count} nested fraction{'s' * (count > 1)} of digits (seed {seed})"

@@ -25,7 +25,7 @@ def draw(result: Binding, context: Context, folder: Path) -> list[Path]:
         upper, lower = drawn.subplots(2, 1)
         _draw_simplified(upper, result.simplified)
         _draw_exchanges(lower, result)
-        below = figures.caption(drawn, context.caption)
+        below = figures.caption(drawn, context.caption(result.seed))
         drawn.set_figheight(3.9 + below)
         return figures.save(drawn, folder, "binding")
 

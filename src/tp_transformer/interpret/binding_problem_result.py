@@ -71,6 +71,7 @@ class Binding:
     ratio: Ratio | None
     initial_ratios: tuple[float, ...]  # of the same configuration, its weights drawn anew
     interchanges: tuple[Interchange, ...]  # empty without roles
+    seed: int
 
     @property
     def meaning(self) -> list[str]:
@@ -117,6 +118,7 @@ class Binding:
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
         return {
+            "seed": self.seed,
             "layer": self.layer,
             "simplified": self.simplified.to_values(),
             "exchanges": [vars(one) for one in self.exchanges],

@@ -85,6 +85,7 @@ def analyse(
             )
         )
     return Information(
+        seed=seed,
         kind="transformer" if model.config.binding == "none" else "tp-transformer",
         layer=layer,
         d_model=entering.shape[1],

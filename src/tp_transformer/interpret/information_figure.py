@@ -34,7 +34,7 @@ def draw(shown: Sequence[tuple[Information, Context]], folder: Path) -> list[Pat
         # By name, so that what is held out stands in a column, what is in sample in another.
         named = dict(sorted(zip(labels, handles, strict=True)))
         drawn.legend(named.values(), named.keys(), loc="outside upper center", ncols=2)
-        captions = " | ".join(context.caption for _, context in shown)
+        captions = " | ".join(context.caption(one.seed) for one, context in shown)
         below = figures.caption(drawn, f"Green: the range of random maps. {captions}")
         drawn.set_figheight(2.0 * len(shown) + below + 0.7)
         return figures.save(drawn, folder, "information")

@@ -103,6 +103,7 @@ class Information:
     d_model: int
     d_head: int
     states: tuple[StateInformation, StateInformation]
+    seed: int
 
     @property
     def meaning(self) -> list[str]:
@@ -135,6 +136,7 @@ class Information:
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
         return {
+            "seed": self.seed,
             "layer": self.layer,
             "d_model": self.d_model,
             "d_head": self.d_head,

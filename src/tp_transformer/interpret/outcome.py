@@ -17,31 +17,26 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Which model, which questions, which seed: what makes numbers and figures repeatable."""
+    """Which model and which questions: with a result's seed, what makes it repeatable."""
 
     model: Values  # as `provenance.describe` has it
     made: Values  # as `provenance.circumstances` has it
     sample: Sample
-    seed: int
 
     @classmethod
-    def of(
-        cls, model: AnyModel, sample: Sample, *, folder: str | Path | None = None, seed: int = 0
-    ) -> "Context":
-        """The context of an analysis of a model, loaded from a folder; the analysis' own seed."""
+    def of(cls, model: AnyModel, sample: Sample, *, folder: str | Path | None = None) -> "Context":
+        """The context of an analysis of a model, loaded from a folder."""
         return cls(
             model=provenance.describe(model, folder),
             made=provenance.circumstances(next(model.parameters()).device),
             sample=sample,
-            seed=seed,
         )
 
-    @property
-    def caption(self) -> str:
+    def caption(self, seed: int) -> str:
         """The model, the data and the seed in one line, for under a figure."""
         step = self.model["step"]
         trained = "" if step is None else f" after {step:,} steps"
-        return f"{self.model['name']}{trained}; {self.sample.origin}; analysis seed {self.seed}"
+        return f"{self.model['name']}{trained}; {self.sample.origin}; analysis seed {seed}"
 
 
 def write(folder: str | Path, name: str, found: Mapping[str, Any], context: Context) -> Path:
@@ -54,7 +49,6 @@ def write(folder: str | Path, name: str, found: Mapping[str, Any], context: Cont
             "questions": list(context.sample.questions),
             "answers": list(context.sample.answers),
         },
-        "seed": context.seed,
         "made": context.made,
         **plain(found),
     }

@@ -76,6 +76,7 @@ def analyse(
         if number == layer:
             heads = _named([(one, clusterings[one]) for one in own_heads], positions, clusters)
     return Roles(
+        seed=seed,
         vectors=vectors,
         layer=layer,
         n_layers=n_layers,

@@ -63,7 +63,8 @@ def _save_questions(roles: Roles, head: HeadRoles, context: Context, folder: Pat
         )
         below = figures.caption(
             drawn,
-            f"Blue: numerator, gold: denominator, by the parse. {legend} {context.caption}",
+            f"Blue: numerator, gold: denominator, by the parse. {legend} "
+            f"{context.caption(roles.seed)}",
         )
         drawn.set_figheight(down * unit + below + 0.3)
         return figures.save(drawn, folder, f"roles-layer{roles.layer}-head{head.head}")
@@ -171,7 +172,7 @@ def _save_structure(roles: Roles, context: Context, folder: Path) -> list[Path]:
             "Normalised mutual information of clusters and labels, above that of characters and "
             "labels; accuracy of a linear probe on questions held out, above that from a "
             "character and its place alone, and above the best linear reader of the text (up to "
-            f"4 characters on each side). {context.caption}",
+            f"4 characters on each side). {context.caption(roles.seed)}",
         )
         drawn.set_figheight(len(scored) * (tall + 0.06) + below + 1.15)
         return figures.save(drawn, folder, "roles-structure")

@@ -70,6 +70,7 @@ class Roles:
     initial_structural: int  # such names where the weights are drawn anew
     labels: tuple[LabelSummary, ...]
     scores: tuple[Score, ...]
+    seed: int
 
     @property
     def meaning(self) -> list[str]:
@@ -102,6 +103,7 @@ class Roles:
     def to_values(self) -> Values:
         """All of it as plain values."""
         return {
+            "seed": self.seed,
             "meaning": self.meaning,
             "vectors": self.vectors,
             "layer": self.layer,

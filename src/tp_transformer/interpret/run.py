@@ -125,7 +125,7 @@ def _draw(model: Transformer, options: Options, *, answered: bool) -> Sample:
 def _subject(options: Options, *, answered: bool) -> Subject:
     model = _load(options, options.model)
     sample = _draw(model, options, answered=answered)
-    context = Context.of(model, sample, folder=options.model, seed=options.seed)
+    context = Context.of(model, sample, folder=options.model)
     return Subject(model, sample, context)
 
 
@@ -161,7 +161,7 @@ def _information(options: Options, out: Path) -> Outcome:
     subjects = [_subject(options, answered=False)]
     if options.against is not None:
         other, sample = _load(options, options.against), subjects[0].sample
-        context = Context.of(other, sample, folder=options.against, seed=options.seed)
+        context = Context.of(other, sample, folder=options.against)
         subjects.append(Subject(other, sample, context))
     found = [
         information.analyse(one.model, one.sample, layer=options.one_layer, seed=options.seed)
@@ -182,7 +182,7 @@ def _binding(options: Options, out: Path) -> Outcome:
     found = binding_problem.analyse(
         model, layer=options.one_layer, count=options.count, seed=options.seed
     )
-    context = Context.of(model, found.sample, folder=options.model, seed=options.seed)
+    context = Context.of(model, found.sample, folder=options.model)
     lines, files = found.meaning, binding_problem.save(found, context, out)
     operated = _surgery(model, options, out)
     return Outcome([*lines, *operated.lines], [*files, *operated.files])
@@ -206,7 +206,7 @@ def _surgery(model: Transformer, options: Options, out: Path) -> Outcome:
         n_clusters=options.clusters,
         seed=options.seed,
     )
-    context = Context.of(model, sample, folder=options.model, seed=options.seed)
+    context = Context.of(model, sample, folder=options.model)
     return Outcome(found.meaning, surgery.save(found, context, out))
 
 

@@ -118,6 +118,7 @@ def analyse(
             after = ask(model, sample, layers=[layer], heads=target.heads, operation=operation)
             effects.append(_effect(target, name, before, after))
     return Surgery(
+        seed=seed,
         layer=layer,
         n=len(sample),
         n_clusters=centroids.shape[1],

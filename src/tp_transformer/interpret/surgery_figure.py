@@ -47,6 +47,6 @@ def draw(result: Surgery, context: Context, folder: Path) -> list[Path]:
         )
         title = f"Surgery on the roles of encoder layer {result.layer},\n{result.place}"
         drawn.legend(loc="outside upper center", ncols=3, title=title)
-        below = figures.caption(drawn, f"{changed}. {context.caption}")
+        below = figures.caption(drawn, f"{changed}. {context.caption(result.seed)}")
         drawn.set_figheight(0.5 * len(targets) + below + 0.95)
         return figures.save(drawn, folder, "surgery")

@@ -154,10 +154,12 @@ class Surgery:
     right: int  # answers that are right without any operation
     effects: tuple[Effect, ...]
     comparisons: tuple[Comparison, ...]
+    seed: int
 
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
         return {
+            "seed": self.seed,
             "layer": self.layer,
             "n": self.n,
             "n_clusters": self.n_clusters,

@@ -153,6 +153,7 @@ def analyse(
         _of_model(one, sample, names, fitted, scored, questions, seed) for one in (model, *drawn)
     ]
     return TensorProduct(
+        seed=seed,
         where=where,
         binding=model.config.binding,
         d_head=model.config.d_model // model.config.n_heads,

@@ -33,7 +33,7 @@ def draw(result: TensorProduct, context: Context, folder: Path, name: str) -> li
         drawn.supylabel("share of the variance\nof filler ⊗ role", fontsize=7)
         handles, labels = grid[0, 0].get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside upper center", ncols=2)
-        below = figures.caption(drawn, f"{TITLES[result.where]}. {context.caption}")
+        below = figures.caption(drawn, f"{TITLES[result.where]}. {context.caption(result.seed)}")
         drawn.set_figheight(tall * len(layers) + below + 1.1)
         return figures.save(drawn, folder, name)
 

@@ -63,6 +63,7 @@ class TensorProduct:
     n_scored: int
     heads: tuple[HeadShares, ...]
     initial: tuple[tuple[HeadShares, ...], ...]  # of each draw of weights, the same configuration
+    seed: int
 
     @property
     def meaning(self) -> list[str]:
@@ -110,6 +111,7 @@ class TensorProduct:
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
         return {
+            "seed": self.seed,
             "where": self.where,
             "binding": self.binding,
             "d_head": self.d_head,
