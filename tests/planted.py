@@ -15,3 +15,9 @@ def sample(count: int, seed: int = 0) -> Sample:
         numbers = [int(rng.integers(1, 10 ** int(rng.integers(1, 4)))) for _ in range(4)]
         questions.append(FORMS[number % len(FORMS)].format(*numbers))
     return Sample(questions=tuple(questions), answers=("7",) * count, origin=f"{count} questions")
+
+
+def by_length(sample: Sample) -> Sample:
+    """The same in the order in which they pass a model, so that planted rows meet their questions."""
+    order = sorted(range(len(sample)), key=lambda number: len(sample.questions[number]))
+    return sample.some(order)

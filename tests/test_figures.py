@@ -47,7 +47,7 @@ def test_what_cannot_be_read_is_found(spoil, said):
 
 def test_texts_are_broken_and_numbers_left_out_where_there_is_no_room():
     assert figures.broken("a text of some words", 0.6) == "a text of\nsome words"
-    assert figures.broken("MUCH WIDER WORDS", 0.6) == "MUCH\nWIDER\nWORDS"
+    assert figures.broken("MUCH WIDER WORDS", 0.5) == "MUCH\nWIDER\nWORDS"
     assert figures.broken("ab", 0.01) == "a\nb"
     assert figures.broken("", 1.0) == ""
     assert list(figures.every(8, 8)) == list(range(8))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from planted import sample
+from planted import by_length, sample
 from tp_transformer import UserError
-from tp_transformer.interpret import roles
+from tp_transformer.interpret import roles, roles_figure
 from tp_transformer.interpret.choices import chosen_questions
 from tp_transformer.interpret.clusters import cluster
 from tp_transformer.interpret.outcome import Context, plain
@@ -20,7 +20,7 @@ from tp_transformer.interpret.probes import Labelled, probe
 from tp_transformer.interpret.record import Sample, symbols
 from tp_transformer.interpret.roles_result import CHARACTER
 
-SAMPLE = sample(32)  # as many as pass a model at once
+SAMPLE = by_length(sample(32))  # as many as pass a model at once
 HEAD = 2
 
 
@@ -176,3 +176,24 @@ def test_numbers_and_figures_are_written(model, found, tmp_path):
     values = json.loads((tmp_path / "roles.json").read_text("utf-8"))
     assert values["vectors"] == "role"
     assert len(values["scores"]) == len(found.scores)
+
+
+@pytest.mark.parametrize(("n_clusters", "n_symbols"), [(20, 12), (20, 80), (120, 40)])
+def test_squares_of_any_number_can_be_read(model, found, tmp_path, n_clusters, n_symbols):
+    rng = np.random.default_rng(0)
+    drawn = replace(
+        found,
+        n_clusters=n_clusters,
+        questions=("(1/2)/" + "9" * (n_symbols - 8),) * 3,
+        heads=(
+            replace(
+                found.heads[HEAD],
+                assigned=tuple(rng.integers(n_clusters, size=n_symbols) for _ in range(3)),
+            ),
+        ),
+        scores=(),
+    )
+    # Looked at by conftest.
+    files = roles_figure.draw(drawn, Context.of(model, SAMPLE), tmp_path)
+    words = files[0].read_text().splitlines()
+    assert sum(word in "()/0123456789#%" for word in words) >= 3 * n_symbols

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from legible import illegible, texts
 from tp_transformer import figures
 from tp_transformer.cli import main
 from tp_transformer.data.store import STORE_SPLITS
@@ -384,6 +385,21 @@ def test_figures_are_saved_in_every_format_and_repeatably(tmp_path, capsys):
     svg = (tmp_path / "a" / "accuracy-extrapolate.svg").read_text()
     assert all(name in svg for name in STORE_SPLITS["extrapolate"])
     assert "ours" in svg
+
+
+@pytest.mark.parametrize("n_results", [1, 4])
+def test_bars_can_be_read(tmp_path, monkeypatch, n_results):
+    seen = []
+
+    def look(drawn, folder, name):
+        seen.append(name)
+        assert drawn.get_figwidth() == figures.PAGE
+        assert not illegible(drawn, texts(drawn))
+        return []
+
+    monkeypatch.setattr(figures, "save", look)
+    save_bars([made_up(f"a-model-{i}", seed=i) for i in range(n_results)], tmp_path)
+    assert seen == ["accuracy-interpolate", "accuracy-extrapolate"]
 
 
 def test_figures_name_what_they_need(tmp_path, monkeypatch, capsys):

@@ -27,8 +27,8 @@ PER_POINT = 1 / 86  # inches across for a point of a character in a row, with ro
 NARROWEST = 0.052  # inches for a character of the smallest size, where there are many
 IN_COLUMN = int(figures.COLUMN / (figures.SMALLEST * PER_POINT))  # characters
 TALL = 0.95  # inches from a question's rows to the next one's
-NEXT_TO, UNDER = 0.06, 0.09  # inches from a symbol of the smallest size to the next
-AROUND = 0.33  # inches beside a heat map and above it, for its symbols and its title
+NEXT_TO, UNDER = 0.052, 0.09  # inches from a symbol of the smallest size to the next
+BESIDE, ABOVE = 0.2, 0.33  # inches around a heat map, for its symbols and its title
 HIGHEST = 7.8  # inches of heat maps below each other, which with the rest make a page
 GREY = "#909090"
 
@@ -143,21 +143,22 @@ def _query_colours(one: Map) -> dict[int, str]:
 def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path]:
     """All chosen heads for the shortest question, in as many figures as a page's height makes."""
     one, n = maps.shortest, len(maps.heads)
-    wide, tall = NEXT_TO * len(one.keys) + AROUND, max(UNDER * len(one.queries), 0.3) + AROUND
+    wide, tall = NEXT_TO * len(one.keys) + BESIDE, max(UNDER * len(one.queries), 0.3) + ABOVE
     width = figures.COLUMN if 2 * wide <= figures.COLUMN else max(figures.PAGE, wide)
     in_row = 2 if width == figures.COLUMN else max(1, int(width / wide))
     at_once = in_row * max(1, int(HIGHEST / tall))
     files = []
     for first in range(0, n, at_once):
         own = range(first, min(first + at_once, n))
-        shape = (-(-len(own) // in_row), min(in_row, len(own)))
+        rows = -(-len(own) // in_row)
+        shape = (rows, -(-len(own) // rows))
         with figures.blank(width, 1.0) as drawn:
             _draw_heat(drawn, maps, own, shape)
             reading = "" if maps.where == ENCODER else f"{GIVEN} "
             below = figures.caption(
                 drawn, f"Rows attend to columns. {reading}{context.caption(maps.seed)}"
             )
-            drawn.set_figheight(shape[0] * tall + below + 0.8)
+            drawn.set_figheight(rows * tall + below + 0.8)
             some = "" if len(own) == n else f"-head{own[0]}to{own[-1]}"
             files += figures.save(drawn, folder, f"attention-{maps.where}-layer{maps.layer}{some}")
     return files
