@@ -18,6 +18,6 @@ def sample(count: int, seed: int = 0) -> Sample:
 
 
 def by_length(sample: Sample) -> Sample:
-    """The same in the order in which they pass a model, so that planted rows meet their questions."""
+    """The same in the order in which they pass a model, so that planted rows meet their texts."""
     order = sorted(range(len(sample)), key=lambda number: len(sample.questions[number]))
     return sample.some(order)
