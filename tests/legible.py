@@ -46,7 +46,7 @@ def texts(drawn):
     """The texts that are drawn; ticks beyond the axes, for example, are not."""
     found = []
     draw = Text.draw
-    drawn.set_dpi(200)  # as it is saved: with fewer dots, texts are a little narrower
+    drawn.set_dpi(300)  # as it is saved: with fewer dots, texts are a little narrower
 
     def note(text, renderer):
         words = text.get_text()

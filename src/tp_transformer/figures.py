@@ -116,6 +116,6 @@ def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:
         file = folder / f"{name}.{kind}"
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
         with atomic.whole(file) as unfinished:
-            drawn.savefig(unfinished, format=kind, dpi=200, metadata=undated)
+            drawn.savefig(unfinished, format=kind, dpi=300, metadata=undated)
         files.append(file)
     return files
