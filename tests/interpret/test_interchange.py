@@ -9,70 +9,122 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.interpret import interchange, operations
-from tp_transformer.interpret.interchange import interchanges, meaning_of
+from tp_transformer.interpret.interchange import interchanges
 from tp_transformer.interpret.nested import nested_fractions
-from tp_transformer.interpret.record import Sample, symbols
+from tp_transformer.interpret.record import Sample, record, symbols
+
+ROLE = operations.role_of(0)
 
 
-def machine(goes_by_roles):
-    """Judges answers like `ask`: it reads each symbol at the place that its role names, or not.
+class Machine:
+    """Answers questions; it reads each symbol at the place that its role names, if told to.
 
     A role is the place, one-hot. What has a role that names none makes it give no answer at all.
     """
 
-    def ask(model, sample, *, layers=(), heads=(), operation=None):
-        right = []
-        for number, question in enumerate(sample.questions):
-            text = symbols(question)
-            roles = torch.eye(len(text))[None].expand(3, -1, -1)
-            if operation is not None and goes_by_roles:
-                roles = operation(number, roles)
-            said = None
-            if bool((roles.amax(dim=-1) > 0.99).all()):
-                placed = dict(zip(roles[0].argmax(dim=-1).tolist(), text, strict=True))
-                a, b, c, d = (int(placed[at]) for at in sorted(placed) if placed[at].isdigit())
-                said = str(Fraction(a * d, b * c))
-            right.append(said == sample.answers[number])
-        return SimpleNamespace(right=np.array(right))
+    config = SimpleNamespace(binding="hadamard", n_layers=2, n_heads=3)
 
-    return ask
+    def solve(self, questions):
+        return [read(dict(enumerate(symbols(question)))) for question in questions]
 
 
-MODEL = SimpleNamespace(config=SimpleNamespace(binding="hadamard", n_layers=2, n_heads=3))
+def read(placed):
+    a, b, c, d = (int(placed[at]) for at in sorted(placed) if placed[at].isdigit())
+    return str(Fraction(a * d, b * c))
+
+
+def by_roles(model, questions, *, layers, heads, operation):
+    said = []
+    for number, question in enumerate(questions):
+        roles = operation(number, torch.eye(len(symbols(question)))[None].expand(3, -1, -1))
+        if bool((roles.amax(dim=-1) > 0.99).all()):
+            places = roles[0].argmax(dim=-1).tolist()
+            said.append(read(dict(zip(places, symbols(question), strict=True))))
+        else:
+            said.append("")
+    return said
 
 
 def test_who_goes_by_roles_answers_as_if_numbers_were_exchanged(monkeypatch):
-    monkeypatch.setattr(interchange, "ask", machine(goes_by_roles=True))
-    found = interchanges(MODEL, nested_fractions(20), layer=1)
-    assert [(one.letters, one.layers) for one in found] == [
-        (letters, layers) for letters in ("ab", "ac", "bd", "cd") for layers in ((1,), (0, 1))
-    ]
+    monkeypatch.setattr(operations, "solve", by_roles)
+    found = interchanges(Machine(), nested_fractions(20), layer=1)
+    assert [one.layers for one in found] == [(1,), (0, 1)]
     for one in found:
-        assert (one.n, one.swapped.exchanged, one.swapped.kept) == (20, 20, 0)
-        assert (one.moved.exchanged, one.moved.kept) == (0, 0)
-        assert one.is_clear
-    lines = meaning_of(found)
-    assert "in layer 1: of 80 answers the model gives 80 as if the numbers were" in lines[0]
-    assert "random directions, 0 and 0. That is clearly more than the control for a and" in lines[0]
-    assert "in every layer: " in lines[1]
+        assert [each.letters for each in one.exchanges] == ["ab", "ac", "bd", "cd"]
+        for each in one.exchanges:
+            assert (each.n, each.swapped.exchanged, each.swapped.kept) == (20, 20, 0)
+            assert (each.swapped.otherwise, each.moved.exchanged, each.moved.kept) == (0, 0, 0)
+        for test in (one.against_moved, one.against_others):
+            assert (test.more, test.fewer) == (20, 0)
+            assert test.p_value == pytest.approx(4 * 2 * 0.5**20)  # four tests, two sides
+    assert "in layer 1: of 80 answers the model gives 80 as if these" in found[0].meaning
+    assert "The answer follows the roles more often than both controls" in found[1].meaning
+    assert "in every layer: " in found[1].meaning
 
 
 def test_who_does_not_go_by_roles_answers_as_before(monkeypatch):
-    monkeypatch.setattr(interchange, "ask", machine(goes_by_roles=False))
-    found = interchanges(MODEL, nested_fractions(20), layer=0)
-    for one in found:
-        assert (one.n, one.swapped.exchanged, one.swapped.kept) == (20, 0, 20)
-        assert (one.moved.exchanged, one.moved.kept) == (0, 20)
-        assert not one.is_clear
-    assert "for no two numbers clearly more" in meaning_of(found)[0]
+    def unmoved(model, questions, **_):
+        return model.solve(questions)
+
+    monkeypatch.setattr(operations, "solve", unmoved)
+    for one in interchanges(Machine(), nested_fractions(20), layer=0):
+        for each in one.exchanges:
+            assert (each.n, each.swapped.exchanged, each.swapped.kept) == (20, 0, 20)
+            assert (each.moved.exchanged, each.moved.kept) == (0, 20)
+        for test in (one.against_moved, one.against_others):
+            assert (test.more, test.fewer, test.p_value) == (0, 0, 1)
+        assert "is not clear" in one.meaning
 
 
-@pytest.mark.parametrize(("config", "n"), [("tp-transformer-tiny", 8), ("transformer-tiny", 0)])
+def test_who_is_merely_disturbed_gives_any_of_the_answers(monkeypatch):
+    """After an exchange, but not after the control, it answers as after any exchange at random."""
+    rng = np.random.default_rng(0)
+    asked = nested_fractions(60)
+    by_question = {one.question: one for one in asked}
+
+    def disturbed(model, questions, *, layers, heads, operation):
+        probe = operation(0, torch.eye(len(symbols(questions[0])))[None].expand(3, -1, -1))
+        if bool((probe.amax(dim=-1) > 0.99).all()):
+            exchanges = rng.choice(interchange.EXCHANGES, len(questions))
+            return [
+                by_question[question].exchanged(letters).answer
+                for question, letters in zip(questions, exchanges, strict=True)
+            ]
+        return model.solve(questions)
+
+    monkeypatch.setattr(operations, "solve", disturbed)
+    for one in interchanges(Machine(), asked, layer=0):
+        assert one.against_moved.is_passed
+        assert not one.against_others.is_passed
+        assert "is not clear" in one.meaning
+
+
+def test_only_what_is_answered_before_and_after_counts(monkeypatch):
+    asked = nested_fractions(10)
+    unknown = asked[0].exchanged("ac").question
+
+    class Forgetful(Machine):
+        def solve(self, questions):
+            return ["" if one == unknown else read(dict(enumerate(one))) for one in questions]
+
+    monkeypatch.setattr(operations, "solve", by_roles)
+    for one in interchanges(Forgetful(), asked, layer=0):
+        assert {each.letters: each.n for each in one.exchanges} == {
+            "ab": 10,
+            "ac": 9,
+            "bd": 10,
+            "cd": 10,
+        }
+
+
+@pytest.mark.parametrize(("config", "n"), [("tp-transformer-tiny", 2), ("transformer-tiny", 0)])
 def test_a_model_that_knows_nothing_or_has_no_roles(config, n):
     found = interchanges(tpt.build(config, d_model=32), nested_fractions(3), layer=0)
     assert len(found) == n
-    assert all(one.n == 0 and one.swapped is None and not one.is_clear for one in found)
-    assert all("there is no question" in line for line in meaning_of(found))
+    for one in found:
+        assert all(each.n == each.swapped.kept == 0 for each in one.exchanges)
+        assert "there is no question" in one.meaning
+        assert one.against_moved.p_value == one.against_others.p_value == 1
 
 
 def test_roles_of_several_layers_are_operated_on_at_once():
@@ -86,3 +138,21 @@ def test_roles_of_several_layers_are_operated_on_at_once():
             for part in cell.self_attention.maps()["role"]:
                 part.zero_()
     np.testing.assert_allclose(after.surprise, operations.ask(model, sample).surprise, rtol=1e-5)
+
+
+def test_answers_are_decoded_under_the_operation(half_trained):
+    model = tpt.load(half_trained)
+    questions = ["What is 3 + 4?", "Calculate 12 - 5.", "7 + 1"]
+    heads, unmoved = range(4), operations.replaced
+    roles = record(
+        model, Sample(questions=tuple(questions), answers=("1",) * 3, origin=""), [ROLE]
+    )[ROLE]
+    said = operations.solve(model, questions, layers=[0], heads=heads, operation=unmoved(roles))
+    assert said == model.solve(questions)
+    said = operations.solve(
+        model, questions, layers=[0], heads=heads, operation=operations.zeroed()
+    )
+    with torch.no_grad():
+        for part in model.encoder[0].self_attention.maps()["role"]:
+            part.zero_()
+    assert said == model.solve(questions)

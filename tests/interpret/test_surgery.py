@@ -81,7 +81,7 @@ def test_roles_of_which_only_the_cluster_matters_are_recognised():
     assert whole["same cluster"].changed <= 1
     assert whole["centroid"].changed <= 1
     assert whole["other cluster"].changed > 20
-    assert whole["as far"].changed > 10
+    assert whole["as far as centroid"].changed > 10
     assert whole["same cluster"].touched == whole["other cluster"].touched > 0.5
     assert whole["same cluster"].moved == pytest.approx(whole["other cluster"].moved, rel=0.02)
     assert all(one.says == "fewer" for one in result.comparisons)
@@ -132,7 +132,7 @@ def test_comparisons_are_of_the_same_questions():
     found = surgery._comparisons(
         [
             effect("centroid", never),
-            effect("as far", always),
+            effect("as far as centroid", always),
             effect("same cluster", always, touched=0.0),
             effect("other cluster", never, touched=0.0),
         ]
@@ -153,7 +153,7 @@ def test_the_whole_analysis_is_written_and_drawn(trained, tmp_path):
     assert whole["zero"].changed > 20  # of 40
     assert whole["zero"].right == 40 - whole["zero"].changed
     assert whole["zero"].moved == pytest.approx(1)
-    for moved, as_far in (("centroid", "as far"), ("swap", "as far as swap")):
+    for moved, as_far in (("centroid", "as far as centroid"), ("swap", "as far as swap")):
         assert whole[as_far].moved == pytest.approx(whole[moved].moved, rel=1e-5)
     low, high = whole["zero"].interval
     assert low < whole["zero"].share <= high

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tp_transformer.interpret.interchange import Interchange, meaning_of
+from tp_transformer.interpret.interchange import Interchange
 from tp_transformer.interpret.outcome import Values
 from tp_transformer.interpret.record import Sample
 from tp_transformer.interpret.simplified import Simplified
@@ -101,7 +101,7 @@ class Binding:
             f"Answers: of {n} confusable exchanges in questions that it had answered correctly, "
             f"the model gives the old answer after {sum(one.n_same for one in own)}, and the right "
             f"one after {sum(one.n_right for one in own)}.",
-            *meaning_of(self.interchanges),
+            *(one.meaning for one in self.interchanges),
         ]
 
     def _verdict(self, ratio: Ratio) -> str:

@@ -80,6 +80,20 @@ def ask(
     )
 
 
+def solve(
+    model: Transformer,
+    questions: Sequence[str],
+    *,
+    layers: Sequence[int],
+    heads: Sequence[int],
+    operation: Operation,
+) -> list[str]:
+    """What a model answers, with the roles of some heads of encoder layers operated on."""
+    edit = _edit(operation, heads, questions, range(len(questions)), [])
+    with model.trace(edit={role_of(layer): edit for layer in layers}):
+        return model.solve(questions)
+
+
 def role_of(layer: int) -> str:
     """The name of the point that the roles of an encoder layer pass."""
     return point(ENCODER, layer, "role")

@@ -7,15 +7,15 @@ come in twos, the second being there to compare the first with:
 - `zero`: nothing is bound; `random`: a random vector of the same length in the role's place;
 - `swap`: the roles of a question exchanged in pairs at random; `as far as swap`: each role moved as
   far as that, but in a random direction;
-- `centroid`: the centre of the role's cluster, so that only the cluster is left; `as far`: the role
-  moved as far as its centroid is, but in a random direction;
+- `centroid`: the centre of the role's cluster, so that only the cluster is left; `as far as
+  centroid`: the role moved as far as its centroid is, but in a random direction;
 - `same cluster`: another role of the same cluster; `other cluster`: a role of another cluster that
   is as far away. Where a role has no two such donors it is left alone by both. Swaps within and
   across clusters would not do: across they move roles twice as far as within, in any model.
 
-If clusters are what roles are about (section 5.1), `centroid` changes fewer answers than `as far`,
-and `same cluster` fewer than `other cluster`. Both comparisons are of the same questions, by
-McNemar's exact test, and only what it finds clear is said.
+If clusters are what roles are about (section 5.1), `centroid` changes fewer answers than `as far as
+centroid`, and `same cluster` fewer than `other cluster`. Both comparisons are of the same
+questions, by McNemar's exact test, and only what it finds clear is said.
 
 An answer counts as changed if the likeliest symbol is another one at any of its positions, the
 right symbols before it being given. Of an answer that was right, this is the verdict; but a model
@@ -221,7 +221,7 @@ def _operations(
         "swap": swap,
         "as far as swap": as_far(seed, swap),
         "centroid": centroid,
-        "as far": as_far(seed, centroid),
+        "as far as centroid": as_far(seed, centroid),
         "same cluster": replaced([own[heads] for own in within]),
         "other cluster": replaced([own[heads] for own in across]),
     }

@@ -11,12 +11,12 @@ OPERATIONS = (
     "swap",
     "as far as swap",
     "centroid",
-    "as far",
+    "as far as centroid",
     "same cluster",
     "other cluster",
 )
 # An operation after which only the cluster is left, and the same way to somewhere else.
-ABOUT_CLUSTERS = (("centroid", "as far"), ("same cluster", "other cluster"))
+ABOUT_CLUSTERS = (("centroid", "as far as centroid"), ("same cluster", "other cluster"))
 LARGEST_P = 0.05  # that counts as clear
 
 
