@@ -131,8 +131,8 @@ class Interchange:
         others = sum(one.otherwise for one in swapped) / (len(EXCHANGES) - 1)
         return (
             f"the model gives {sum(one.exchanged for one in swapped)} as if these numbers were "
-            f"exchanged, {others:.1f} as if two others were (the average of the other exchanges), and "
-            f"{sum(one.kept for one in swapped)} as before; with roles moved as far in random "
+            f"exchanged, {others:.1f} as if two others were (the average of the other exchanges), "
+            f"and {sum(one.kept for one in swapped)} as before; with roles moved as far in random "
             f"directions, {sum(one.moved.exchanged for one in self.exchanges)} as if they were "
             f"exchanged and {sum(one.moved.kept for one in self.exchanges)} as before."
         )
