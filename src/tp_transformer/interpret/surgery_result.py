@@ -74,11 +74,7 @@ class Effect:
         if not self.touched:
             return f"{self.operation} (no roles moved)"
         low, high = self.interval
-        some = "" if self.touched == 1 else f" at {self.touched:.0%} of positions"
-        return (
-            f"{self.operation} {self.share:.0%} (95% {low:.0%} to {high:.0%}; "
-            f"moved {self.moved:.2f}{some})"
-        )
+        return f"{self.operation} {self.share:.0%} ({100 * low:.0f} to {100 * high:.0f})"
 
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
@@ -177,8 +173,8 @@ class Surgery:
             f"Encoder layer {self.layer}, {self.place}, {_questions(self.n)}, of which "
             f"{self.right} are answered correctly without surgery; {self.n_clusters} clusters for "
             "each head. Changed answers (another symbol is likeliest at some position, the right "
-            "ones before it being given), and how far roles were moved, as a share of their "
-            "lengths:"
+            "ones before it being given), with 95% intervals; surgery.json has how many roles were "
+            "moved and how far:"
         ]
         for name in dict.fromkeys(one.target.name for one in self.effects):
             own = (str(one) for one in self.effects if one.target.name == name)
