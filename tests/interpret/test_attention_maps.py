@@ -44,8 +44,8 @@ def test_the_search_finds_a_planted_head_in_a_model(model):
     (said,) = attention_maps.AttentionMaps(
         where="encoder", layer=1, heads=(), maps=(), shortest=None, rankings=rankings, seed=0
     ).meaning
-    assert said.startswith(f"{SECOND}: followed by head 1.3. It has 100.0% of its attention on")
-    assert f"where chance has {clear.by_distance:.1%}, the largest of" in said
+    assert said.startswith(f"{SECOND}: favoured by head 1.3. It has 100.0% of its attention on")
+    assert f"where the largest baseline has {clear.by_distance:.1%}: evenly" in said
 
 
 def test_heads_with_initial_weights_follow_nothing(model):
@@ -55,7 +55,7 @@ def test_heads_with_initial_weights_follow_nothing(model):
     for said, ranking in zip(found.meaning, found.rankings, strict=True):
         best = f"head {ranking.heads[0].layer}.{ranking.heads[0].head}"
         assert said.startswith(
-            f"{ranking.relation}: no head follows it. The best candidate, {best},"
+            f"{ranking.relation}: favoured by no head. The best candidate, {best},"
         )
 
 
@@ -77,8 +77,8 @@ def test_of_few_questions_nothing_is_said(model, count, said):
         questions=SAMPLE.questions[:count], answers=SAMPLE.answers[:count], origin="a few questions"
     )
     (meaning,) = attention_maps.analyse(model, few, relation=SECOND).meaning
-    assert meaning.startswith(f"{SECOND}: {said}, too few to say whether a head follows it (10 ")
-    assert "follows it. " not in meaning
+    assert meaning.startswith(f"{SECOND}: {said}, too few to say whether a head favours it (10 ")
+    assert "favoured" not in meaning
     assert " to " not in meaning.split("points more")[1].partition(";")[0]
 
 

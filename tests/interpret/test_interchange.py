@@ -33,11 +33,19 @@ def read(placed):
     return str(Fraction(a * d, b * c))
 
 
+def one_hot(question):
+    return torch.eye(len(symbols(question)))[None].expand(3, -1, -1)
+
+
+def is_one_hot(roles):
+    return bool(torch.equal(roles.sort(dim=-1).values[..., -1:], torch.ones_like(roles[..., :1])))
+
+
 def by_roles(model, questions, *, layers, heads, operation):
     said = []
     for number, question in enumerate(questions):
-        roles = operation(number, torch.eye(len(symbols(question)))[None].expand(3, -1, -1))
-        if bool((roles.amax(dim=-1) > 0.99).all()):
+        roles = operation(number, one_hot(question))
+        if is_one_hot(roles):
             places = roles[0].argmax(dim=-1).tolist()
             said.append(read(dict(zip(places, symbols(question), strict=True))))
         else:
@@ -62,6 +70,19 @@ def test_who_goes_by_roles_answers_as_if_numbers_were_exchanged(monkeypatch):
     assert "in every layer: " in found[1].meaning
 
 
+def test_roles_are_exchanged_in_all_heads_of_the_layers_that_are_named(monkeypatch):
+    asked = []
+
+    def note(model, questions, *, layers, heads, operation):
+        asked.append((tuple(layers), tuple(heads)))
+        return model.solve(questions)
+
+    monkeypatch.setattr(operations, "solve", note)
+    interchanges(Machine(), nested_fractions(5), layer=1)
+    n = len(interchange.EXCHANGES) * (1 + interchange.CONTROL_DRAWS)
+    assert asked == [((1,), (0, 1, 2))] * n + [((0, 1), (0, 1, 2))] * n
+
+
 def test_who_does_not_go_by_roles_answers_as_before(monkeypatch):
     def unmoved(model, questions, **_):
         return model.solve(questions)
@@ -70,7 +91,7 @@ def test_who_does_not_go_by_roles_answers_as_before(monkeypatch):
     for one in interchanges(Machine(), nested_fractions(20), layer=0):
         for each in one.exchanges:
             assert (each.n, each.swapped.exchanged, each.swapped.kept) == (20, 0, 20)
-            assert (each.moved.exchanged, each.moved.kept) == (0, 20)
+            assert (each.moved.exchanged, each.moved.kept) == (0, 20 * interchange.CONTROL_DRAWS)
         for test in (one.against_moved, one.against_others):
             assert (test.more, test.fewer, test.p_value) == (0, 0, 1)
         assert "is not clear" in one.meaning
@@ -83,8 +104,7 @@ def test_who_is_merely_disturbed_gives_any_of_the_answers(monkeypatch):
     by_question = {one.question: one for one in asked}
 
     def disturbed(model, questions, *, layers, heads, operation):
-        probe = operation(0, torch.eye(len(symbols(questions[0])))[None].expand(3, -1, -1))
-        if bool((probe.amax(dim=-1) > 0.99).all()):
+        if is_one_hot(operation(0, one_hot(questions[0]))):
             exchanges = rng.choice(interchange.EXCHANGES, len(questions))
             return [
                 by_question[question].exchanged(letters).answer

@@ -1,11 +1,13 @@
 """Each analysis from a folder and a store to its files, as `tpt interpret` does it."""
 
 import json
+import shutil
 
 import pytest
 
 import tp_transformer as tpt
 from tp_transformer import UserError, cli
+from tp_transformer.interpret import information
 from tp_transformer.interpret.run import ANALYSES, Options, interpret
 
 MODULE = "arithmetic__add_or_sub"
@@ -94,10 +96,15 @@ def test_an_lstm_is_refused_before_it_is_asked_anything(sums_store, tmp_path):
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"head": 99}, "heads 0 to 3"), ({"at": "numberz"}, "did you mean 'numbers'")],
+    [
+        ({"head": 99}, "heads 0 to 3"),
+        ({"at": "numberz"}, "did you mean 'numbers'"),
+        ({"module": "numbers__gcd"}, "has no numbers__gcd"),
+        ({"clusters": 0}, "at least 1 cluster"),
+    ],
 )
 def test_what_is_refused_leaves_nothing(wrong, message, half_trained, sums_store, tmp_path):
-    options = Options(data=sums_store, model=half_trained, module=MODULE, **wrong)
+    options = Options(**{"data": sums_store, "model": half_trained, "module": MODULE, **wrong})
     with pytest.raises(UserError, match=message):
         interpret("binding", options, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -138,8 +145,37 @@ def test_what_is_wrong_is_said_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_relation_is_refused_wherever_it_is_of_no_use(half_trained, sums_store, tmp_path):
+    options = Options(
+        data=sums_store, model=half_trained, module=MODULE, where="decoder", relation="nonsense"
+    )
+    with pytest.raises(UserError, match="no relation 'nonsense'"):
+        interpret("attention", options, tmp_path / "out")
+
+
+def test_the_step_is_that_of_the_model_that_was_loaded(
+    half_trained, sums_store, tmp_path, monkeypatch
+):
+    shutil.copytree(half_trained, tmp_path / "model")
+    state = tmp_path / "model" / "state.json"
+    state.write_text('{"step": 7}', "utf-8")
+
+    def meanwhile(*args, **kwargs):
+        state.write_text('{"step": 8}', "utf-8")
+        return analyse(*args, **kwargs)
+
+    analyse = information.analyse
+    monkeypatch.setattr(information, "analyse", meanwhile)
+    options = Options(data=sums_store, model=tmp_path / "model", module=MODULE, count=12)
+    interpret("information", options, tmp_path / "out")
+    values = json.loads((tmp_path / "out" / "information.json").read_text("utf-8"))
+    assert values["model"]["step"] == 7
+
+
 def test_a_file_is_no_folder(half_trained, sums_store, tmp_path):
     (tmp_path / "out").write_text("")
     options = Options(data=sums_store, model=half_trained, module=MODULE)
     with pytest.raises(UserError, match="is a file"):
         interpret("roles", options, tmp_path / "out")
+    with pytest.raises(UserError, match="is a file"):
+        interpret("roles", options, tmp_path / "out" / "deeper")

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tp_transformer.errors import SettingsError
 from tp_transformer.interpret import attention_maps_figure, following
 from tp_transformer.interpret.attention_maps_result import AttentionMaps, Map
-from tp_transformer.interpret.choices import chosen_heads, chosen_questions
+from tp_transformer.interpret.choices import chosen_heads, chosen_questions, chosen_relations
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.following import Ranking
 from tp_transformer.interpret.outcome import Context, write
@@ -27,10 +26,8 @@ from tp_transformer.interpret.record import (
     symbols,
     transformer_of,
 )
-from tp_transformer.interpret.structure import RELATIONS
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.settings import nearest
 
 SHOWN = 3  # questions, as in the paper's figure
 # Models with initial weights. Beside 3, one more such model seemed to follow 1 relation of 45 (of
@@ -54,6 +51,8 @@ def analyse(
     Questions with fractions of fractions are shown first. One relation is searched for, or all.
     """
     model = transformer_of(model)
+    if relation is not None:
+        chosen_relations(relation)
     layer = chosen_layer(model, layer)
     name = point(where, layer, "weights")
     heads = chosen_heads(head, model.config.n_heads)
@@ -89,13 +88,8 @@ def search(
 
     The same search in models with initial weights says how far chance gets a head.
     """
-    if relation is not None and relation not in RELATIONS:
-        raise SettingsError(
-            f"there is no relation {relation!r}{nearest(relation, RELATIONS)}; "
-            f"there are: {'; '.join(RELATIONS)}"
-        )
+    chosen = chosen_relations(relation)
     model = transformer_of(model)
-    chosen = RELATIONS if relation is None else {relation: RELATIONS[relation]}
     drawn = [
         [following.greatest_margin(one, initial) for one in chosen.values()]
         for initial in (

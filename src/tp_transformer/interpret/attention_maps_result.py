@@ -71,11 +71,11 @@ def _meaning_of(ranking: Ranking) -> str:
     if best.interval is None:
         n = ranking.n_questions
         questions = "1 question has" if n == 1 else f"{n} questions have"
-        said = f"{questions} it, too few to say whether a head follows it ({FEWEST} are needed)"
+        said = f"{questions} it, too few to say whether a head favours it ({FEWEST} are needed)"
     elif not best.is_clear:
-        said = "no head follows it"
+        said = "favoured by no head"
     else:
-        said, subject = f"followed by head {head}", "It"
+        said, subject = f"favoured by head {head}", "It"
         if others := len(ranking.clear) - 1:
             said += f" and {others} more"
     return f"{ranking.relation}: {said}. {subject} {_numbers(best, ranking)}"
@@ -87,9 +87,10 @@ def _numbers(one: Following, ranking: Ranking) -> str:
     if one.interval is not None:
         interval = " ({:z.1f} to {:z.1f})".format(*(100 * end for end in one.interval))
     return (
-        f"has {one.mass:.1%} of its attention on what is related, where chance has "
-        f"{one.baseline:.1%}, the largest of {one.even:.1%} (evenly), {one.exchanged:.1%} (on what "
-        f"others relate to) and {one.by_distance:.1%} (by distance alone): {100 * one.margin:z.1f} "
-        f"points more{interval}; with initial weights up to {100 * ranking.initial:z.1f}. Its most "
-        f"attended is a related one in {one.hits:.0%} of {ranking.n_positions:,} positions."
+        f"has {one.mass:.1%} of its attention on what is related, where the largest "
+        f"baseline has {one.baseline:.1%}: evenly {one.even:.1%}, on what others relate to "
+        f"{one.exchanged:.1%}, by distance alone {one.by_distance:.1%}. That is "
+        f"{100 * one.margin:z.1f} points more{interval}; with initial weights up to "
+        f"{100 * ranking.initial:z.1f}. Its most attended is a related one in {one.hits:.0%} of "
+        f"{ranking.n_positions:,} positions."
     )

@@ -106,7 +106,9 @@ class Binding:
 
     def _verdict(self, ratio: Ratio) -> str:
         """What the ratio shows, if its interval leaves out 1 and what initial weights may have."""
-        low, high = ratio.interval or (0.0, np.inf)
+        if ratio.interval is None:
+            return "Too few questions to say more."
+        low, high = ratio.interval
         middle = np.mean(self.initial_ratios)
         reach = FURTHER_DRAWS * np.std(self.initial_ratios, ddof=1)
         if high < min(1, middle - reach):

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import NUMERATOR, PLACES, Positions, places
+from tp_transformer.interpret.structure import (
+    NUMERATOR,
+    PLACES,
+    RELATIONS,
+    Positions,
+    Relation,
+    places,
+)
 from tp_transformer.settings import nearest
 
 
@@ -16,6 +23,18 @@ def chosen_heads(head: int | None, n_heads: int) -> list[int]:
     if not 0 <= head < n_heads:
         raise SettingsError(f"the model has heads 0 to {n_heads - 1}, not {head}")
     return [head]
+
+
+def chosen_relations(relation: str | None) -> dict[str, Relation]:
+    """One relation, or all of them."""
+    if relation is None:
+        return RELATIONS
+    if relation not in RELATIONS:
+        raise SettingsError(
+            f"there is no relation {relation!r}{nearest(relation, RELATIONS)}; "
+            f"there are: {'; '.join(RELATIONS)}"
+        )
+    return {relation: RELATIONS[relation]}
 
 
 def chosen_place(place: str) -> Positions:

@@ -4,7 +4,8 @@ In (a/b)/(c/d), the roles that a layer's heads have at two of the four numbers c
 all else, the fillers too, stays where it is. If a role is what says where in the structure a number
 stands, and nothing else does, the model now answers as if the two numbers had changed places. It
 need not: the state that the bound vectors are added to knows the position, too, and so do other
-layers. So roles are exchanged in one layer, and in all of them at once.
+layers. So roles are exchanged in one layer, and in all of them at once: there the roles of a layer
+are those that it makes of states which exchanges below have already changed.
 
 There are two controls. The roles of the same two numbers are moved as far, but in random
 directions: that tells an exchange from a disturbance. And the answers after an exchange of roles
@@ -32,6 +33,7 @@ Ids = npt.NDArray[np.int64]
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to another one
 LARGEST_P = 0.05  # that counts as clear
+CONTROL_DRAWS = 3  # of random directions: with one, verdicts hang on the draw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +61,13 @@ class Exchanged:
         letters: which two
         n: questions that are answered before and after the numbers themselves are exchanged
         swapped: answers after the roles are exchanged
-        moved: answers after the roles are moved as far in random directions
+        moved: answers after the roles are moved as far in random directions, `CONTROL_DRAWS` times
     """
 
     letters: str
     n: int
     swapped: Answers
-    moved: Answers
+    moved: Answers  # of each question as many as there are draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +135,13 @@ class Interchange:
             f"the model gives {sum(one.exchanged for one in swapped)} as if these numbers were "
             f"exchanged, {others:.1f} as if two others were (the average of the other exchanges), "
             f"and {sum(one.kept for one in swapped)} as before; with roles moved as far in random "
-            f"directions, {sum(one.moved.exchanged for one in self.exchanges)} as if they were "
-            f"exchanged and {sum(one.moved.kept for one in self.exchanges)} as before."
+            f"directions ({CONTROL_DRAWS} draws), {self._moved('exchanged'):.1f} as if they were "
+            f"exchanged and {self._moved('kept'):.1f} as before. What is left is other answers."
         )
+
+    def _moved(self, name: str) -> float:
+        """So many answers of the control, on average over its draws."""
+        return sum(getattr(one.moved, name) for one in self.exchanges) / CONTROL_DRAWS
 
     @property
     def _verdict(self) -> str:
@@ -197,11 +203,13 @@ def _interchange(
     for letters, numbers in known.items():
         own = [asked[number] for number in numbers]
         swap = swapped(seed, [[one.position(letter) for letter in letters] for one in own])
-        after_swap, after_move = (
-            _said_as(model, own, layers, operation) for operation in (swap, as_far(seed, swap))
-        )
+        after_swap = _said_as(model, own, layers, swap)
+        draws = [
+            _said_as(model, own, layers, as_far(seed + draw, swap)) for draw in range(CONTROL_DRAWS)
+        ]
+        after_move = {as_if: np.stack([one[as_if] for one in draws]) for as_if in after_swap}
         others = sum(after_swap[other] for other in EXCHANGES if other != letters)
-        of_moved[numbers] += after_swap[letters] - after_move[letters]
+        of_moved[numbers] += CONTROL_DRAWS * after_swap[letters] - after_move[letters].sum(axis=0)
         of_others[numbers] += (len(EXCHANGES) - 1) * after_swap[letters] - others
         exchanges.append(
             Exchanged(
@@ -248,7 +256,7 @@ def _said_as(
 
 
 def _answers(said_as: Mapping[str, Ids], letters: str) -> Answers:
-    n, exchanged = len(said_as[letters]), int(said_as[letters].sum())
+    n, exchanged = said_as[letters].size, int(said_as[letters].sum())
     return Answers(
         exchanged=exchanged,
         exchanged_interval=wilson(exchanged, n) if n else None,

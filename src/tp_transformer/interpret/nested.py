@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import permutations
+from math import perm
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from tp_transformer.interpret.record import Sample
 
 LETTERS = "abcd"
 DIGITS = range(2, 10)
+MOST_FRACTIONS = perm(len(DIGITS), len(LETTERS))
 WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
 
 
@@ -56,9 +58,9 @@ def nested_fractions(count: int, seed: int = 0) -> list[NestedFraction]:
     All numbers have one digit, so that an exchange moves no other symbol, and digits that differ
     give values that differ.
     """
-    every = list(permutations(DIGITS, 4))
-    if not 1 <= count <= len(every):
-        raise SettingsError(f"there are 1 to {len(every)} nested fractions to ask, not {count}")
+    every = list(permutations(DIGITS, len(LETTERS)))
+    if not 1 <= count <= MOST_FRACTIONS:
+        raise SettingsError(f"there are 1 to {MOST_FRACTIONS} nested fractions to ask, not {count}")
     rng = np.random.default_rng(seed)
     return [
         NestedFraction(numbers=every[place], wording=WORDINGS[rng.integers(len(WORDINGS))])

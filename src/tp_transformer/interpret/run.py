@@ -16,7 +16,8 @@ from tp_transformer.interpret import (
     tensor_product,
 )
 from tp_transformer.interpret.choices import chosen_heads, chosen_place, chosen_positions
-from tp_transformer.interpret.outcome import Context
+from tp_transformer.interpret.nested import MOST_FRACTIONS
+from tp_transformer.interpret.outcome import Context, Values
 from tp_transformer.interpret.record import (
     ENCODER,
     NoneAnsweredError,
@@ -25,8 +26,10 @@ from tp_transformer.interpret.record import (
     draw,
     transformer_of,
 )
+from tp_transformer.interpret.surgery_result import Surgery
 from tp_transformer.model.family import load
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.provenance import circumstances, describe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,29 +88,35 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to analyse, the questions it is asked, and what identifies both."""
+    """A model to analyse, and what identifies it."""
 
     model: Transformer
-    sample: Sample
-    context: Context
+    described: Values  # when it was loaded: a run that goes on has other weights by now
+
+    def context(self, sample: Sample) -> Context:
+        """The context of what is found with these questions."""
+        made = circumstances(next(self.model.parameters()).device)
+        return Context(model=self.described, made=made, sample=sample)
 
 
 def interpret(name: str, options: Options, out: str | Path) -> Outcome:
     """Make one of the `ANALYSES` and write its numbers and figures into a folder."""
-    if Path(out).exists() and not Path(out).is_dir():
-        raise SettingsError(f"{out} is a file; name a folder for the analysis")
+    file = next((one for one in (Path(out), *Path(out).parents) if one.is_file()), None)
+    if file is not None:
+        raise SettingsError(f"{file} is a file; name a folder for the analysis")
     return ANALYSES[name](options, Path(out))
 
 
-def _load(options: Options, folder: Path | None) -> Transformer:
+def _load(options: Options, folder: Path | None) -> Subject:
     """A model to analyse; what cannot be analysed is refused before anything is asked of it."""
     model = transformer_of(load(folder).float().to(choose_device(options.device)))
+    described = describe(model, folder)
     if options.layer is not None:
         chosen_layer(model, options.layer)
     chosen_heads(options.head, model.config.n_heads)
     if options.at is not None:
         chosen_place(options.at)
-    return model
+    return Subject(model, described)
 
 
 def _draw(model: Transformer, options: Options, *, answered: bool) -> Sample:
@@ -122,52 +131,45 @@ def _draw(model: Transformer, options: Options, *, answered: bool) -> Sample:
     )
 
 
-def _subject(options: Options, *, answered: bool) -> Subject:
-    model = _load(options, options.model)
-    sample = _draw(model, options, answered=answered)
-    context = Context.of(model, sample, folder=options.model)
-    return Subject(model, sample, context)
-
-
 def _roles(options: Options, out: Path) -> Outcome:
-    subject = _subject(options, answered=True)
+    subject = _load(options, options.model)
+    sample = _draw(subject.model, options, answered=True)
     found = roles.analyse(
         subject.model,
-        subject.sample,
+        sample,
         layer=options.one_layer,
         head=options.head,
         clusters=options.clusters,
         vectors=options.vectors,
         seed=options.seed,
     )
-    return Outcome(found.meaning, roles.save(found, subject.context, out))
+    return Outcome(found.meaning, roles.save(found, subject.context(sample), out))
 
 
 def _attention(options: Options, out: Path) -> Outcome:
-    subject = _subject(options, answered=True)
+    subject = _load(options, options.model)
+    sample = _draw(subject.model, options, answered=True)
     found = attention_maps.analyse(
         subject.model,
-        subject.sample,
+        sample,
         where=options.where,
         layer=options.one_layer,
         head=options.head,
         relation=options.relation,
         seed=options.seed,
     )
-    return Outcome(found.meaning, attention_maps.save(found, subject.context, out))
+    return Outcome(found.meaning, attention_maps.save(found, subject.context(sample), out))
 
 
 def _information(options: Options, out: Path) -> Outcome:
-    subjects = [_subject(options, answered=False)]
-    if options.against is not None:
-        other, sample = _load(options, options.against), subjects[0].sample
-        context = Context.of(other, sample, folder=options.against)
-        subjects.append(Subject(other, sample, context))
+    folders = [options.model] if options.against is None else [options.model, options.against]
+    subjects = [_load(options, folder) for folder in folders]
+    sample = _draw(subjects[0].model, options, answered=False)
     found = [
-        information.analyse(one.model, one.sample, layer=options.one_layer, seed=options.seed)
+        information.analyse(one.model, sample, layer=options.one_layer, seed=options.seed)
         for one in subjects
     ]
-    contexts = [one.context for one in subjects]
+    contexts = [one.context(sample) for one in subjects]
     beside = list(zip(found[1:], contexts[1:], strict=True))
     lines = [
         f"{context.model['name']}: {line}" if beside else line
@@ -178,24 +180,31 @@ def _information(options: Options, out: Path) -> Outcome:
 
 
 def _binding(options: Options, out: Path) -> Outcome:
-    model = _load(options, options.model)
+    """All of it is found before any of it is written: what fails, fails before."""
+    subject = _load(options, options.model)
+    operated = _surgery(subject.model, options)
     found = binding_problem.analyse(
-        model, layer=options.one_layer, count=options.count, seed=options.seed
+        subject.model,
+        layer=options.one_layer,
+        count=min(options.count, MOST_FRACTIONS),
+        seed=options.seed,
     )
-    context = Context.of(model, found.sample, folder=options.model)
-    lines, files = found.meaning, binding_problem.save(found, context, out)
-    operated = _surgery(model, options, out)
-    return Outcome([*lines, *operated.lines], [*files, *operated.files])
+    files = binding_problem.save(found, subject.context(found.sample), out)
+    if isinstance(operated, str):
+        return Outcome([*found.meaning, operated], files)
+    sample, changed = operated
+    files += surgery.save(changed, subject.context(sample), out)
+    return Outcome([*found.meaning, *changed.meaning], files)
 
 
-def _surgery(model: Transformer, options: Options, out: Path) -> Outcome:
-    """Role surgery, where there is something to operate on."""
+def _surgery(model: Transformer, options: Options) -> tuple[Sample, Surgery] | str:
+    """Role surgery, or why there is none."""
     if model.config.binding == "none":
-        return Outcome(["No surgery: this model has no roles."], [])
+        return "No surgery: this model has no roles."
     try:
         sample = _draw(model, options, answered=True)
     except NoneAnsweredError as error:
-        return Outcome([f"No surgery: {error}."], [])
+        return f"No surgery: {error}."
     found = surgery.analyse(
         model,
         sample,
@@ -206,20 +215,20 @@ def _surgery(model: Transformer, options: Options, out: Path) -> Outcome:
         n_clusters=options.clusters,
         seed=options.seed,
     )
-    context = Context.of(model, sample, folder=options.model)
-    return Outcome(found.meaning, surgery.save(found, context, out))
+    return sample, found
 
 
 def _tensor_product(options: Options, out: Path) -> Outcome:
-    subject = _subject(options, answered=False)
+    subject = _load(options, options.model)
+    sample = _draw(subject.model, options, answered=False)
     found = tensor_product.analyse(
         subject.model,
-        subject.sample,
+        sample,
         where=options.where,
         layer=options.layer,
         seed=options.seed,
     )
-    return Outcome(found.meaning, tensor_product.save(found, subject.context, out))
+    return Outcome(found.meaning, tensor_product.save(found, subject.context(sample), out))
 
 
 ANALYSES: dict[str, Callable[[Options, Path], Outcome]] = {

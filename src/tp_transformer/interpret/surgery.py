@@ -60,7 +60,7 @@ from tp_transformer.interpret.record import (
     transformer_of,
 )
 from tp_transformer.interpret.surgery_result import (
-    ABOUT_CLUSTERS,
+    PAIRS,
     Comparison,
     Effect,
     Surgery,
@@ -246,10 +246,10 @@ def _effect(target: Target, operation: str, before: Asked, after: Asked) -> Effe
 
 
 def _comparisons(effects: Sequence[Effect]) -> tuple[Comparison, ...]:
-    """Of operations about clusters with their controls, and of chosen targets with random ones."""
+    """Of operations with their controls, and of chosen targets with random ones."""
     found = {(one.target.name, one.operation): one for one in effects}
     own = [one for one in effects if not one.target.is_control]
-    control_of = dict(ABOUT_CLUSTERS)
+    control_of = dict(PAIRS)
     pairs = [
         (one, found[one.target.name, control_of[one.operation]])
         for one in own

@@ -17,6 +17,7 @@ OPERATIONS = (
 )
 # An operation after which only the cluster is left, and the same way to somewhere else.
 ABOUT_CLUSTERS = (("centroid", "as far as centroid"), ("same cluster", "other cluster"))
+PAIRS = (("swap", "as far as swap"), *ABOUT_CLUSTERS)  # an operation and its control
 LARGEST_P = 0.05  # that counts as clear
 
 
@@ -170,11 +171,10 @@ class Surgery:
     def meaning(self) -> list[str]:
         """What happened, in a line for each target, and what it says about clusters."""
         lines = [
-            f"Encoder layer {self.layer}, {self.place}, {_questions(self.n)}, of which "
-            f"{self.right} are answered correctly without surgery; {self.n_clusters} clusters for "
-            "each head. Changed answers (another symbol is likeliest at some position, the right "
-            "ones before it being given), with 95% intervals; surgery.json has how many roles were "
-            "moved and how far:"
+            f"Encoder layer {self.layer}, {self.place}, {_questions(self.n)}, answered correctly "
+            f"without surgery: {self.right}; {self.n_clusters} clusters for each head. Changed "
+            "answers (another symbol is likeliest at some position, the right ones before it being "
+            "given), with 95% intervals; surgery.json has how many roles were moved and how far:"
         ]
         for name in dict.fromkeys(one.target.name for one in self.effects):
             own = (str(one) for one in self.effects if one.target.name == name)
@@ -205,19 +205,20 @@ class Surgery:
     @property
     def _about_clusters(self) -> list[str]:
         """What the paired tests say, and a verdict where both do."""
-        said = {pair: self._said_of(pair[0]) for pair in ABOUT_CLUSTERS}
+        said = {pair: self._said_of(pair[0]) for pair in PAIRS}
         lines = [
             f"Changed answers after {first!r} beside {second!r}: "
             + "; ".join(f"{word} ({', '.join(names)})" for word, names in words.items())
             + "."
             for (first, second), words in said.items()
         ]
-        fewer = [words.get("fewer", []) for words in said.values()]
+        fewer = [said[pair].get("fewer", []) for pair in ABOUT_CLUSTERS]
         both = [name for name in fewer[0] if name in fewer[1]]
         verdict = (
-            f"Both are fewer in {', '.join(both)}, as if clusters are what roles are about."
+            f"The last two are both fewer in {', '.join(both)}, as if clusters are what roles are "
+            "about."
             if both
-            else "Both are nowhere clearly fewer, so nothing is said about clusters."
+            else "The last two are nowhere both clearly fewer, so nothing is said about clusters."
         )
         return [
             *lines,
