@@ -240,6 +240,6 @@ def test_one_question_is_enough_and_an_lstm_is_refused():
     assert result.sample.origin == "1 nested fraction of digits (seed 0)"
     text = " ".join(result.meaning)
     assert "times (no interval: fewer than 10 questions)" in text
-    assert "not clearly different" in text
+    assert "Too few questions to say more" in text
     with pytest.raises(UserError, match="LSTM"):
         binding_problem.analyse(tpt.build("lstm-saxton", d_hidden=8))
