@@ -8,10 +8,11 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer import UserError
-from tp_transformer.interpret import tensor_product
+from tp_transformer.interpret import tensor_product, tensor_product_figure
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import Sample, point
 from tp_transformer.interpret.tensor_product import Products, align, measure
+from tp_transformer.interpret.tensor_product_result import HeadShares, Shares, TensorProduct
 
 D = 6
 BOTH = pytest.mark.parametrize("centred", [True, False])
@@ -258,3 +259,49 @@ def test_what_cannot_be_analysed_is_refused():
     constant = Products(filler=np.ones((5, 3)), role=np.ones((5, 3)), centred=True)
     with pytest.raises(UserError, match="same at all positions"):
         measure(constant, constant, np.zeros(5, np.int64))
+
+
+def planted_shares(hadamard, interval):
+    return Shares(
+        hadamard=hadamard,
+        hadamard_interval=interval,
+        aligned=0.3,
+        optimum=0.9,
+        ceiling=1.0,
+        random=1 / 64,
+        random_range=(0.012, 0.02),
+    )
+
+
+@pytest.mark.parametrize("n_layers", [1, 12])
+@pytest.mark.parametrize("hadamard", [0.0, 0.018, 0.5])
+def test_shares_of_any_size_are_drawn(hadamard, n_layers, tmp_path):
+    """Zero has no logarithm; of many layers each has little room for its ticks."""
+    interval = (0.9 * hadamard, min(1.0, 1.1 * hadamard)) if hadamard else None
+    shares = planted_shares(hadamard, interval)
+    heads = tuple(
+        HeadShares(layer=layer, head=head, centred=shares, raw=shares)
+        for layer in range(n_layers)
+        for head in range(8)
+    )
+    result = TensorProduct(
+        where="encoder",
+        binding="hadamard",
+        d_head=64,
+        is_held_out=True,
+        n_fitted=9,
+        n_scored=9,
+        heads=heads,
+        initial=(heads,) * 3,
+        seed=0,
+    )
+    context = Context.of(tpt.build("tp-transformer-tiny", d_model=32), SAMPLE)
+    files = tensor_product_figure.draw(result, context, tmp_path, "kept")  # looked at by conftest
+    drawn = files[0].read_text()
+    ticks = [one for one in drawn.split("\n") if one in {"1%", "2%", "5%", "10%", "50%", "100%"}]
+    assert {"10%", "100%"} <= set(ticks)
+    assert ("50%" in ticks) == (n_layers == 1)
+    words = " ".join(drawn.split())
+    assert ("95% interval" in words) == (interval is not None)
+    assert ("at the bottom" in words) == (hadamard == 0)
+    assert "95% of random rotations" in words
