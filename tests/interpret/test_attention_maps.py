@@ -113,6 +113,8 @@ def test_numbers_and_figures_are_written(model, tmp_path):
         assert all(file.stat().st_size > 100 for file in files)
     values = json.loads((tmp_path / "attention-encoder.json").read_text("utf-8"))
     assert [one["relation"] for one in values["rankings"]] == list(RELATIONS)
+    rows = (tmp_path / "attention-encoder-layer1-head0.svg").read_text("utf-8")
+    assert "weights below 0.05 are not drawn" in " ".join(rows.split())
 
 
 def maps_of(n_symbols, n_heads, shown=()):

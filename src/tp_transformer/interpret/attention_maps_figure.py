@@ -84,7 +84,8 @@ def _save_rows(maps: AttentionMaps, number: int, context: Context, folder: Path)
         reading = "Numerators are blue, denominators gold." if maps.where == ENCODER else GIVEN
         below = figures.caption(
             drawn,
-            f"Each symbol below takes information from symbols above. {reading} "
+            "Each symbol below takes information from symbols above; weights below "
+            f"{FAINTEST:g} are not drawn. {reading} "
             f"{context.caption(maps.seed)}",
         )
         drawn.set_figheight(TALL * len(maps.maps) + below + 0.4)
