@@ -1,6 +1,7 @@
 """Models that must confuse structures, and models that must not."""
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
@@ -231,6 +232,24 @@ def test_the_whole_analysis_is_written_and_drawn(preset, tmp_path):
     assert "relative distance\nof the two structures" in drawn
     assert "trained" not in drawn
     assert "same answer as before" not in drawn  # there are no counts to explain
+    assert "%\n" not in drawn.split("Lines on bars")[0]
+    words = " ".join(drawn.split())
+    assert "Lines on bars: 95% intervals over questions." in words
+    low, high = min(result.initial_ratios), max(result.initial_ratios)
+    assert f"{result.ratio} as far as the control; with initial weights, {low:.2f} to" in words
+    assert f"to {high:.2f} times" in words
+
+
+def test_shares_are_drawn_with_their_number_once(monkeypatch, tmp_path):
+    model = tpt.build("transformer-tiny", d_model=32)
+    monkeypatch.setattr(model, "solve", Solver(confuses=False))
+    result = replace(binding_problem.analyse(model, count=12, draws=1), ratio=None)
+    files = binding_problem.save(result, Context.of(model, result.sample), tmp_path)
+    drawn = files[1].read_text()
+    lines = drawn.split("\n")
+    assert (lines.count("0%"), lines.count("100%")) == (4, 2)  # the control keeps the value
+    assert drawn.count("of 12 answered") == 1
+    assert "as far as the control" not in " ".join(lines)
 
 
 def test_one_question_is_enough_and_an_lstm_is_refused():

@@ -25,9 +25,23 @@ def draw(result: Binding, context: Context, folder: Path) -> list[Path]:
         upper, lower = drawn.subplots(2, 1)
         _draw_simplified(upper, result.simplified)
         _draw_exchanges(lower, result)
-        below = figures.caption(drawn, context.caption(result.seed))
+        lines = [*_reading(result), context.caption(result.seed)]
+        below = figures.caption(drawn, " ".join(lines))
         drawn.set_figheight(3.9 + below)
         return figures.save(drawn, folder, "binding")
+
+
+def _reading(result: Binding) -> list[str]:
+    """What the bars' lines are, and what the bars come to."""
+    has_interval = any(one.at_operator_interval for one in result.exchanges)
+    lines = ["Lines on bars: 95% intervals over questions."] if has_interval else []
+    if result.ratio is not None and result.initial_ratios:
+        low, high = min(result.initial_ratios), max(result.initial_ratios)
+        lines.append(
+            f"Confusable exchanges move the state {result.ratio} as far as the control; with "
+            f"initial weights, {low:.2f} to {high:.2f} times."
+        )
+    return lines
 
 
 def _draw_simplified(axes: "Axes", found: Simplified) -> None:
@@ -74,14 +88,14 @@ def _draw_exchanges(axes: "Axes", result: Binding) -> None:
         )
         for place, one, (_, high) in zip(places, own, limits, strict=True):
             if one.n_answered:
-                text = f"{one.n_same}/{one.n_answered}"
+                text = f"{one.n_same / one.n_answered:.0%}"
                 axes.text(place, high, text, ha="center", va="bottom", fontsize=figures.SMALLEST)
             ticks.append((place, f"{one.letters[0]} ↔ {one.letters[1]}"))
     axes.set_xticks(*zip(*ticks, strict=True))
     axes.margins(y=0.3)
     axes.grid(axis="x", visible=False)
-    is_answered = any(one.n_answered for one in result.exchanges)
-    counts = "\n(above: same answer as before,\nof those answered)" if is_answered else ""
+    n = result.exchanges[0].n_answered  # before an exchange, so of all alike
+    counts = f"\n(above: same answer as before,\nof {n} answered)" if n else ""
     axes.set_xlabel(f"numbers exchanged{counts}")
     axes.set_ylabel(f"relative distance at the\nouter operator, layer {result.layer}")
     axes.set_title("This model: (a/b)/(c/d)")
