@@ -97,6 +97,7 @@ it in this list:
     interpret/nested.py                  nested fractions, and two of their numbers exchanged
     interpret/operations.py              operations on role vectors, and what is answered under them
     interpret/interchange.py             the roles of two numbers exchanged: which answer follows
+    interpret/interchange_figure.py      how often it follows, beside controls
     interpret/binding_problem_result.py  what exchanged numbers do to a model
     interpret/binding_problem_figure.py  how far they move a state
     interpret/binding_problem.py         which structures attention confuses (section 6.2)

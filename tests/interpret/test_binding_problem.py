@@ -241,10 +241,11 @@ def test_the_whole_analysis_is_written_and_drawn(preset, tmp_path):
 
 
 def test_shares_are_drawn_with_their_number_once(monkeypatch, tmp_path):
-    model = tpt.build("transformer-tiny", d_model=32)
+    model = tpt.build("tp-transformer-tiny", d_model=32)
     monkeypatch.setattr(model, "solve", Solver(confuses=False))
     result = replace(binding_problem.analyse(model, count=12, draws=1), ratio=None)
     files = binding_problem.save(result, Context.of(model, result.sample), tmp_path)
+    assert [file.stem for file in files] == ["binding"] * 4 + ["interchange"] * 3
     drawn = files[1].read_text()
     lines = drawn.split("\n")
     assert (lines.count("0%"), lines.count("100%")) == (4, 2)  # the control keeps the value

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.interpret import binding_problem_figure, outcome
+from tp_transformer.interpret import binding_problem_figure, interchange_figure, outcome
 from tp_transformer.interpret.binding_problem_result import (
     CONFUSABLE,
     CONTROL,
@@ -172,10 +172,13 @@ def _ratio(distances: Mapping[str, Floats]) -> Ratio | None:
 
 
 def save(result: Binding, context: Context, folder: str | Path) -> list[Path]:
-    """Write the numbers and draw the distances.
+    """Write the numbers and draw the distances, and what exchanged roles do to answers.
 
     The questions asked are the result's own; of the context only model and seed are used.
     """
     context = replace(context, sample=result.sample)
     path = outcome.write(folder, "binding", result.to_values(), context)
-    return [path, *binding_problem_figure.draw(result, context, Path(folder))]
+    files = [path, *binding_problem_figure.draw(result, context, Path(folder))]
+    if any(each.n for one in result.interchanges for each in one.exchanges):
+        files += interchange_figure.draw(result.interchanges, context, Path(folder), result.seed)
+    return files
