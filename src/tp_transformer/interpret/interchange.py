@@ -256,10 +256,13 @@ def _said_as(
 
 
 def _answers(said_as: Mapping[str, Ids], letters: str) -> Answers:
-    n, exchanged = said_as[letters].size, int(said_as[letters].sum())
+    exchanged = int(said_as[letters].sum())
+    n = said_as[letters].shape[-1]  # questions, of which a control has several draws
+    draws = said_as[letters].size // n if n else 1
     return Answers(
         exchanged=exchanged,
-        exchanged_interval=wilson(exchanged, n) if n else None,
+        # Draws of the same question are no further questions.
+        exchanged_interval=wilson(round(exchanged / draws), n) if n else None,
         otherwise=sum(int(said_as[other].sum()) for other in EXCHANGES if other != letters),
         kept=int(said_as[""].sum()),
     )
