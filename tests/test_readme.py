@@ -135,3 +135,15 @@ def test_the_documents_numbers_are_the_codes():
 
 def test_the_version_is_stated_once_more_only_in_the_citation():
     assert f"version: {tp_transformer.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_are_whole(page):
+    """No marks of a merge, and what they show and link to is there."""
+    text = page.read_text("utf-8")
+    assert not re.search(r"^(<{7}|={7}|>{7})", text, re.MULTILINE)
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / link).exists(), link
