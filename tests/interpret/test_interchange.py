@@ -63,8 +63,8 @@ def test_who_goes_by_roles_answers_as_if_numbers_were_exchanged(monkeypatch):
             assert (each.n, each.swapped.exchanged, each.swapped.kept) == (20, 20, 0)
             assert (each.swapped.otherwise, each.moved.exchanged, each.moved.kept) == (0, 0, 0)
         for test in (one.against_moved, one.against_others):
-            assert (test.more, test.fewer) == (20, 0)
-            assert test.p_value == pytest.approx(4 * 2 * 0.5**20)  # four tests, two sides
+            assert (test.count, test.n, test.expected) == (80, 80, 0.25)
+            assert test.p_value == pytest.approx(4 * 0.25**80)  # four tests
     assert "in layer 1: of 80 answers the model gives 80 as if these" in found[0].meaning
     assert "The answer follows the roles more often than both controls" in found[1].meaning
     assert "in every layer: " in found[1].meaning
@@ -93,7 +93,7 @@ def test_who_does_not_go_by_roles_answers_as_before(monkeypatch):
             assert (each.n, each.swapped.exchanged, each.swapped.kept) == (20, 0, 20)
             assert (each.moved.exchanged, each.moved.kept) == (0, 20 * interchange.CONTROL_DRAWS)
         for test in (one.against_moved, one.against_others):
-            assert (test.more, test.fewer, test.p_value) == (0, 0, 1)
+            assert (test.count, test.n, test.p_value) == (0, 0, 1)
         assert "is not clear" in one.meaning
 
 
@@ -114,8 +114,8 @@ def test_who_is_merely_disturbed_gives_any_of_the_answers(monkeypatch):
 
     monkeypatch.setattr(operations, "solve", disturbed)
     for one in interchanges(Machine(), asked, layer=0):
-        assert one.against_moved.is_passed
-        assert not one.against_others.is_passed
+        assert one.against_moved.p_value < 1e-6
+        assert one.against_others.p_value > 0.05
         assert "is not clear" in one.meaning
 
 
@@ -129,12 +129,7 @@ def test_only_what_is_answered_before_and_after_counts(monkeypatch):
 
     monkeypatch.setattr(operations, "solve", by_roles)
     for one in interchanges(Forgetful(), asked, layer=0):
-        assert {each.letters: each.n for each in one.exchanges} == {
-            "ab": 10,
-            "ac": 9,
-            "bd": 10,
-            "cd": 10,
-        }
+        assert [each.n for each in one.exchanges] == [9] * 4
 
 
 @pytest.mark.parametrize(("config", "n"), [("tp-transformer-tiny", 2), ("transformer-tiny", 0)])

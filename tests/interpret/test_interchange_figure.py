@@ -11,13 +11,13 @@ from tp_transformer.interpret.interchange import (
     Answers,
     Exchanged,
     Interchange,
-    SignTest,
+    ShareTest,
 )
 from tp_transformer.interpret.nested import nested_fractions, sample_of
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.scoring.statistics import wilson
 
-UNCLEAR = SignTest(more=0, fewer=0, p_value=1.0)
+UNCLEAR = ShareTest.of(0, 0, 3)
 
 
 def answers(exchanged, otherwise, kept, n):

@@ -13,23 +13,24 @@ are compared with those to other exchanges of numbers: that tells an answer that
 exchange from one that a disturbed model is likely to give anyway.
 
 Only those exchanges count that change the value, and only questions that the model answers before
-and after the numbers themselves are exchanged.
+and after each exchange of the numbers themselves.
+
+There are four such exchanges and three draws of directions. If it makes no difference which roles
+are exchanged, one in four of all answers that belong to an exchange belong to this one; if it makes
+none whether they are exchanged or moved, one in four of the exchanged answers comes after an
+exchange. Both are tested by the binomial distribution. (Answers to the same question are alike,
+which makes the counts more even than binomial ones, and the test a careful one.)
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-
-import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.interpret import operations
 from tp_transformer.interpret.nested import NestedFraction
 from tp_transformer.interpret.operations import Operation, as_far, swapped
 from tp_transformer.interpret.outcome import Values
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import Interval, holm, mcnemar_exact, wilson
-
-Ids = npt.NDArray[np.int64]
+from tp_transformer.scoring.statistics import Interval, binomial_at_least, holm, wilson
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to another one
 LARGEST_P = 0.05  # that counts as clear
@@ -71,29 +72,27 @@ class Exchanged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignTest:
-    """The sign test over questions of exchanged answers being as frequent as a control's.
+class ShareTest:
+    """Whether exchanged answers are more of all than chance has it.
 
     Attributes:
-        more: questions with more of them, over all exchanges
-        fewer: questions with fewer
-        p_value: of both being as likely, raised for the number of tests (Holm)
+        count: exchanged answers after exchanged roles
+        n: these and the control's
+        expected: the share that they have by chance
+        p_value: of so many or more, raised for the number of tests (Holm)
     """
 
-    more: int
-    fewer: int
+    count: int
+    n: int
+    expected: float
     p_value: float
 
     @classmethod
-    def of(cls, ahead: Ids) -> "SignTest":
-        """By how much each question is ahead of the control; not yet raised."""
-        more, fewer = int((ahead > 0).sum()), int((ahead < 0).sum())
-        return cls(more=more, fewer=fewer, p_value=mcnemar_exact(more, fewer))
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether they are clearly more frequent."""
-        return self.p_value <= LARGEST_P and self.more > self.fewer
+    def of(cls, count: int, control: int, times: int) -> "ShareTest":
+        """Beside a control that had so many times the chances; the p-value is not yet raised."""
+        n, expected = count + control, 1 / (1 + times)
+        p_value = binomial_at_least(count, n, expected)
+        return cls(count=count, n=n, expected=expected, p_value=p_value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +108,8 @@ class Interchange:
 
     layers: tuple[int, ...]
     exchanges: tuple[Exchanged, ...]
-    against_moved: SignTest
-    against_others: SignTest
+    against_moved: ShareTest
+    against_others: ShareTest
 
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
@@ -122,7 +121,7 @@ class Interchange:
         where = f"layer {self.layers[0]}" if len(self.layers) == 1 else "every layer"
         n = sum(one.n for one in self.exchanges)
         if not n:
-            said = "there is no question that it answers before and after numbers are exchanged."
+            said = "there is no question that it answers before and after each exchange of numbers."
         else:
             said = f"of {n} answers {self._counted} {self._verdict}"
         return f"Roles of two numbers exchanged in {where}: {said}"
@@ -147,7 +146,7 @@ class Interchange:
     def _verdict(self) -> str:
         tests = {"the others": self.against_others, "random directions": self.against_moved}
         numbers = ", ".join(f"{name}: p = {one.p_value:.2g}" for name, one in tests.items())
-        if all(one.is_passed for one in tests.values()):
+        if all(one.p_value <= LARGEST_P for one in tests.values()):
             return f"The answer follows the roles more often than both controls ({numbers})."
         return f"That the answer follows the roles is not clear ({numbers})."
 
@@ -161,8 +160,7 @@ def interchanges(
     known = _known(model, asked)
     every = tuple(range(model.config.n_layers))
     found = [
-        _interchange(model, asked, known, layers, seed)
-        for layers in dict.fromkeys([(layer,), every])
+        _interchange(model, known, layers, seed) for layers in dict.fromkeys([(layer,), every])
     ]
     tests = [test for one in found for test in (one.against_moved, one.against_others)]
     raised = [
@@ -175,55 +173,44 @@ def interchanges(
     )
 
 
-def _known(model: Transformer, asked: Sequence[NestedFraction]) -> dict[str, list[int]]:
-    """For each two letters the numbers of the questions it answers as they are and exchanged."""
-
-    def is_right(questions: Sequence[NestedFraction]) -> list[bool]:
-        said = model.solve([one.question for one in questions])
-        return [one.answer == answer for one, answer in zip(questions, said, strict=True)]
-
-    before = is_right(asked)
-    after = {letters: is_right([one.exchanged(letters) for one in asked]) for letters in EXCHANGES}
-    return {
-        letters: [number for number, both in enumerate(zip(before, own, strict=True)) if all(both)]
-        for letters, own in after.items()
-    }
+def _known(model: Transformer, asked: Sequence[NestedFraction]) -> list[NestedFraction]:
+    """The questions that it answers as they are and after each exchange of their numbers."""
+    variants = [asked, *([one.exchanged(letters) for one in asked] for letters in EXCHANGES)]
+    said = [model.solve([one.question for one in own]) for own in variants]
+    is_right = [
+        [one.answer == answer for one, answer in zip(own, answers, strict=True)]
+        for own, answers in zip(variants, said, strict=True)
+    ]
+    return [one for one, *right in zip(asked, *is_right, strict=True) if all(right)]
 
 
 def _interchange(
-    model: Transformer,
-    asked: Sequence[NestedFraction],
-    known: Mapping[str, Sequence[int]],
-    layers: tuple[int, ...],
-    seed: int,
+    model: Transformer, known: Sequence[NestedFraction], layers: tuple[int, ...], seed: int
 ) -> Interchange:
     """What becomes of the answers; p-values are not yet raised."""
-    of_moved, of_others = np.zeros((2, len(asked)), int)  # how far ahead each question is of them
     exchanges = []
-    for letters, numbers in known.items():
-        own = [asked[number] for number in numbers]
-        swap = swapped(seed, [[one.position(letter) for letter in letters] for one in own])
-        after_swap = _said_as(model, own, layers, swap)
+    for letters in EXCHANGES:
+        swap = swapped(seed, [[one.position(letter) for letter in letters] for one in known])
         draws = [
-            _said_as(model, own, layers, as_far(seed + draw, swap)) for draw in range(CONTROL_DRAWS)
+            _said_as(model, known, layers, as_far(seed + draw, swap))
+            for draw in range(CONTROL_DRAWS)
         ]
-        after_move = {as_if: np.stack([one[as_if] for one in draws]) for as_if in after_swap}
-        others = sum(after_swap[other] for other in EXCHANGES if other != letters)
-        of_moved[numbers] += CONTROL_DRAWS * after_swap[letters] - after_move[letters].sum(axis=0)
-        of_others[numbers] += (len(EXCHANGES) - 1) * after_swap[letters] - others
         exchanges.append(
             Exchanged(
                 letters=letters,
-                n=len(own),
-                swapped=_answers(after_swap, letters),
-                moved=_answers(after_move, letters),
+                n=len(known),
+                swapped=_answers([_said_as(model, known, layers, swap)], letters),
+                moved=_answers(draws, letters),
             )
         )
+    exchanged = sum(one.swapped.exchanged for one in exchanges)
+    moved = sum(one.moved.exchanged for one in exchanges)
+    others = sum(one.swapped.otherwise for one in exchanges)
     return Interchange(
         layers=layers,
         exchanges=tuple(exchanges),
-        against_moved=SignTest.of(of_moved),
-        against_others=SignTest.of(of_others),
+        against_moved=ShareTest.of(exchanged, moved, CONTROL_DRAWS),
+        against_others=ShareTest.of(exchanged, others, len(EXCHANGES) - 1),
     )
 
 
@@ -232,8 +219,8 @@ def _said_as(
     asked: Sequence[NestedFraction],
     layers: tuple[int, ...],
     operation: Operation,
-) -> dict[str, Ids]:
-    """Of each question 1 where the answer is that after an exchange; no letters are no exchange."""
+) -> dict[str, int]:
+    """How many answers are those after each exchange, after none (no letters), and of how many."""
     said = (
         operations.solve(
             model,
@@ -245,24 +232,23 @@ def _said_as(
         if asked
         else []
     )
-    wanted = {
-        letters: [one.exchanged(letters).answer if letters else one.answer for one in asked]
+    found = {
+        letters: sum(
+            (one.exchanged(letters) if letters else one).answer == answer
+            for one, answer in zip(asked, said, strict=True)
+        )
         for letters in ("", *EXCHANGES)
     }
-    return {
-        letters: np.array([a == b for a, b in zip(answers, said, strict=True)], int)
-        for letters, answers in wanted.items()
-    }
+    return {"n": len(asked), **found}
 
 
-def _answers(said_as: Mapping[str, Ids], letters: str) -> Answers:
-    exchanged = int(said_as[letters].sum())
-    n = said_as[letters].shape[-1]  # questions, of which a control has several draws
-    draws = said_as[letters].size // n if n else 1
+def _answers(draws: Sequence[Mapping[str, int]], letters: str) -> Answers:
+    """The answers of all draws; one of the same question in another draw is no further question."""
+    n = draws[0]["n"]
+    exchanged = sum(one[letters] for one in draws)
     return Answers(
         exchanged=exchanged,
-        # Draws of the same question are no further questions.
-        exchanged_interval=wilson(round(exchanged / draws), n) if n else None,
-        otherwise=sum(int(said_as[other].sum()) for other in EXCHANGES if other != letters),
-        kept=int(said_as[""].sum()),
+        exchanged_interval=wilson(round(exchanged / len(draws)), n) if n else None,
+        otherwise=sum(one[other] for one in draws for other in EXCHANGES if other != letters),
+        kept=sum(one[""] for one in draws),
     )

@@ -65,11 +65,19 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
     n, fewer = only_first + only_second, min(only_first, only_second)
     if only_first == only_second:
         return 1.0
-    # Logarithms, as the binomials of a hundred thousand discordant answers overflow.
-    i = np.arange(fewer + 1)
-    logs = _log_factorial(n) - _log_factorial(i) - _log_factorial(n - i) - n * math.log(2)
+    return min(1.0, 2 * binomial_at_least(n - fewer, n, 0.5))
+
+
+def binomial_at_least(count: int, n: int, share: float) -> float:
+    """How likely so many of `n` or more are, each of which happens with that probability."""
+    if count <= 0:
+        return 1.0
+    # Logarithms, as the binomials of a hundred thousand overflow.
+    i = np.arange(count, n + 1)
+    logs = _log_factorial(n) - _log_factorial(i) - _log_factorial(n - i)
+    logs = logs + i * math.log(share) + (n - i) * math.log1p(-share)
     top = logs.max()
-    return min(1.0, 2 * float(np.exp(logs - top).sum()) * math.exp(top))
+    return min(1.0, float(np.exp(logs - top).sum()) * math.exp(top))
 
 
 @dataclass(frozen=True, kw_only=True)
