@@ -42,7 +42,14 @@ def test_the_search_finds_a_planted_head_in_a_model(model):
     (clear,) = rankings[0].clear
     assert (clear.layer, clear.head, clear.mass) == (1, 3, 1)
     (said,) = attention_maps.AttentionMaps(
-        where="encoder", layer=1, heads=(), maps=(), shortest=None, rankings=rankings, seed=0
+        where="encoder",
+        layer=1,
+        heads=(),
+        maps=(),
+        shortest=None,
+        are_given=False,
+        rankings=rankings,
+        seed=0,
     ).meaning
     assert said.startswith(f"{SECOND}: favoured by head 1.3. It has 100.0% of its attention on")
     assert f"where the largest baseline has {clear.by_distance:.1%}: evenly" in said
@@ -103,6 +110,20 @@ def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
         assert "the right answer, which it is given" in said
 
 
+@pytest.mark.parametrize("where", ATTENTIONS)
+def test_maps_of_given_questions_have_the_models_own_answers(model, where):
+    given = ["What is 1/2?", "(12/5)/(3/4)"]
+    found = attention_maps.analyse(model, SAMPLE, where=where, shown=given)
+    assert [one.question for one in found.maps] == given
+    assert [one.answer for one in found.maps] == model.solve(given)
+    assert found.shortest.question == min(given, key=len)
+    assert "were given" in found.source
+    if where != "encoder":
+        assert "the model's own answer" in found.meaning[0]
+    with pytest.raises(UserError, match="é"):
+        attention_maps.analyse(model, SAMPLE, shown=["What is é?"])
+
+
 def test_numbers_and_figures_are_written(model, tmp_path):
     few = Sample(questions=("1/2", "Is 7 prime?"), answers=("1/2", "True"), origin="two questions")
     context = Context.of(model, few, folder=tmp_path / "tiny")
@@ -132,6 +153,7 @@ def maps_of(n_symbols, n_heads, shown=()):
         layer=0,
         heads=tuple(range(n_heads)),
         maps=tuple(one(n) for n in shown),
+        are_given=False,
         shortest=one(n_symbols),
         rankings=(),
         seed=0,

@@ -4,6 +4,7 @@ The paper's authors found a head whose denominators attend to their division by 
 finds such heads: it ranks all of the encoder by how well they follow each relation of expressions.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,12 +44,13 @@ def analyse(
     layer: int = -1,
     head: int | None = None,
     relation: str | None = None,
-    shown: int = SHOWN,
+    shown: int | Sequence[str] = SHOWN,
     seed: int = 0,
 ) -> AttentionMaps:
     """The maps of a layer's heads, or of one, for a few questions; the search in the encoder.
 
-    Questions with fractions of fractions are shown first. One relation is searched for, or all.
+    Shown are so many questions of the sample, those with fractions of fractions first, or any that
+    are given, with the model's own answers. One relation is searched for, or all.
     """
     model = transformer_of(model)
     if relation is not None:
@@ -56,9 +58,7 @@ def analyse(
     layer = chosen_layer(model, layer)
     name = point(where, layer, "weights")
     heads = chosen_heads(head, model.config.n_heads)
-    numbers = chosen_questions(sample.questions, shown, in_line=attention_maps_figure.IN_COLUMN)
-    numbers.append(min(range(len(sample)), key=lambda one: len(sample.questions[one])))
-    few = sample.some(numbers)
+    few = _shown(model, sample, shown)
     weights = record(model, few, [name])[name]
     *maps, shortest = (
         Map(
@@ -76,9 +76,22 @@ def analyse(
         layer=layer,
         heads=tuple(heads),
         maps=tuple(maps),
+        are_given=not isinstance(shown, int),
         shortest=shortest,
         rankings=search(model, sample, relation=relation, seed=seed) if where == ENCODER else (),
     )
+
+
+def _shown(model: Transformer, sample: Sample, shown: int | Sequence[str]) -> Sample:
+    """The questions to show, and once more the shortest that there is."""
+    if isinstance(shown, int):
+        numbers = chosen_questions(sample.questions, shown, in_line=attention_maps_figure.IN_COLUMN)
+    else:
+        answers = tuple(model.solve(shown))
+        sample = Sample(questions=tuple(shown), answers=answers, origin="given questions")
+        numbers = list(range(len(sample)))
+    shortest = min(range(len(sample)), key=lambda one: len(sample.questions[one]))
+    return sample.some([*numbers, shortest])
 
 
 def search(

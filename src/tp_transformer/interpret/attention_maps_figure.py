@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer import figures
-from tp_transformer.interpret.attention_maps_result import GIVEN, AttentionMaps, Map
+from tp_transformer.interpret.attention_maps_result import AttentionMaps, Map
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.following import Ranking
 from tp_transformer.interpret.outcome import Context
@@ -81,12 +81,12 @@ def _save_rows(maps: AttentionMaps, number: int, context: Context, folder: Path)
         for artist in axes.get_children():
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
         drawn.suptitle(figures.broken(f"{maps.title}, head {head}", 0.7 * layout.width))
-        reading = "Numerators are blue, denominators gold." if maps.where == ENCODER else GIVEN
+        reading = "Numerators are blue, denominators gold." if maps.where == ENCODER else maps.read
         below = figures.caption(
             drawn,
             "Each symbol below takes information from symbols above; weights below "
             f"{FAINTEST:g} are not drawn. {reading} "
-            f"{context.caption(maps.seed)}",
+            f"{maps.source}{context.caption(maps.seed)}",
         )
         drawn.set_figheight(TALL * len(maps.maps) + below + 0.4)
         name = f"attention-{maps.where}-layer{maps.layer}-head{head}"
@@ -155,9 +155,10 @@ def _save_heat(maps: AttentionMaps, context: Context, folder: Path) -> list[Path
         shape = (rows, -(-len(own) // rows))
         with figures.blank(width, 1.0) as drawn:
             _draw_heat(drawn, maps, own, shape)
-            reading = "" if maps.where == ENCODER else f"{GIVEN} "
+            reading = "" if maps.where == ENCODER else f"{maps.read} "
             below = figures.caption(
-                drawn, f"Rows attend to columns. {reading}{context.caption(maps.seed)}"
+                drawn,
+                f"Rows attend to columns. {reading}{maps.source}{context.caption(maps.seed)}",
             )
             drawn.set_figheight(rows * tall + below + 0.8)
             some = "" if len(own) == n else f"-head{own[0]}to{own[-1]}"

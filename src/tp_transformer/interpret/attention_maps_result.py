@@ -7,10 +7,7 @@ from tp_transformer.interpret.outcome import Values
 from tp_transformer.interpret.record import ENCODER, TITLES, Floats
 from tp_transformer.scoring.statistics import FEWEST
 
-GIVEN = (
-    "What attends is what the decoder has read: the right answer, which it is given. At each "
-    "symbol it predicts the next."
-)
+READ = "What attends is what the decoder has read: {}. At each symbol it predicts the next."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +29,7 @@ class AttentionMaps:
     layer: int
     heads: tuple[int, ...]
     maps: tuple[Map, ...]
+    are_given: bool  # whether they are of questions that were given; else of the sample
     shortest: Map  # of the sample's shortest question
     rankings: tuple[Ranking, ...]  # empty but for the encoder
     seed: int
@@ -46,7 +44,18 @@ class AttentionMaps:
         """Which head follows each relation, if any, beside the baselines."""
         if self.where == ENCODER:
             return [_meaning_of(ranking) for ranking in self.rankings]
-        return [f"{self.title}: in figures only, as relations are of the encoder. {GIVEN}"]
+        return [f"{self.title}: in figures only, as relations are of the encoder. {self.read}"]
+
+    @property
+    def read(self) -> str:
+        """What the symbols are that attend in the decoder."""
+        own = "the model's own answer" if self.are_given else "the right answer, which it is given"
+        return READ.format(own)
+
+    @property
+    def source(self) -> str:
+        """A sentence on where the questions come from, if not from the sample."""
+        return "These questions were given, not drawn. " if self.are_given else ""
 
     def to_values(self) -> Values:
         """All of it as plain values."""
@@ -56,6 +65,7 @@ class AttentionMaps:
             "where": self.where,
             "layer": self.layer,
             "heads": list(self.heads),
+            "are_given": self.are_given,
             "maps": [asdict(one) for one in self.maps],
             "shortest": asdict(self.shortest),
             "rankings": [asdict(one) for one in self.rankings],

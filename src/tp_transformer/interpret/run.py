@@ -1,6 +1,6 @@
 """One analysis from a model and a store to its files: what `tpt interpret` does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class Options:
         vectors: role or value, in place of roles where there are any
         where: encoder, decoder or cross
         relation: one, in place of all
+        questions: to show the maps of, in place of some of the sample
         seed: another one, other questions and other draws
         device: where the model runs
     """
@@ -69,6 +70,7 @@ class Options:
     vectors: str | None = None
     where: str = ENCODER
     relation: str | None = None
+    questions: Sequence[str] | None = None
     seed: int = 0
     device: str = "auto"
 
@@ -156,6 +158,7 @@ def _attention(options: Options, out: Path) -> Outcome:
         layer=options.one_layer,
         head=options.head,
         relation=options.relation,
+        shown=options.questions or attention_maps.SHOWN,
         seed=options.seed,
     )
     return Outcome(found.meaning, attention_maps.save(found, subject.context(sample), out))

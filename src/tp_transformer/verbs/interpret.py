@@ -60,6 +60,10 @@ _OF_ANALYSES: dict[str, tuple[str, Arguments]] = {
             "--head": _HEAD,
             "--where": _WHERE,
             "--relation": {"type": str | None, "help": "search for one relation only"},
+            "--questions": {
+                "nargs": "+",
+                "help": "show the maps of these questions instead of some that are drawn",
+            },
         },
     ),
     "information": (
