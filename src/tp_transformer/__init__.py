@@ -5,6 +5,7 @@ it in this list:
 
     errors.py                     errors that a user can cause: one clear line each
     settings.py                   dataclasses from YAML; presets; unknown keys refused
+    registry.py                   what can be chosen by name, from inside and from outside
     atomic.py                     files and folders that appear whole or not at all
     progress.py                   a bar in a terminal, now and then a line elsewhere
     allocator.py                  memory that is freed stays with the process
@@ -32,18 +33,24 @@ it in this list:
     data/export.py                the store as v1.0 text, Parquet or JSON lines
     data/show.py                  what a store holds, drawn or as JSON
     data/sampler.py               which rows make up which batch: a function of seed and step
-    data/batch.py                 padding, masks and the target's shift
+    data/layout/base.py           what layouts have in common: rows, and who attends to whom
+    data/layout/grouped.py        attention within packed rows, group by group
+    data/layout/padded.py         rows side by side, filled up
+    data/layout/packed.py         rows end to end, without padding
+    data/batch.py                 questions and answers as ids, in a layout
     data/feed.py                  the batches of a store, step by step
     model/trace.py                named points that record or replace a tensor on request
     model/binding.py              how a filler and a role become one vector: one class per binding
-    model/grouped.py              attention within the rows of a packed batch
-    model/masks.py                who may attend to whom; torch's masks as ours
+    model/masks.py                torch's masks as ours
+    model/weightless.py           models built without initialising their weights
+    model/config.py               the shape of a Transformer
     model/cache.py                keys and values of the positions decoded so far
     model/attention.py            TP-attention beside its equations; the drop-in for torch's
     model/layers.py               cells, feed-forward, embedding
-    model/stepping.py             one more position of the decoder, without detours
+    model/bare.py                 modules for many small calls, without the cost of a module call
     model/loss.py                 token-summed loss and counts
     model/decoding.py             greedy and beam search over one cached step
+    model/solver.py               from questions to answers in text
     model/folder.py               a model on disk: written whole, read without unpickling
     model/base.py                 what every model can do: loss, solve, trace, save
     model/transformer.py          the Transformer and the TP-Transformer
@@ -132,13 +139,13 @@ if TYPE_CHECKING:
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.errors import UserError as UserError
     from tp_transformer.model.attention import TPMultiheadAttention as TPMultiheadAttention
+    from tp_transformer.model.config import TransformerConfig as TransformerConfig
     from tp_transformer.model.family import build as build
     from tp_transformer.model.family import load as load
     from tp_transformer.model.recurrent import LSTM as LSTM
     from tp_transformer.model.recurrent import LSTMConfig as LSTMConfig
     from tp_transformer.model.trace import trace as trace
     from tp_transformer.model.transformer import Transformer as Transformer
-    from tp_transformer.model.transformer import TransformerConfig as TransformerConfig
     from tp_transformer.settings import preset_names as preset_names
     from tp_transformer.training.run import RunConfig as RunConfig
     from tp_transformer.training.run import train as train
@@ -150,7 +157,7 @@ _HOMES = {
     "RunConfig": "training.run",
     "TPMultiheadAttention": "model.attention",
     "Transformer": "model.transformer",
-    "TransformerConfig": "model.transformer",
+    "TransformerConfig": "model.config",
     "UserError": "errors",
     "Vocabulary": "data.vocabulary",
     "build": "model.family",

@@ -20,7 +20,7 @@ Values = dict[str, Any]
 def model_hash(model: AnyModel) -> str:
     """What identifies a model, however it is stored: configuration, symbols and weights."""
     digest = hashlib.sha256()
-    described = {"architecture": model.architecture, **to_values(model.config)}
+    described = model.config_values(model.config)
     digest.update(json.dumps([described, model.vocabulary.symbols], sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
         content = tensor.detach().cpu().contiguous()
@@ -40,7 +40,7 @@ def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = No
     return {
         "name": name,
         "sha256": sha256 or model_hash(model),
-        "architecture": model.architecture,
+        "architecture": model.architecture(),
         "config": to_values(model.config),
         "n_parameters": model.n_parameters,
         "step": step,

@@ -77,7 +77,7 @@ def _sections(kind: type) -> dict[str, dict[str, Any]]:
         choices = get_args(hint) or (hint,)
         fields = {"architecture": str} if len(choices) > 1 else {}
         for choice in choices:
-            fields |= get_type_hints(choice)
+            fields |= get_type_hints(choice) | getattr(choice, "option_types", dict)()
         sections[section] = fields
     return sections
 

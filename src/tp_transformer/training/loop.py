@@ -151,6 +151,7 @@ class Loop:
         self._signals = Signals()
         self._budget = None if training.budget is None else seconds(training.budget)
         self._can_validate = len(feed.held_out_rows) > 0
+        self._layout = model.layout_for(ranks.device, getattr(torch, training.precision))
         self._bad_in_a_row = 0
         self._checkpoint_owed = False
         self._saved_step: int | None = None
@@ -213,7 +214,7 @@ class Loop:
     def _share(self, step: int) -> Share:
         rows = self.feed.tokens(step, self.ranks.rank, self.ranks.n_ranks)
         pad, limit = self.feed.vocabulary.pad, self.training.symbols_per_pass
-        return Share.of(*rows, pad, limit, packed=self.model.packs_on(self.ranks.device))
+        return Share.of(*rows, pad, limit, self._layout)
 
     def _step(self, ahead: Ahead[Share]) -> int | None:
         """Take one step, unless its loss or gradient is not finite; return a signal, if one came.
@@ -341,7 +342,13 @@ class Loop:
     def _validate(self) -> None:
         state = self.state
         with self._averaged(), self._autocast():
-            score = validate(self.model, self.feed, self.ranks, self.training.symbols_per_pass)
+            score = validate(
+                self.model,
+                self.feed,
+                self.ranks,
+                self.training.symbols_per_pass,
+                self._layout,
+            )
             is_better = _is_better(score, state.best)
             if is_better:
                 best = self.run_folder / checkpoint.BEST

@@ -29,9 +29,7 @@ from tp_transformer.data.feed import Feed, FeedConfig
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
 from tp_transformer.distributed import Ranks, has_bfloat16, open_ranks
 from tp_transformer.errors import FolderError, SettingsError, UserError
-from tp_transformer.model.family import AnyModel, ModelConfig, from_config, model_config
-from tp_transformer.model.recurrent import LSTM, LSTMConfig
-from tp_transformer.model.transformer import Transformer
+from tp_transformer.model.family import AnyModel, ModelConfig, class_of, from_config, model_config
 from tp_transformer.settings import Values
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
@@ -98,9 +96,8 @@ def run_config(values: dict[str, Values]) -> RunConfig:
 
 def config_values(config: RunConfig) -> dict[str, Values]:
     """The sections that `run_config` makes the same settings of."""
-    kind = LSTM if isinstance(config.model, LSTMConfig) else Transformer
     values: dict[str, Values] = settings.to_values(config)
-    return {**values, "model": {"architecture": kind.architecture, **values["model"]}}
+    return {**values, "model": class_of(config.model).config_values(config.model)}
 
 
 def train(

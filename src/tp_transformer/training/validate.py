@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.feed import Feed
+from tp_transformer.data.layout import Layout
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError
+from tp_transformer.model.solver import evaluating
 from tp_transformer.training.checkpoint import AnyModel
 from tp_transformer.training.passes import Share
 
@@ -42,16 +44,13 @@ class Score:
     modules: dict[str, float]  # the exact match of each
 
 
-def validate(model: AnyModel, feed: Feed, ranks: Ranks, symbols_per_pass: int) -> Score:
+def validate(
+    model: AnyModel, feed: Feed, ranks: Ranks, symbols_per_pass: int, layout: type[Layout]
+) -> Score:
     """Score a model; every rank does its share, and all have the result."""
     shares = feed.validation(ranks.rank, ranks.n_ranks)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            sums = [_sums(model, rows, ranks, symbols_per_pass) for rows in shares.values()]
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.no_grad():
+        sums = [_sums(model, rows, ranks, symbols_per_pass, layout) for rows in shares.values()]
     table = ranks.sum(torch.stack(sums)).cpu()  # (module, 4)
     total, n_tokens, n_right, n_rows = table.sum(dim=0).tolist()
     by_module = (table[:, 2] / table[:, 3]).tolist()
@@ -59,9 +58,15 @@ def validate(model: AnyModel, feed: Feed, ranks: Ranks, symbols_per_pass: int) -
     return Score(total / n_tokens, n_right / n_rows, int(n_rows), modules)
 
 
-def _sums(model: AnyModel, rows: tuple[Ragged, Ragged], ranks: Ranks, limit: int) -> Tensor:
+def _sums(
+    model: AnyModel,
+    rows: tuple[Ragged, Ragged],
+    ranks: Ranks,
+    limit: int,
+    layout: type[Layout],
+) -> Tensor:
     """The loss, symbols, right answers and answers of some rows, summed."""
-    share = Share.of(*rows, model.vocabulary.pad, limit, packed=model.packs_on(ranks.device))
+    share = Share.of(*rows, model.vocabulary.pad, limit, layout)
     sums = torch.zeros(4, dtype=ranks.wide, device=ranks.device)
     sums[1], sums[3] = share.n_tokens, share.n_rows
     for batches in share.passes:
