@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.data.layout import Packed, Padded, padded
+from tp_transformer.data.layout import padded
+from tp_transformer.data.layout.packed import Packed
+from tp_transformer.data.layout.padded import Padded
 from tp_transformer.model import transformer
 from tp_transformer.model.bare import bare
 from tp_transformer.model.binding import BINDINGS

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.data.layout import Pattern
+from tp_transformer.data.layout.base import Pattern
 from tp_transformer.errors import TraceError
 from tp_transformer.model import solver
 from tp_transformer.model.binding import BINDINGS

@@ -6,8 +6,7 @@ import torch
 import reference
 from exported import cell_parameters, model_parameters
 from tp_transformer import Batch, Transformer, TransformerConfig, Vocabulary
-from tp_transformer.data.layout import PaddedPattern
-from tp_transformer.data.layout.padded import causal_mask
+from tp_transformer.data.layout.padded import PaddedPattern, causal_mask
 from tp_transformer.errors import SettingsError, TextError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.binding import BINDINGS

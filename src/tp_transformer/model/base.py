@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.batch import Batch
-from tp_transformer.data.layout import Layout, Packed, Padded, has_flash_attention
+from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.packed import Packed, has_flash_attention
+from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.model import folder as model_folder

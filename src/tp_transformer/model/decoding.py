@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tp_transformer.data.layout import Layout
+from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
 
 # The share of a batch that leaves at a time, since copying the rows that stay has its cost. With

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from tp_transformer.data.layout import Layout
+from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.base import ARCHITECTURES, Model

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.data.batch import group_by_length
-from tp_transformer.data.layout import Layout
+from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.errors import SettingsError, TextError, TraceError
 from tp_transformer.model.decoding import Found, beam_search, greedy

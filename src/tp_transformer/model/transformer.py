@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.data.layout import Layout, Padded, PaddedPattern
+from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.bare import bare

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from tp_transformer.data.batch import Batch, cut, group_by_length
-from tp_transformer.data.layout import Layout, Packed
+from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.vocabulary import Ragged
 
 

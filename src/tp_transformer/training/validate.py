@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.feed import Feed
-from tp_transformer.data.layout import Layout
+from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError

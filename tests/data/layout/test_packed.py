@@ -8,8 +8,10 @@ import torch
 from torch.nn.attention import varlen
 
 from tp_transformer import Batch, Vocabulary, build
-from tp_transformer.data.layout import Packed, Padded, packed
+from tp_transformer.data.layout import packed
 from tp_transformer.data.layout.grouped import Side
+from tp_transformer.data.layout.packed import Packed
+from tp_transformer.data.layout.padded import Padded
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.loss import token_loss
 

@@ -5,16 +5,3 @@ that nothing is computed for padding. A layout owns the positions of its tokens,
 positions may attend to which (a `Pattern`), and computes attention accordingly. Every other part
 of a model transforms each position by itself and is the same in both layouts.
 """
-
-from tp_transformer.data.layout.base import Layout, Pattern
-from tp_transformer.data.layout.packed import Packed, has_flash_attention
-from tp_transformer.data.layout.padded import Padded, PaddedPattern
-
-__all__ = [
-    "Layout",
-    "Packed",
-    "Padded",
-    "PaddedPattern",
-    "Pattern",
-    "has_flash_attention",
-]
