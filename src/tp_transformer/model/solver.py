@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.errors import SettingsError, TextError, TraceError
 from tp_transformer.model.decoding import Found, beam_search, greedy
@@ -129,10 +130,11 @@ class Solver:
         if at_once is not None:
             groups = group_by_length(questions.lengths, at_once)
         device = next(self.model.parameters()).device
-        kind = self.model.layout_for(device)
         found: dict[int, T] = {}
         with evaluating(self.model), torch.no_grad():
             for rows in groups:
+                # A single question has no padding to spare.
+                kind = self.model.layout_for(device) if len(rows) > 1 else Padded
                 source, layout = kind.lay_out(questions.take(rows), self.vocabulary.pad)
                 answers = search(source.to(device), layout.to(device))
                 found.update(zip(rows.tolist(), answers, strict=True))
