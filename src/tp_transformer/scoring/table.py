@@ -22,7 +22,7 @@ from tp_transformer.scoring.compare import (
     coverage,
     module_names,
     named_apart,
-    pair,
+    pairs,
     rows,
 )
 from tp_transformer.scoring.diagnose import KINDS
@@ -182,8 +182,8 @@ def render_comparison(results: Sequence[Results], console: Console) -> None:
             console.print(Rule(f"[bold]{SPLIT_TITLES[split]}[/]", align="left"))
             _render_modules(results, split, console)
             console.print()
-    for other in results[1:]:
-        _render_pair(results[0], other, console)
+    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
+        _render_pairs(results[0].name, other.name, found, console)
     console.print(Rule("[bold]Table 1[/]", align="left"))
     console.print(_table_1(rows(results)))
     for line in footnotes(results):
@@ -235,14 +235,13 @@ def _score_cells(score: ModuleScore | None, bar: int) -> Iterator[Text]:
     yield Text(f"{score.accuracy:.1%}" if score else "-")
 
 
-def _render_pair(first: Results, second: Results, console: Console) -> None:
-    title = Text.assemble((first.name, "bold"), " minus ", (second.name, "bold"))
+def _render_pairs(first: str, second: str, found: Sequence[SplitPair], console: Console) -> None:
+    title = Text.assemble((first, "bold"), " minus ", (second, "bold"))
     console.print(Rule(title.append(", on the same questions"), align="left"))
-    pairs = pair(first, second)
-    if not pairs:
+    if not found:
         console.print(Text("The two were not asked the same questions of any module."))
-    for one in pairs:
-        console.print(Text(pair_line(one, first.name, second.name)))
+    for one in found:
+        console.print(Text(pair_line(one, first, second)))
         sure = [item for item in one.modules.items() if item[1].is_sure]
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2), show_header=False)
         for name, module in sorted(sure, key=lambda item: -item[1].agreement.difference):
@@ -266,7 +265,7 @@ def pair_line(one: SplitPair, first: str, second: str) -> str:
     left = f"; {len(one.left_out)} left out, whose questions differ" if one.left_out else ""
     return (
         f"{SPLIT_TITLES[one.split]}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
-        f"{100 * high:+.2f}), p {_p(one.p)} by signs flipped within modules. "
+        f"{100 * high:+.2f}), p {_p(one.p_holm)} by signs flipped within modules, Holm-adjusted. "
         f"Of {len(one.modules)} modules {first} is surely better on {better}, "
         f"{second} on {worse}{left}."
     )
