@@ -71,18 +71,22 @@ class Journal:
 
 
 class Answers:
-    """The answers that were decoded so far, by question: a line each, added as they come."""
+    """The answers that were decoded so far, by question: a line each, added as they come.
 
-    def __init__(self, out: Path, key: str) -> None:
-        self._file = _beside(out, key, "answers")
-        self._key = key
+    Answers are decoded up to `max_length` symbols; those cut at another length are not taken over.
+    """
+
+    def __init__(self, out: Path, key: str, max_length: int) -> None:
+        self.max_length = max_length
         self.texts: dict[int, str] = {}
+        self._file = _beside(out, key, "answers")
+        self._header = [key, max_length]  # the first line
 
     def read(self) -> None:
         """Take over what is there already; a line that was cut off ends it."""
         try:
             lines = self._file.read_text("utf-8").splitlines()
-            if not lines or json.loads(lines[0]) != self._key:
+            if not lines or json.loads(lines[0]) != self._header:
                 return
             for line in lines[1:]:
                 number, text = json.loads(line)
@@ -93,7 +97,7 @@ class Answers:
     def begin(self) -> None:
         """Write anew what was read, so that new lines follow whole ones."""
         with atomic.whole(self._file) as unfinished:
-            lines = [json.dumps(self._key), *map(json.dumps, self.texts.items())]
+            lines = [json.dumps(self._header), *map(json.dumps, self.texts.items())]
             unfinished.write_text("\n".join(lines) + "\n", "utf-8")
 
     def add(self, texts: Mapping[int, str]) -> None:
