@@ -54,6 +54,7 @@ it in this list:
     solving.py                    questions from wherever they come, answers as they come
     scoring/statistics.py         intervals, paired tests
     scoring/verdict.py            right or wrong by one pass; near-ties decided in float64
+    scoring/held_out.py           training questions that a model's run held out
     scoring/questions.py          which questions of a store are asked
     scoring/results.py            what an evaluation found, as results.json
     scoring/journal.py            what an evaluation has found so far

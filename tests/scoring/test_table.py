@@ -46,7 +46,7 @@ def made_up(name, *, seed=0, better=0.0, splits=None, n=400, skill=None):
         found[split] = SplitScore(scores)
     return Results(
         model={"name": name, "n_parameters": 49_178_112, "step": 700_000},
-        data={}, choice={}, made={}, splits=found, near_ties=[], decoding=None,
+        data={"held_out": 2048}, choice={}, made={}, splits=found, near_ties=[], decoding=None,
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def test_what_is_as_published_is_comparable():
     for text in (latex([whole]), markdown([whole]), csv_text([whole])):
         assert "omparable" not in text
         assert " of 56" not in text
-    generated = Results(**{**vars(whole), "data": {"kind": "generated"}})
+    generated = Results(**{**vars(whole), "data": {**whole.data, "kind": "generated"}})
     assert caveats([generated]) == ["whole: the questions were generated, not the published ones"]
 
 

@@ -21,6 +21,9 @@ PAPER, OURS = "paper", "measured"  # where a row comes from
 SPLIT_TITLES = {TRAIN: "Train", INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"}
 SIZES = {TRAIN: len(MODULE_NAMES), INTERPOLATE: len(MODULE_NAMES), EXTRAPOLATE: len(EXTRAPOLATED)}
 PUBLISHED_COUNT = 10_000  # questions of each module in the published test splits
+HELD_OUT_UNKNOWN = (
+    "may include questions held out for validation: the model has no run on this data to tell"
+)
 SURE = 0.05  # a p-value below this, after Holm's correction, tells two models apart
 
 
@@ -85,6 +88,8 @@ def caveats(results: Sequence[Results]) -> list[str]:
         for name, split in one.splits.items():
             if limits := _limits(name, split):
                 found.setdefault(f"{name} {limits}", []).append(one.name)
+        if TRAIN in one.splits and one.held_out is None:
+            found.setdefault(f"train {HELD_OUT_UNKNOWN}", []).append(one.name)
         if one.data.get("kind") == GENERATED:
             what = "the questions were generated, not the published ones"
             found.setdefault(what, []).append(one.name)

@@ -25,6 +25,7 @@ from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.progress import Update
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
+from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
 from tp_transformer.scoring.questions import Choice, Questions, choose
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
@@ -104,7 +105,8 @@ def evaluate(
             keep_freed_memory()
         model = ranks.each(lambda: load(folder)).float().to(ranks.device)
         store = ranks.each(lambda: open_store(data))
-        questions = ranks.each(lambda: Questions(store, choose(store, choice)))
+        held_out = ranks.each(lambda: held_out_rows(folder, store))
+        questions = ranks.each(lambda: Questions(store, choose(store, choice, held_out)))
         ranks.each(lambda: _refuse(model, questions, [out, work.predictions]))
         seen = show if show is not None and ranks.is_first else _unseen
         evaluation = Evaluation(model, questions, work, Path(out), ranks, seen)
@@ -122,6 +124,7 @@ def evaluate(
                 "name": store.path.name,
                 "kind": store.source.get("kind"),
                 "sha256": {n: s.digest for n, s in store.items()},
+                "held_out": None if held_out is None else len(held_out),
             },
             choice=asdict(choice),
             made={

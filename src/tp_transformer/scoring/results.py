@@ -145,12 +145,17 @@ class Results:
     """What an evaluation found, and of what."""
 
     model: Values  # name, config, n_parameters, step, sha256 of configuration, symbols, weights
-    data: Values  # name, kind, sha256 of each split
+    data: Values  # name, kind, sha256 of each split, training questions held out and not asked
     choice: Values  # what was asked for
     made: Values  # when, on what, with which versions
     splits: dict[str, SplitScore]
     near_ties: list[Values]  # answers whose verdict hangs on the rounding, with their margins
     decoding: Values | None = None  # how far greedy decoding agrees, where that was checked
+
+    @property
+    def held_out(self) -> int | None:
+        """How many training questions were held out, and not asked; None if that is not known."""
+        return self.data.get("held_out")
 
     @property
     def name(self) -> str:
@@ -221,9 +226,12 @@ class Results:
         model["n_parameters"] = int(model["n_parameters"])
         if model["step"] is not None:
             model["step"] = int(model["step"])
+        data = dict(values["data"])
+        if data.get("held_out") is not None:
+            data["held_out"] = int(data["held_out"])
         return cls(
             model=model,
-            data=dict(values["data"]),
+            data=data,
             choice=dict(values["choice"]),
             made=dict(values["made"]),
             splits=splits,

@@ -12,6 +12,7 @@ from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
 from tp_transformer.data.store import TRAIN
 from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.compare import (
+    HELD_OUT_UNKNOWN,
     OURS,
     PAPER,
     SPLIT_TITLES,
@@ -150,6 +151,12 @@ def _notes(results: Results) -> list[str]:
         kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
         lines.append(f"Of {total:,} wrong answers looked at: {'; '.join(kinds)}.")
         lines += _means_notes(results.made.get("diagnosis") or {})
+    if TRAIN in results.splits:
+        lines.append(
+            f"Train {HELD_OUT_UNKNOWN}."
+            if results.held_out is None
+            else f"Train leaves out the {results.held_out:,} questions held out for validation."
+        )
     n_ties = len(results.near_ties)
     lines.append(
         f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers whose verdict hangs on less "
