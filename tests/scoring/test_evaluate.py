@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -11,16 +10,14 @@ from rich.console import Console
 
 import tp_transformer as tpt
 from corpora import SAMPLE, make_store
-from runs import config, finish, start_ranks
+from runs import finish, start_ranks
 from tp_transformer.cli import main
 from tp_transformer.data.corpus import prepare
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.provenance import model_hash
 from tp_transformer.scoring import evaluate as module
-from tp_transformer.scoring.compare import caveats
 from tp_transformer.scoring.evaluate import Work, evaluate
-from tp_transformer.scoring.journal import Answers
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.table import render_results
@@ -432,94 +429,3 @@ def test_an_answer_that_does_not_end_is_wrong_by_decoding_too(store, trained, tm
     found = evaluate(trained, cut, tmp_path / "r.json", work=Work(diagnose=0, decode=50))
     assert found.splits["interpolate"].average[0] == 0
     assert found.decoding["other_verdict"] == []
-
-
-def test_predictions_are_decoded_in_full(store, trained, tmp_path):
-    """Also where every right answer is shorter, and whether or not the model ends its answer."""
-    endless = tpt.load(trained)
-    with torch.no_grad():
-        endless.embedding.symbols.weight[endless.vocabulary.eos] = 0
-    endless.save(tmp_path / "endless")
-    questions, _ = open_store(store)["extrapolate"].rows(np.arange(60))
-    key = ("extrapolate", "arithmetic__add_or_sub_big", None)
-    short = make_store(tmp_path / "short", {key: [(question, "x") for question in questions]})
-    for folder, longest in ((trained, 2), (tmp_path / "endless", 200)):
-        file = tmp_path / "answers.jsonl"
-        found = evaluate(folder, short, tmp_path / "r.json", work=Work(predictions=file))
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        predicted = [line["predicted"] for line in lines]
-        assert predicted == tpt.load(folder).solve(questions, max_length=200)
-        assert max(map(len, predicted)) == longest
-        assert found.splits["extrapolate"].average[0] == 0
-
-
-def test_answers_cut_at_another_length_are_not_taken_over(tmp_path):
-    cut = Answers(tmp_path / "r.json", "key", 4)
-    cut.begin()
-    cut.add({0: "1234"})
-    for max_length, expected in ((4, {0: "1234"}), (200, {})):
-        answers = Answers(tmp_path / "r.json", "key", max_length)
-        answers.read()
-        assert answers.texts == expected
-
-
-@pytest.fixture(scope="session")
-def run(store, tmp_path_factory):
-    """A short run that held out questions: 30 of each of the three parts of the training split."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    settings = config(training__steps=6, validation__every=3, validation__count=90)
-    tpt.train(settings, store, folder, quiet=True)
-    return folder
-
-
-def asked_for_training(folder, data, out, train_count):
-    """The results, and the training rows that were asked."""
-    choice, work = Choice(train_count=train_count), Work(predictions=out / "answers.jsonl")
-    found = evaluate(folder, data, out / "r.json", choice, work)
-    lines = map(json.loads, (out / "answers.jsonl").read_text().splitlines())
-    return found, {line["row"] for line in lines if line["split"] == "train"}
-
-
-@pytest.mark.parametrize("model", [".", "best", "last", "checkpoints/step-00000006"])
-def test_training_questions_held_out_by_the_run_are_not_asked(store, run, tmp_path, model):
-    held_out = {row for one in open_store(store)["train"].segments for row in one.rows[-30:]}
-    everything = set(range(3000))
-    elsewhere = tmp_path / "the same store elsewhere"
-    shutil.copytree(store, elsewhere)
-    for data in (store, elsewhere):
-        found, rows = asked_for_training(run / model, data, tmp_path, 10_000)
-        assert rows == everything - held_out
-        assert found.held_out == Results.read(tmp_path / "r.json").held_out == 90
-    found, rows = asked_for_training(run / model, store, tmp_path, 500)
-    assert len(rows) == 2 * 500
-    assert not rows & held_out
-    assert not any("held out" in line for line in caveats([found]))
-
-
-def test_what_a_model_without_a_run_on_the_data_was_validated_with_is_not_known(
-    store, run, tmp_path
-):
-    shutil.copytree(run / "best", tmp_path / "model")
-    rows = {("train", "numbers__gcd", "easy"): [("What is 1 + 1?", "2")] * 40}
-    other = make_store(tmp_path / "other", rows)
-    for folder, data in ((tmp_path / "model", store), (run, other)):
-        found, rows = asked_for_training(folder, data, tmp_path, 10_000)
-        assert rows == set(range(len(open_store(data)["train"])))
-        assert found.held_out is None
-        assert any("may include questions held out" in line for line in caveats([found]))
-        console = Console(width=200, file=io.StringIO())
-        render_results(found, console)
-        assert "Train may include questions held out" in console.file.getvalue()
-
-
-def test_a_run_that_does_not_tell_what_it_held_out_is_refused(store, run, tmp_path):
-    shutil.copytree(run, tmp_path / "run", symlinks=True)
-    file = tmp_path / "run" / "config.yaml"
-    text = file.read_text()
-    for damaged in (text[: text.index("validation:")], text.replace("count: 90", "count: many")):
-        file.write_text(damaged)
-        with pytest.raises(SettingsError, match="does not tell which questions were held out"):
-            evaluate(tmp_path / "run", store, tmp_path / "r.json", work=QUICK)
-    (tmp_path / "run" / "run.json").write_text("{")
-    with pytest.raises(SettingsError, match=r"run\.json is damaged"):
-        evaluate(tmp_path / "run", store, tmp_path / "r.json", work=QUICK)
