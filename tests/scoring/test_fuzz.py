@@ -49,7 +49,7 @@ def small_results(seed):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("count", "seed"), [QUICK, slow(20_000)])
+@pytest.mark.parametrize(("count", "seed"), [QUICK, slow(8_000)])
 def test_damaged_results_are_shown_or_refused(tmp_path, count, seed):
     good, file = small_results(0), tmp_path / "r.json"
     document = json.loads(json.dumps(small_results(1).to_json()))
