@@ -149,6 +149,16 @@ def test_numbers_and_figures_are_written(model, tmp_path):
     assert "weights below 0.05 are not drawn" in " ".join(rows.split())
 
 
+@pytest.mark.usefixtures("_one_initial_draw")
+def test_all_relations_fit_into_a_figure(model, tmp_path):
+    found = attention_maps.analyse(model, SAMPLE, head=0, shown=1)
+    attention_maps.save(found, Context.of(model, SAMPLE), tmp_path)  # looked at by conftest
+    words = " ".join((tmp_path / "attention-relations.png").read_text("utf-8").split())
+    for ranking in found.rankings:
+        assert f"{ranking.relation} ({ranking.best.layer}.{ranking.best.head})" in words
+    assert "and by more than 5 points; grey where not" in words
+
+
 def maps_of(n_symbols, n_heads, shown=()):
     """Maps of questions with so many symbols, which attend at random."""
 
