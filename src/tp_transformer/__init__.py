@@ -87,6 +87,7 @@ it in this list:
     interpret/roles_result.py            what roles' clusters and scores say
     interpret/roles_figure.py            questions with their clusters (figure 2), scores
     interpret/roles.py                   clusters of roles and the structure in them (section 5.1)
+    interpret/text_attention.py          what heads attend to by characters and distance alone
     interpret/following.py               how well heads follow a relation
     interpret/attention_maps_result.py   which heads follow which relation
     interpret/attention_maps_figure.py   rows of symbols (figure 3), heat maps, relations
