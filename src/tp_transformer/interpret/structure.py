@@ -44,6 +44,8 @@ class Place:
         side: numerator or denominator of the nearest fraction or product around it; None where
             there is none. What divides a divisor is a numerator again. A sum ends a fraction: the
             fractions among its terms count from themselves, and its other terms are where it is
+        unreversed_side: the same without the reversal: the side of the innermost fraction, whatever
+            that fraction divides
         argument: whether it is the first or the second argument of the operator above
         above: the operation directly above, negations aside
         depth: how many operations are above it
@@ -51,6 +53,7 @@ class Place:
     """
 
     side: str | None = None
+    unreversed_side: str | None = None
     argument: str | None = None
     above: Operation | None = None
     depth: int = 0
@@ -73,15 +76,22 @@ def places(tree: Node) -> Iterator[tuple[Number | Operation, Place]]:
 
 def _below(node: Operation, place: Place) -> tuple[Place, Place]:
     """The places of an operation's arguments."""
-    side, division = place.side, place.division
+    side, unreversed = place.side, place.unreversed_side
     if node.operator in {MULTIPLICATION, DIVISION}:
         continues = place.above and place.above.operator in {MULTIPLICATION, DIVISION}
-        side = side if continues else NUMERATOR
-    first = Place(side=side, argument=FIRST, above=node, depth=place.depth + 1, division=division)
+        side, unreversed = (side, unreversed) if continues else (NUMERATOR, NUMERATOR)
+    first = Place(
+        side=side,
+        unreversed_side=NUMERATOR if node.operator == DIVISION else unreversed,
+        argument=FIRST,
+        above=node,
+        depth=place.depth + 1,
+        division=place.division,
+    )
     second = replace(first, argument=SECOND)
     if node.operator == DIVISION:
         opposite = DENOMINATOR if side == NUMERATOR else NUMERATOR
-        second = replace(second, side=opposite, division=node)
+        second = replace(second, side=opposite, unreversed_side=DENOMINATOR, division=node)
     return first, second
 
 
@@ -101,6 +111,16 @@ def labels(expression: Expression) -> dict[str, list[str | None]]:
                 found[OPERATOR][at] = None if place.above is None else place.above.operator
                 found[DEPTH][at] = str(place.depth)
             found[DIGIT_PLACE][start:end] = _digit_places(expression.question[start - 1 : end - 1])
+    return found
+
+
+def unreversed_sides(expression: Expression) -> list[str | None]:
+    """The side without section 5.1's reversal at every source position; see `Place`."""
+    found: list[str | None] = [None] * (len(expression.question) + 2)
+    for node, place in places(expression.tree):
+        if isinstance(node, Number):
+            start, end = node.span
+            found[start:end] = [place.unreversed_side] * (end - start)
     return found
 
 
