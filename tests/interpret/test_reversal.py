@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planted import sample
+from planted import quotients, sample
 from tp_transformer.interpret import reversal
 from tp_transformer.interpret.positions import Positions
 from tp_transformer.interpret.reversal import HeadTransfer, Reversal, Sides, Transfer, transfer
@@ -48,13 +48,13 @@ def test_what_is_planted_is_told_from_its_opposite(name):
 def test_neither_is_found_in_noise_more_often_than_the_interval_says():
     outside = 0
     shares = []
-    for seed in range(80):
+    for seed in range(60):
         vectors = np.random.default_rng(seed).standard_normal((len(POSITIONS.characters), 6))
         found = transfer(vectors, SIDES, seed)
         shares.append(found.reversed_share)
         outside += not found.interval[0] <= 0.5 <= found.interval[1]
     assert abs(np.mean(shares) - 0.5) < 0.02
-    assert outside <= 10  # 4 are expected, more than 10 in 1 of 500 cases
+    assert outside <= 8  # 3 are expected, more than 8 in 1 of 200 cases
 
 
 def test_a_reader_that_always_says_the_same_gets_half():
@@ -65,9 +65,10 @@ def test_a_reader_that_always_says_the_same_gets_half():
 
 def test_a_reader_of_neighbours_takes_the_unreversed_side():
     """What follows a "/" is a denominator where the labels agree, and so elsewhere."""
-    found = transfer(POSITIONS.character_features(4), SIDES, seed=0)
-    assert found.accuracy > 0.8
-    assert found.interval[1] < 0.5
+    positions = Positions.of(quotients(80).questions)
+    found = transfer(positions.character_features(2), Sides.of(positions), seed=0)
+    assert found.accuracy > 0.95
+    assert found.interval[1] < 0.2
 
 
 def told(share, reach=0.05, accuracy=0.9):
