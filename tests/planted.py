@@ -7,6 +7,26 @@ from tp_transformer.interpret.record import Sample
 FORMS = ("({}/{})/({}/{})", "{}/{} - {}*{}", "What is {}/({}*{}) + {}?", "({} - {})/({}/{})")
 CHAINS = ("{}/{}*{}/{} - {}", "{} + {}/({}/{}*{})", "({}/{})*{}*({}/{})", "{}/({}/({}*{})*{})")
 
+# Every way to divide four numbers in this order.
+QUOTIENTS = (
+    *("(({}/{})/{})/{}", "({}/({}/{}))/{}", "({}/{})/({}/{})"),
+    *("{}/(({}/{})/{})", "{}/({}/({}/{}))"),
+)
+# So that places alone tell little.
+WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
+
+
+def quotients(count: int, seed: int = 0) -> Sample:
+    """Quotients of four digits, where only the parentheses say which of them multiply."""
+    rng = np.random.default_rng(seed)
+    questions = [
+        WORDINGS[rng.integers(len(WORDINGS))].format(
+            QUOTIENTS[number % len(QUOTIENTS)].format(*rng.integers(2, 10, size=4))
+        )
+        for number in range(count)
+    ]
+    return Sample(questions=tuple(questions), answers=("7",) * count, origin=f"{count} quotients")
+
 
 def sample(count: int, seed: int = 0) -> Sample:
     """Arithmetic questions with numbers of one to three digits; the answers are of no account."""

@@ -83,6 +83,7 @@ it in this list:
     interpret/clusters.py                vectors in clusters, by k-means
     interpret/positions.py               every position of a sample: its character, its labels
     interpret/probes.py                  how well labels can be told from clusters and from vectors
+    interpret/reversal.py                whether sides reverse in a denominator's denominator
     interpret/naming.py                  a name for a cluster, where it is clear
     interpret/roles_result.py            what roles' clusters and scores say
     interpret/roles_figure.py            questions with their clusters (figure 2), scores

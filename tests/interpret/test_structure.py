@@ -4,7 +4,15 @@ import pytest
 
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import LABELS, PLACES, RELATIONS, SKIPPED, labels, places
+from tp_transformer.interpret.structure import (
+    LABELS,
+    PLACES,
+    RELATIONS,
+    SKIPPED,
+    labels,
+    places,
+    unreversed_sides,
+)
 
 PAST = "denominator to its division, past a numerator"
 
@@ -34,6 +42,26 @@ def shown(question, label):
 )
 def test_sides(question, expected):
     assert shown(question, "side") == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("3/45", ".n.dd."),
+        ("(1/2)/(3/4)", "..n.d...n.d.."),  # the second fraction as the first
+        ("1/(2/(3/4))", ".n..n..n.d..."),
+        ("1/(2*3)", ".n..d.d.."),
+        ("8/2/4*5", ".n.d.d.n."),
+        ("3 + 4", "......."),
+        ("(1 + 2)/3", "..n...n..d."),
+        ("1/(2/3 + 4)", ".n..n.d...d.."),
+        ("1/(2/3*4)", ".n..n.d.d.."),
+        ("What is -7?", "............."),
+    ],
+)
+def test_unreversed_sides(question, expected):
+    found = unreversed_sides(parse(question))
+    assert "".join("." if one is None else one[0] for one in found) == expected
 
 
 def test_arguments_operators_depths():

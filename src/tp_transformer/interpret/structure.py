@@ -45,6 +45,8 @@ class Place:
         side: numerator or denominator of the nearest fraction or product around it; None where
             there is none. What divides a divisor is a numerator again. A sum ends a fraction: the
             fractions among its terms count from themselves, and its other terms are where it is
+        unreversed_side: the same without the reversal: the side of the innermost fraction, whatever
+            that fraction divides
         argument: whether it is the first or the second argument of the operator above
         above: the operation directly above, negations aside
         depth: how many operations are above it
@@ -53,6 +55,7 @@ class Place:
     """
 
     side: str | None = None
+    unreversed_side: str | None = None
     argument: str | None = None
     above: Operation | None = None
     depth: int = 0
@@ -80,11 +83,13 @@ def _below(node: Operation, place: Place) -> tuple[Place, Place]:
     if node.operator in {MULTIPLICATION, DIVISION}:
         continues = place.above and place.above.operator in {MULTIPLICATION, DIVISION}
         if not continues:
-            first = replace(first, side=NUMERATOR, chain=node)
+            first = replace(first, side=NUMERATOR, unreversed_side=NUMERATOR, chain=node)
+    if node.operator == DIVISION:
+        first = replace(first, unreversed_side=NUMERATOR)
     second = replace(first, argument=SECOND)
     if node.operator == DIVISION:
         opposite = DENOMINATOR if first.side == NUMERATOR else NUMERATOR
-        second = replace(second, side=opposite, division=node)
+        second = replace(second, side=opposite, unreversed_side=DENOMINATOR, division=node)
     return first, second
 
 
@@ -104,6 +109,16 @@ def labels(expression: Expression) -> dict[str, list[str | None]]:
                 found[OPERATOR][at] = None if place.above is None else place.above.operator
                 found[DEPTH][at] = str(place.depth)
             found[DIGIT_PLACE][start:end] = _digit_places(expression.question[start - 1 : end - 1])
+    return found
+
+
+def unreversed_sides(expression: Expression) -> list[str | None]:
+    """The side without section 5.1's reversal at every source position; see `Place`."""
+    found: list[str | None] = [None] * (len(expression.question) + 2)
+    for node, place in places(expression.tree):
+        if isinstance(node, Number):
+            start, end = node.span
+            found[start:end] = [place.unreversed_side] * (end - start)
     return found
 
 
