@@ -61,6 +61,7 @@ it in this list:
     solving.py                    questions from wherever they come, answers as they come
     scoring/statistics.py         intervals, paired tests
     scoring/verdict.py            right or wrong by one pass; near-ties decided in float64
+    scoring/held_out.py           training questions that a model's run held out
     scoring/questions.py          which questions of a store are asked
     scoring/results.py            what an evaluation found, as results.json
     scoring/journal.py            what an evaluation has found so far
@@ -89,10 +90,12 @@ it in this list:
     interpret/clusters.py                vectors in clusters, by k-means
     interpret/positions.py               every position of a sample: its character, its labels
     interpret/probes.py                  how well labels can be told from clusters and from vectors
+    interpret/reversal.py                whether sides reverse in a denominator's denominator
     interpret/naming.py                  a name for a cluster, where it is clear
     interpret/roles_result.py            what roles' clusters and scores say
     interpret/roles_figure.py            questions with their clusters (figure 2), scores
     interpret/roles.py                   clusters of roles and the structure in them (section 5.1)
+    interpret/text_attention.py          what heads attend to by characters and distance alone
     interpret/following.py               how well heads follow a relation
     interpret/attention_maps_result.py   which heads follow which relation
     interpret/attention_maps_figure.py   rows of symbols (figure 3), heat maps, relations

@@ -34,6 +34,7 @@ MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-t
 MODULES = {"numbers__place_value": 7, "comparison__pair": 2, "arithmetic__add_or_sub": 1}
 QUESTIONS = "questions"
 SHOWN = 2  # answers of each module, right and wrong
+LONGEST_SHOWN = 40  # characters of an answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +175,10 @@ def _read(file: Path) -> Iterator[dict[str, Any]]:
 
 def _predicted(line: dict[str, Any]) -> Text:
     mark, colour = ("✓", "green") if line["right"] else ("✗", "red")
-    return Text(f"{mark} {line['predicted']}", style=colour)
+    text = line["predicted"]
+    if len(text) > LONGEST_SHOWN:  # a model that has hardly trained does not end its answers
+        text = f"{text[:LONGEST_SHOWN]}…"
+    return Text(f"{mark} {text}", style=colour)
 
 
 def _show_files(folder: Path, console: Console) -> None:
