@@ -72,13 +72,13 @@ def test_lines_are_lines_however_they_end_and_arrive(monkeypatch):
 def test_many_questions_are_answered_in_portions_that_grow(folder, model, monkeypatch):
     questions = [f"What is {n} + {n}?" for n in range(100)]
     sizes = []
-    answers = model.answers
+    answers = Solver.answers
 
-    def counted(asked, **options):
+    def counted(self, asked, **options):
         sizes.append(len(asked))
-        return answers(asked, **options)
+        return answers(self, asked, **options)
 
-    monkeypatch.setattr(model, "answers", counted, raising=False)
+    monkeypatch.setattr(Solver, "answers", counted)
     found = list(solving.solve_each(model, [questions], noun="line", max_length=3))
     assert [asked.question for asked in found] == questions
     assert [asked.answers[0].text for asked in found] == model.solve(questions, max_length=3)
@@ -128,9 +128,7 @@ def test_several_answers_come_with_their_scores(capsys, folder, model):
 def test_the_layout_is_by_what_was_asked_for(capsys, folder, monkeypatch):
     """Of several answers only one may be found, and a bad line has none."""
     only = Answer(text="7", log_probability=-0.5, score=-0.5, is_complete=True)
-    monkeypatch.setattr(
-        tpt.Transformer, "answers", lambda self, asked, **_: [[only] for _ in asked]
-    )
+    monkeypatch.setattr(Solver, "answers", lambda self, asked, **_: [[only] for _ in asked])
     _, out, _ = run(capsys, GOOD[0], "", GOOD[1], "--model", folder, "--n-best", 2)
     assert out == "-0.5000\t7\n\n\n-0.5000\t7\n\n"
     _, out, _ = run(capsys, GOOD[0], "", GOOD[1], "--model", folder)

@@ -89,15 +89,18 @@ class Batch:
 
 
 def group_by_length(
-    lengths: Ids, limit: int, *, cost: Ids | None = None, ties: Ids | None = None
+    *lengths: Ids, limit: int, cost: Ids | None = None, longest_first: bool = False
 ) -> list[Ids]:
-    """Rows in groups of similar lengths, shortest first, each of at most `limit` in all.
+    """Rows in groups of similar lengths, shortest first by default, each of at most `limit` in all.
 
     What is limited is the number of rows, or the sum of their `cost`; a row that costs more by
-    itself is a group of its own. Rows of equal length are ordered by `ties`.
+    itself is a group of its own. Rows of equal length are sorted by their next length, if several
+    are given.
     """
-    order = np.argsort(lengths, kind="stable") if ties is None else np.lexsort((ties, lengths))
-    ends = np.cumsum(np.ones_like(lengths) if cost is None else cost[order])
+    order = np.lexsort(lengths[::-1])
+    if longest_first:
+        order = order[::-1]
+    ends = np.cumsum(np.ones_like(order) if cost is None else cost[order])
     groups: list[Ids] = []
     start = before = 0
     while start < len(order):

@@ -174,7 +174,7 @@ def portions(sample: Sample) -> Iterator[tuple[list[int], Sample]]:
     They are of like lengths, as padding takes time.
     """
     lengths = np.array([len(question) for question in sample.questions])
-    for rows in group_by_length(lengths, AT_ONCE):
+    for rows in group_by_length(lengths, limit=AT_ONCE):
         numbers = rows.tolist()
         yield numbers, sample.some(numbers)
 

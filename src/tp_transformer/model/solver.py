@@ -128,7 +128,7 @@ class Solver:
         n_questions = len(questions.lengths)
         groups = [np.arange(n_questions)] if n_questions else []
         if at_once is not None:
-            groups = group_by_length(questions.lengths, at_once)
+            groups = group_by_length(questions.lengths, limit=at_once)
         device = next(self.model.parameters()).device
         found: dict[int, T] = {}
         with evaluating(self.model), torch.no_grad():

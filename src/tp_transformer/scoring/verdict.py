@@ -55,8 +55,9 @@ def passes(source_lengths: Ids, target_lengths: Ids, limit: int) -> list[Ids]:
     that are full. The longest first: what does not fit into memory shows at once.
     """
     cost = source_lengths + target_lengths
-    groups = group_by_length(source_lengths, limit, cost=cost, ties=target_lengths)
-    return groups[::-1]
+    return group_by_length(
+        source_lengths, target_lengths, limit=limit, cost=cost, longest_first=True
+    )
 
 
 def judge(model: AnyModel, source: Ragged, target: Ragged) -> Verdicts:

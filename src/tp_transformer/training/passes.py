@@ -48,5 +48,5 @@ def divide(source: Ragged, target: Ragged, limit: int) -> Iterator[tuple[Ragged,
     A row that has more than that by itself is a pass of its own.
     """
     cost = source.lengths + target.lengths - 1  # the decoder reads one token less
-    for rows in group_by_length(source.lengths, limit, cost=cost):
+    for rows in group_by_length(source.lengths, limit=limit, cost=cost):
         yield source.take(rows), target.take(rows)
