@@ -27,7 +27,14 @@ from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import AnyModel, Best, State
 from tp_transformer.training.gradient import Gradient, summed
 from tp_transformer.training.metrics import Nowhere, Recorder
-from tp_transformer.training.optim import Ema, OptimConfig, clip, learning_rate, make_optimizer
+from tp_transformer.training.optim import (
+    Ema,
+    OptimConfig,
+    clip,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
 from tp_transformer.training.passes import Share
 from tp_transformer.training.signals import NUMBERS, Signals
 from tp_transformer.training.validate import Score, ValidationConfig, validate
@@ -259,8 +266,7 @@ class Loop:
         return next((number for number in NUMBERS if sums[str(number)]), None)
 
     def _apply(self, rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
         if self.ema is not None:
             self.ema.update(self.state.step + 1)
