@@ -127,6 +127,16 @@ def dump(values: Mapping[str, Any]) -> str:
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False)
 
 
+def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> list[str]:
+    """The settings that `values` leave to their defaults, such as `training.steps`."""
+    return [
+        f"{section}.{field}"
+        for section, fields in resolved.items()
+        for field in fields
+        if field not in values.get(section, {})
+    ]
+
+
 def differences(old: Mapping[str, Values], new: Mapping[str, Values]) -> list[str]:
     """Every setting that differs, in words, such as `training.steps is 100, not 200`."""
     found = []
