@@ -25,6 +25,9 @@ from tp_transformer.errors import SettingsError
 Values = dict[str, Any]
 T = TypeVar("T")
 
+# What YAML raises besides its own errors: at thousands of digits, impossible dates, deep nesting.
+_UNREADABLE = (ValueError, OverflowError, RecursionError)
+
 SECTIONS = ("model", "data", "optim", "training", "validation")  # the stages a file may set
 
 
@@ -115,7 +118,7 @@ def _meant(name: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
 def _parse_override(text: str, hint: Any) -> Any:
     try:
         value = yaml.load(text, _Loader)  # noqa: S506, a safe loader
-    except yaml.YAMLError:
+    except (yaml.YAMLError, *_UNREADABLE):
         value = text  # such as a lone *, which YAML takes for a reference
     if str(value).lower() == "none" and NoneType in get_args(hint):
         return None  # but a binding may be called none
@@ -251,7 +254,7 @@ for _sequence in (list, tuple):
 def _parse_yaml(text: str, name: str) -> Values:
     try:
         values = yaml.load(text, _Loader)  # noqa: S506, a safe loader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *_UNREADABLE) as error:
         raise SettingsError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise SettingsError(f"{name} must hold named settings, such as 'model:'")

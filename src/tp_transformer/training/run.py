@@ -245,7 +245,7 @@ def _same_config(
             )
         _write_text(file, text)
         notes.append(f"{file} was not as it was when the run was begun; it is written again")
-    values = settings.read(file)
+    values = settings.run_values(file, (), RunConfig)
     begun = run_config(values)
     absent = settings.missing(values, config_values(begun))
     if absent:  # a run of an earlier version, perhaps without a hash
