@@ -177,6 +177,7 @@ def test_odd_lines_of_metrics_are_dropped_and_that_is_said(run, few_steps, line)
         {"files": 3},
         {"files": {}},
         {"step": "4"},
+        {"step": 3},
         {"step": 10**30},
         {"elapsed": None},
         {"validated": 0.5},

@@ -192,6 +192,8 @@ def newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint, refusing one that is not exactly as it was written."""
     state, files = _read_state(path)
+    if path.name != _step_folder(path.parent, state.step).name:
+        raise CheckpointError(f"{path / STATE} is of step {state.step}, not of this checkpoint")
     try:
         for name, described in files.items():
             if _described(path / name) != described:
