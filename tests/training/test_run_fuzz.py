@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def few_steps(monkeypatch):
         return step(self, ahead)
 
     monkeypatch.setattr(Loop, "_step", stopping)
+
+
+@contextmanager
+def stopped_or_not():
+    """Pass over the exit code of a command that `few_steps` stopped."""
+    try:
+        yield
+    except SystemExit as stop:
+        if stop.code != 128 + signal.SIGTERM:
+            raise
 
 
 def set_json(file, **changes):
@@ -109,6 +120,16 @@ def test_what_a_run_of_before_does_not_set_is_said(run, few_steps):
     train(None, None, run, quiet=True)
     said = (run / "log.txt").read_text()
     assert "does not set training.patience, validation.every: the defaults are taken" in said
+
+
+def test_settings_of_before_that_were_cut_short_are_refused(run):
+    old_style(run)
+    lines = (run / "config.yaml").read_text().splitlines(keepends=True)
+    cut = next(n for n, line in enumerate(lines) if line.startswith("  count:"))
+    for n_lines in (cut, cut // 2):
+        (run / "config.yaml").write_text("".join(lines[:n_lines]))
+        with pytest.raises(SettingsError, match="was cut short"):
+            train(None, None, run, quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +288,7 @@ def test_damaged_settings_without_a_hash(finished, tested, tmp_path, capsys, cou
         with tolerated(f"{name}: train"):
             train(None, None, run, quiet=True)
         (run / "config.yaml").write_bytes(damaged)
-        with tolerated(f"{name}: options"):
+        with tolerated(f"{name}: options"), stopped_or_not():
             main(["train", "--run", str(run), "--training.seed=0"])
         shutil.rmtree(run)
         capsys.readouterr()

@@ -246,9 +246,12 @@ def _same_config(
         _write_text(file, text)
         notes.append(f"{file} was not as it was when the run was begun; it is written again")
     values = settings.run_values(file, (), RunConfig)
+    if sha256 is None and "count" not in values.get("validation", {}):
+        # What runs of before there was a hash wrote last.
+        raise SettingsError(f"{file} was cut short: it does not set validation.count; put it back")
     begun = run_config(values)
     absent = settings.missing(values, config_values(begun))
-    if absent:  # a run of an earlier version, perhaps without a hash
+    if absent:  # a run of an earlier version
         notes.append(f"{file} does not set {', '.join(absent)}: the defaults are taken")
     if config is not None:
         found = settings.differences(config_values(begun), config_values(config))
