@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 # What YAML raises besides its own errors: at thousands of digits, impossible dates, deep nesting.
 _UNREADABLE = (ValueError, OverflowError, RecursionError)
+_LONGEST_TEXT = 1000  # characters
 
 SECTIONS = ("model", "data", "optim", "training", "validation")  # the stages a file may set
 
@@ -171,6 +172,7 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     refuse_unknown(values, (field.name for field in dataclasses.fields(cast(Any, kind))), where)
     hints = get_type_hints(kind)
     for key, value in values.items():
+        _refuse_long_texts(f"{where}.{key}", value)
         if value is None and NoneType not in get_args(hints[key]):  # the parser lets it pass
             raise SettingsError(f"{where}.{key} must have a value")
     parser = ArgumentParser(exit_on_error=False)
@@ -185,6 +187,23 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         expected = _described(hints[wrong[1]], value)
         raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {value!r}") from error
     return cast(T, parser.instantiate(parsed)[where])
+
+
+def _refuse_long_texts(name: str, value: Any) -> None:
+    """Refuse texts of a length that no setting has.
+
+    The parser reads texts as YAML by way of libyaml, which overflows the stack when it comes upon
+    tens of thousands of brackets (seen: a segmentation fault).
+    """
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, str) and len(part) > _LONGEST_TEXT:
+            raise SettingsError(f"{name} has a text of {len(part):,} characters, which is too long")
+        if isinstance(part, dict):
+            rest += [*part, *part.values()]
+        elif isinstance(part, list | tuple):
+            rest += part
 
 
 def _described(hint: Any, value: Any) -> str:
