@@ -74,6 +74,7 @@ it in this list:
     training/optim.py             the optimizer; schedules as pure functions of the step
     training/display.py           what a run shows: a live panel in a terminal, lines elsewhere
     training/metrics.py           what a run records: metrics.jsonl, a log, TensorBoard
+    training/curve.py             how the error of a run falls, as a figure
     training/checkpoint.py        the whole state of a run, crash-safe
     training/passes.py            a rank's share of a batch, in passes of bounded size
     training/validate.py          loss and exact match on held-out questions

@@ -23,6 +23,7 @@ VERBS = {
     "solve": model.SOLVE,
     "data": data.DATA,
     "train": model.TRAIN,
+    "curve": model.CURVE,
     "evaluate": scoring.EVALUATE,
     "compare": scoring.COMPARE,
     "interpret": interpret.INTERPRET,

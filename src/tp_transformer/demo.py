@@ -25,7 +25,7 @@ from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.table import render_comparison
-from tp_transformer.training.metrics import METRICS
+from tp_transformer.training.metrics import METRICS, read_records
 from tp_transformer.training.watch import Run, train_side_by_side
 
 MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
@@ -129,7 +129,8 @@ def _run(name: str, folder: Path, size: Size) -> Run:
 
 
 def _steps_of(run: Run) -> int:
-    return max(int(record["step"]) for record in _read(run.folder / METRICS))
+    records, _ = read_records(run.folder / METRICS)
+    return max((int(record["step"]) for record in records), default=0)
 
 
 def _score(folder: Path, run: Run) -> Results:

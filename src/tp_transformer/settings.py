@@ -25,6 +25,10 @@ from tp_transformer.errors import SettingsError
 Values = dict[str, Any]
 T = TypeVar("T")
 
+# What YAML raises besides its own errors: at thousands of digits, impossible dates, deep nesting.
+_UNREADABLE = (ValueError, OverflowError, RecursionError)
+_LONGEST_TEXT = 1000  # characters
+
 SECTIONS = ("model", "data", "optim", "training", "validation")  # the stages a file may set
 
 
@@ -115,7 +119,7 @@ def _meant(name: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
 def _parse_override(text: str, hint: Any) -> Any:
     try:
         value = yaml.load(text, _Loader)  # noqa: S506, a safe loader
-    except yaml.YAMLError:
+    except (yaml.YAMLError, *_UNREADABLE):
         value = text  # such as a lone *, which YAML takes for a reference
     if str(value).lower() == "none" and NoneType in get_args(hint):
         return None  # but a binding may be called none
@@ -125,6 +129,16 @@ def _parse_override(text: str, hint: Any) -> Any:
 def dump(values: Mapping[str, Any]) -> str:
     """Settings as YAML that reads back as the same settings."""
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False)
+
+
+def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> list[str]:
+    """The settings that `values` leave to their defaults, such as `training.steps`."""
+    return [
+        f"{section}.{field}"
+        for section, fields in resolved.items()
+        for field in fields
+        if field not in values.get(section, {})
+    ]
 
 
 def differences(old: Mapping[str, Values], new: Mapping[str, Values]) -> list[str]:
@@ -158,6 +172,7 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     refuse_unknown(values, (field.name for field in dataclasses.fields(cast(Any, kind))), where)
     hints = get_type_hints(kind)
     for key, value in values.items():
+        _refuse_long_texts(f"{where}.{key}", value)
         if value is None and NoneType not in get_args(hints[key]):  # the parser lets it pass
             raise SettingsError(f"{where}.{key} must have a value")
     parser = ArgumentParser(exit_on_error=False)
@@ -172,6 +187,23 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         expected = _described(hints[wrong[1]], value)
         raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {value!r}") from error
     return cast(T, parser.instantiate(parsed)[where])
+
+
+def _refuse_long_texts(name: str, value: Any) -> None:
+    """Refuse texts of a length that no setting has.
+
+    The parser reads texts as YAML by way of libyaml, which overflows the stack when it comes upon
+    tens of thousands of brackets (seen: a segmentation fault).
+    """
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, str) and len(part) > _LONGEST_TEXT:
+            raise SettingsError(f"{name} has a text of {len(part):,} characters, which is too long")
+        if isinstance(part, dict):
+            rest += [*part, *part.values()]
+        elif isinstance(part, list | tuple):
+            rest += part
 
 
 def _described(hint: Any, value: Any) -> str:
@@ -241,7 +273,7 @@ for _sequence in (list, tuple):
 def _parse_yaml(text: str, name: str) -> Values:
     try:
         values = yaml.load(text, _Loader)  # noqa: S506, a safe loader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *_UNREADABLE) as error:
         raise SettingsError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise SettingsError(f"{name} must hold named settings, such as 'model:'")

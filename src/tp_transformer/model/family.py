@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tp_transformer import settings
+from tp_transformer.atomic import pointed
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model import folder as model_folder
@@ -12,6 +13,8 @@ from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.model.weightless import WithoutWeights
+
+BEST, BEST_MODELS, LAST = "best", "best-models", "last"  # the models of a run's folder
 
 ModelConfig = TransformerConfig | LSTMConfig
 AnyModel = Model[Any, Any, Any]
@@ -59,7 +62,7 @@ def load(folder: str | Path | None = None) -> AnyModel:
     """The model in a folder, ready to solve; of a run's folder the best model, or else the last."""
     if folder is None:
         raise FolderError("no model is bundled yet; name the folder of one (--model FOLDER)")
-    contents = model_folder.read(_of_run(Path(folder)))
+    contents = _read(Path(folder))
     try:
         config = _complete_config(contents)
         model = class_of(config).from_weights(config, contents.vocabulary, contents.weights)
@@ -68,13 +71,31 @@ def load(folder: str | Path | None = None) -> AnyModel:
     return model.eval()
 
 
+def _read(folder: Path) -> model_folder.Contents:
+    """What a model folder holds, or a run's; read again if the run has a newer one by now."""
+    found = _of_run(folder)
+    while True:
+        try:
+            return model_folder.read(found)
+        except FolderError:
+            earlier, found = found, _of_run(folder)
+            if found == earlier:
+                raise
+
+
 def _of_run(folder: Path) -> Path:
     """The folder itself, or the one within it, if it is a run's."""
-    if (folder / model_folder.WEIGHTS).exists():
-        return folder
-    if (folder / "run.json").exists() and not (folder / "last").exists():
+    own = pointed(folder) or folder
+    if (own / model_folder.WEIGHTS).exists():
+        return own
+    # A folder called best, as runs had before, is away for a moment when it becomes a link.
+    newest = max((own / BEST_MODELS).glob("step-*"), default=None)
+    for found in (pointed(own / BEST), newest, pointed(own / LAST)):
+        if found is not None:
+            return found
+    if (own / "run.json").exists():
         raise FolderError(f"the run {folder} has no checkpoint yet")
-    return next((one for one in (folder / "best", folder / "last") if one.exists()), folder)
+    return own
 
 
 def _complete_config(contents: model_folder.Contents) -> Any:

@@ -1,18 +1,28 @@
-"""Validation: loss and exact match on the questions that are held out of training."""
+"""Validation: loss and exact match on questions that are not trained on.
 
+Those held out of the training split choose the best model. Those of the interpolation split are
+test questions: their scores are only written down (a monitor), and nothing a run does depends on
+them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.data.feed import Feed
 from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.vocabulary import Ragged
+from tp_transformer.data.store import Split
+from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.solver import evaluating
 from tp_transformer.training.checkpoint import AnyModel
 from tp_transformer.training.passes import Share
+
+Questions = Mapping[str, tuple[Ragged, Ragged]]  # sources and targets, by module
+Shares = Callable[[int, int], Questions]  # of a rank, among so many ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +32,21 @@ class ValidationConfig:
     Attributes:
         every: steps between two validations
         count: questions, spread evenly over modules and difficulties
+        monitor: questions of the interpolation split to score at each validation, spread evenly
+            over modules; only recorded: no checkpoint is chosen and no run is ended by them
     """
 
     every: int = 1000
     count: int = 2048
+    monitor: int = 0
 
     def __post_init__(self) -> None:
         if self.every < 1:
             raise SettingsError(f"every must be 1 or more, not {self.every}")
         if self.count < 0:
             raise SettingsError(f"count must be 0 (no validation) or more, not {self.count}")
+        if self.monitor < 0:
+            raise SettingsError(f"monitor must be 0 (no monitor) or more, not {self.monitor}")
 
 
 @dataclass(frozen=True)
@@ -44,11 +59,28 @@ class Score:
     modules: dict[str, float]  # the exact match of each
 
 
+def monitored(
+    split: Split, modules: str | Iterable[str], count: int, vocabulary: Vocabulary
+) -> Shares:
+    """The first questions of every module of a split, about `count` in all."""
+    segments = split.select(modules)
+    rows = {
+        one.module: np.array(one.rows[: count // len(segments) + (number < count % len(segments))])
+        for number, one in enumerate(segments)
+    }
+    if not any(map(len, rows.values())):
+        raise SettingsError(f"{split.path} has no questions of these modules to monitor")
+    return lambda rank, n_ranks: {
+        module: split.tokens(own[rank::n_ranks], vocabulary)
+        for module, own in rows.items()
+        if len(own)
+    }
+
+
 def validate(
-    model: AnyModel, feed: Feed, ranks: Ranks, symbols_per_pass: int, layout: type[Layout]
+    model: AnyModel, shares: Questions, ranks: Ranks, symbols_per_pass: int, layout: type[Layout]
 ) -> Score:
     """Score a model; every rank does its share, and all have the result."""
-    shares = feed.validation(ranks.rank, ranks.n_ranks)
     with evaluating(model), torch.no_grad():
         sums = [_sums(model, rows, ranks, symbols_per_pass, layout) for rows in shares.values()]
     table = ranks.sum(torch.stack(sums)).cpu()  # (module, 4)
