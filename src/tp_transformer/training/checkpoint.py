@@ -34,8 +34,9 @@ from tp_transformer.training.optim import Ema
 CHECKPOINTS = "checkpoints"
 TRAINING, STATE = "training.safetensors", "state.json"
 FILES = {TRAINING, model_folder.WEIGHTS, model_folder.CONFIG, model_folder.VOCABULARY}
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's names for what it remembers of a parameter
-WEIGHT = "weight"  # as MOMENTS: the first part of a tensor's name
+# The first part of a tensor's name, before that of the parameter. Others are the optimizer's own,
+# such as Adam's step, exp_avg and exp_avg_sq.
+WEIGHT, AVERAGE = "weight", "average"
 # What a window sums up over all steps, and over those that were applied.
 TIMES = ("seconds", "waited")
 SUMS = ("loss", "right", "norm", "rows", "tokens", "symbols", "positions")
@@ -202,7 +203,7 @@ def read(path: Path) -> Checkpoint:
         weights = load_file(path / model_folder.WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged: {_reason(error)}") from error
-    kind = "average" if any(name.startswith(f"{WEIGHT}.") for name in tensors) else WEIGHT
+    kind = AVERAGE if any(name.startswith(f"{WEIGHT}.") for name in tensors) else WEIGHT
     return Checkpoint(path, state, {**tensors, **{f"{kind}.{n}": t for n, t in weights.items()}})
 
 
@@ -233,16 +234,17 @@ def restore(
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"{WEIGHT}.{name}"])
             if ema is not None:
-                ema.weights[name].copy_(tensors[f"average.{name}"])
+                ema.weights[name].copy_(tensors[f"{AVERAGE}.{name}"])
     names = {id(parameter): name for name, parameter in parameters.items()}
     order = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
-    moments = {
-        number: {kind: tensors[f"{kind}.{name}"] for kind in MOMENTS}
-        for number, name in enumerate(order)
-        if f"step.{name}" in tensors
-    }
+    kept: dict[str, dict[str, Tensor]] = {name: {} for name in order}
+    for key, tensor in tensors.items():
+        kind, _, name = key.partition(".")
+        if kind not in {WEIGHT, AVERAGE}:
+            kept[name][kind] = tensor
+    states = {number: kept[name] for number, name in enumerate(order) if kept[name]}
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 def clear_leftovers(run: Path) -> None:
@@ -261,7 +263,7 @@ def _write(
     optimizer: torch.optim.Optimizer,
     ema: Ema | None,
 ) -> None:
-    tensors = dict(_moments(model, optimizer))
+    tensors = dict(_optimizer_tensors(model, optimizer))
     folder.mkdir()
     if ema is None:
         _write_model(folder, model)
@@ -291,32 +293,38 @@ def _write_model(folder: Path, model: AnyModel) -> None:
     within.rmdir()
 
 
-def _moments(model: AnyModel, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+def _optimizer_tensors(
+    model: AnyModel, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, Tensor]]:
+    """All that an optimizer keeps for each parameter, by kind and parameter."""
     for name, parameter in model.named_parameters():
-        for kind in MOMENTS if parameter in optimizer.state else ():
-            yield f"{kind}.{name}", optimizer.state[parameter][kind]
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            if not isinstance(value, Tensor):
+                raise UserError(f"the optimizer keeps {kind!r}, which is not a tensor")
+            yield f"{kind}.{name}", value
 
 
 def _refuse_misfits(
     tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], averaged: bool
 ) -> None:
-    expected = {f"{kind}.{name}" for kind in (WEIGHT, *MOMENTS) for name in parameters}
-    needed = {f"{WEIGHT}.{name}" for name in parameters}
-    averages = {f"average.{name}" for name in parameters} if averaged else set()
-    for problem, names in (
-        ("lacks", (needed | averages) - tensors.keys()),
-        ("has an unknown", tensors.keys() - expected - averages),
-    ):
+    """Raise if tensors are missing, belong to no parameter or have another shape than theirs."""
+    kinds = (WEIGHT, AVERAGE) if averaged else (WEIGHT,)
+    needed = {f"{kind}.{name}" for kind in kinds for name in parameters}
+    unknown = {
+        key
+        for key in tensors
+        if key.partition(".")[2] not in parameters or (key.startswith(f"{AVERAGE}.") > averaged)
+    }
+    for problem, names in (("lacks", needed - tensors.keys()), ("has an unknown", unknown)):
         if names:
             raise CheckpointError(
                 f"the checkpoint does not fit the run: it {problem} {min(names)!r}"
             )
-    for name, tensor in tensors.items():
-        kind, _, parameter = name.partition(".")
-        shape = torch.Size() if kind == "step" else parameters[parameter].shape
-        if tensor.shape != shape:
+    for key, tensor in tensors.items():
+        shape = parameters[key.partition(".")[2]].shape
+        if tensor.shape not in (shape, torch.Size()) or (key in needed and tensor.shape != shape):
             raise CheckpointError(
-                f"the checkpoint does not fit the run: {name!r} has shape {tuple(tensor.shape)}, "
+                f"the checkpoint does not fit the run: {key!r} has shape {tuple(tensor.shape)}, "
                 f"not {tuple(shape)}"
             )
 
