@@ -1,5 +1,6 @@
 """The store: what is written is read, by us and by others, and damage is refused in one line."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import tp_transformer as tpt
 from corpora import FILES, keys, make_store, rows, rows_of, segments_of
-from tp_transformer.data.store import rank
+from tp_transformer.data.manifest import rank
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store
 from tp_transformer.errors import StoreError, TextError
@@ -185,6 +186,15 @@ def test_hugging_face_datasets_opens_it(store, tmp_path, monkeypatch):
         assert loaded[name][0]["difficulty"] == split[0].difficulty
 
 
+def redigest(described):
+    """Make the digest of a split that of its segments, whatever was done to them."""
+    content = [
+        [s[key] for key in ("module", "difficulty", "count", "checksum")]
+        for s in described["segments"]
+    ]
+    described["digest"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
 def damage(path, kind):
     """Damage a store in some way; what the refusal must say."""
     manifest = path / "store.json"
@@ -207,7 +217,7 @@ def damage(path, kind):
     if kind == "incomplete":
         del described["splits"]["train"]["segments"]
         manifest.write_text(json.dumps(described))
-        return "store.json is damaged: KeyError"
+        return "store.json is damaged: splits.train has no 'segments'"
     if kind == "file gone":
         (path / "train.arrow").unlink()
         return "train.arrow is missing, where store.json promises"
@@ -243,7 +253,15 @@ def test_damage_is_refused(store, kind):
 
 def test_a_file_of_other_rows_is_refused(store, tmp_path):
     described = json.loads((store.path / "store.json").read_text())
-    described["splits"]["train"]["rows"] = 16
+    train = described["splits"]["train"]
+    train["rows"] = 16
+    (store.path / "store.json").write_text(json.dumps(described))
+    with pytest.raises(StoreError, match=r"rows is 16, and its segments have 15"):
+        tpt.data.open(store.path)
+    for key in ("question_lengths", "answer_lengths"):
+        train["segments"][-1][key][-1] += 1
+    train["segments"][-1]["count"] += 1
+    redigest(train)
     (store.path / "store.json").write_text(json.dumps(described))
     with pytest.raises(StoreError, match=r"has 15 rows, where store.json promises 16"):
         tpt.data.open(store.path)["train"].rows([0])

@@ -18,7 +18,7 @@ import pyarrow.parquet as parquet
 from tp_transformer.atomic import whole
 from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.data.store import TRAIN, Segment, Split, Store
-from tp_transformer.data.writer import texts_as_bytes
+from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.errors import StoreError
 from tp_transformer.progress import Update
 

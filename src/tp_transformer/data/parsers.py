@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from tp_transformer.data.pieces import IS_ALLOWED, Bytes, Piece, Places, Report
-from tp_transformer.data.writer import texts_as_bytes
+from tp_transformer.data.summary import texts_as_bytes
 
 COLUMNS = ("question", "answer", "difficulty")
 _IS_ODD = (~IS_ALLOWED).tobytes()  # newlines included
