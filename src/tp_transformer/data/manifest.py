@@ -8,7 +8,8 @@ that uses a store never meets a wrong type or a number out of range.
 import hashlib
 import json
 import reprlib
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -169,7 +170,7 @@ def _hash_of(values: dict[str, Any]) -> str:
 
 
 def _manifest(values: dict[str, Any]) -> Manifest:
-    _check_keys(values, "it", ("format", "version", "made_by", "source", "skipped", "splits"))
+    _check_keys(values, "it", {"format", "version", "made_by", "source", "skipped", "splits"})
     _check_source(values["source"])
     for number, entry in enumerate(_checked(values["skipped"], list, "skipped")):
         _check_skipped(entry, f"skipped[{number}]")
@@ -198,7 +199,7 @@ def _check_source(source: Any) -> None:
 
 
 def _check_skipped(entry: Any, where: str) -> None:
-    _check_keys(entry, where, ("file", "reason", "rows", "first_line"))
+    _check_keys(entry, where, {"file", "reason", "rows", "first_line"})
     for key in ("file", "reason"):
         _checked(entry[key], str, f"{where}.{key}")
     _whole(entry["rows"], f"{where}.rows")
@@ -208,7 +209,7 @@ def _check_skipped(entry: Any, where: str) -> None:
 
 def _split(entry: Any, split: str) -> SplitEntry:
     where = f"splits.{split}"
-    _check_keys(entry, where, ("rows", "bytes", "digest", "segments"))
+    _check_keys(entry, where, {"rows", "bytes", "digest", "segments"})
     segments: list[Segment] = []
     start = 0
     for number, described in enumerate(_checked(entry["segments"], list, f"{where}.segments")):
@@ -228,7 +229,7 @@ def _split(entry: Any, split: str) -> SplitEntry:
 
 
 def _segment(entry: Any, split: str, start: int, where: str) -> Segment:
-    _check_keys(entry, where, Segment.__dataclass_fields__, optional=())
+    _check_keys(entry, where, Segment.__dataclass_fields__.keys(), optional=())
     module, difficulty = entry["module"], entry["difficulty"]
     if module not in STORE_SPLITS[split]:
         raise ValueError(f"{where}.module is {reprlib.repr(module)}, which {split} does not have")
@@ -255,17 +256,21 @@ def _rank_of(split: str, segment: Segment) -> tuple[int, int]:
 
 
 def _check_lengths(counts: Any, longest: int, total: int, where: str) -> None:
-    _checked(counts, list, where)
-    if not 2 <= len(counts) <= longest + 1 or set(map(type, counts)) != {int}:
-        raise ValueError(f"{where} must be whole numbers for the lengths 0 to at most {longest}")
-    if counts[0] or min(counts) < 0 or not counts[-1] or sum(counts) != total:
+    try:
+        array("Q", _checked(counts, list, where))  # one quick pass: whole numbers from 0 up
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"{where} must be whole numbers from 0 up: {error}") from error
+    if not 2 <= len(counts) <= longest + 1:
+        raise ValueError(f"{where} must count texts of at most {longest} characters")
+    if counts[0] or not counts[-1] or sum(counts) != total:
         raise ValueError(f"{where} must count {total:,} texts, none of them empty")
 
 
 def _check_keys(
-    entry: Any, where: str, keys: Collection[str], optional: Collection[str] = (_HASH,)
+    entry: Any, where: str, keys: Set[str], optional: Collection[str] = (_HASH,)
 ) -> None:
-    _checked(entry, dict, where)
+    if _checked(entry, dict, where).keys() == keys:
+        return
     for key in keys:
         if key not in entry:
             raise ValueError(f"{where} has no {key!r}")
