@@ -9,6 +9,7 @@ for, left out and counted.
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -83,8 +84,12 @@ def prepare(
     corpus = Source(source)
     reading = _Reading(Report(skip_errors))
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}
-    with write_store(out, origin, rows_per_batch) as writer:
-        for rows in reading.rows(corpus.blocks()):
+    # Closed at once: after an error, its traceback would keep the archive open.
+    with (
+        write_store(out, origin, rows_per_batch) as writer,
+        closing(corpus.blocks()) as blocks,
+    ):
+        for rows in reading.rows(blocks):
             writer.append(*rows.key, rows.questions, rows.answers, checked=True)
             if progress:
                 progress(rows.n_read, corpus.n_bytes)
