@@ -30,7 +30,16 @@ from tp_transformer.data.parsers import (
     TableParser,
 )
 from tp_transformer.data.pieces import Piece, Report, by_difficulty, check
-from tp_transformer.data.sources import JSON_LINES, OTHER, PARQUET, TEXT, Block, File, Source
+from tp_transformer.data.sources import (
+    JSON_LINES,
+    OTHER,
+    PARQUET,
+    TEXT,
+    Block,
+    File,
+    Source,
+    in_one_line,
+)
 from tp_transformer.data.store import STORE_SPLITS, TRAIN, Store, open_store
 from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store
 from tp_transformer.errors import CorpusError
@@ -189,7 +198,7 @@ class _Reading:
         try:
             piece = parse()
         except pa.ArrowException as error:
-            report.fault(name, self._parser.line, f"cannot be read: {error}", 0)
+            report.fault(name, self._parser.line, f"cannot be read: {in_one_line(error)}", 0)
             return
         if piece is None or place is None:
             return

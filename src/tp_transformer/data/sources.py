@@ -89,7 +89,7 @@ class Source:
                 n_before += path.stat().st_size
                 yield Block(file, None, n_before)
             except _DAMAGE as error:
-                yield Block(file, None, n_before, f"cannot be read: {error}")
+                yield Block(file, None, n_before, f"cannot be read: {in_one_line(error)}")
 
     def _from_archive(self) -> Generator[Block, None, None]:
         # Until its first member is known, what is wrong is wrong with the archive itself.
@@ -114,6 +114,11 @@ class Source:
             damage = f"the archive is {'cut off' if cut_off else 'damaged'} {where} ({error})"
             is_doubtful = not cut_off and not isinstance(error, TrailingError)
             yield Block(file, None, n_read, damage, is_doubtful)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The message of an error of Arrow's, which may have several lines."""
+    return " ".join(str(error).split())
 
 
 def _kind(path: PurePosixPath | Path) -> str:
