@@ -108,6 +108,7 @@ class Split:
         self.segments = entry.segments
         self.digest = entry.digest
         self.sha256 = entry.sha256
+        self.n_bytes = entry.bytes
         self._entry = entry
         size = self.path.stat().st_size if self.path.is_file() else None
         if size != entry.bytes:

@@ -26,10 +26,11 @@ def verify(folder: str | Path, progress: Update | None = None) -> list[str]:
         lines = [f"{MANIFEST}: is well-formed; has no hash, so its source is not checked"]
     elif not is_unchanged:
         faults.append(f"{MANIFEST} is not what was written")
-    counted = _Counted(sum(2 * split.path.stat().st_size for split in store.values()), progress)
+    # A file is read for its hash, if it has one, and once more for its texts.
+    n_bytes = sum(split.n_bytes * (1 + (split.sha256 is not None)) for split in store.values())
+    counted = _Counted(n_bytes, progress)
     for split in store.values():
-        found = [*_wrong_bytes(split, counted), *_wrong_texts(split, counted)]
-        faults += found
+        faults += [*_wrong_bytes(split, counted), *_wrong_texts(split, counted)]
         if split.sha256 is None:
             checked = "rows match their checksums; has no hash, so other bytes are not checked"
         else:
@@ -65,9 +66,12 @@ def _wrong_bytes(split: Split, counted: _Counted) -> Iterator[str]:
 
 def _wrong_texts(split: Split, counted: _Counted) -> Iterator[str]:
     """The segments whose rows are not what was written."""
+    n_rows = 0
     for segment in split.segments:
         try:
             for batch in split.batches(segment):
-                counted.add(batch.nbytes)
+                before, n_rows = n_rows, n_rows + batch.num_rows
+                done_before, done = (split.n_bytes * n // len(split) for n in (before, n_rows))
+                counted.add(done - done_before)
         except StoreError as error:
             yield str(error).removeprefix(f"{split.path.parent}/")
