@@ -20,7 +20,10 @@ it in this list:
     data/parallel.py              many tasks on many workers, in order, lost workers replaced
     data/generate.py              questions by address, one or many, here or on workers
     data/permutation.py           a pseudo-random order that is computed, not stored
+    data/manifest.py              store.json: what a store says about itself, validated
+    data/summary.py               lengths and checksums of a segment's texts
     data/store.py                 Arrow files on disk, memory-mapped, any row at once
+    data/verify.py                whether a store is what was written, by its hashes
     data/writer.py                writes a store: in bounded memory, whole or not at all
     data/partial.py               a store in the making: what is ordered, what is there so far
     data/leaks.py                 test questions that occur in training, drawn again
