@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-import threading
 from argparse import ArgumentError
 from collections.abc import Sequence
 
@@ -14,6 +13,8 @@ from jsonargparse import ArgumentParser
 
 from tp_transformer import __version__
 from tp_transformer.errors import UserError
+from tp_transformer.interruptions import Terminated, describe
+from tp_transformer.ranges import check
 from tp_transformer.verbs import data, interpret, model, scoring
 from tp_transformer.verbs.verb import Verb, complain
 
@@ -32,19 +33,20 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
     _allow_any_character()
+    verb = Verb("", verbs=VERBS)
     try:
         named, dotted = _without_settings(sys.argv[1:] if arguments is None else arguments)
         options = _parser().parse_args(named)
-        verb = Verb("", verbs=VERBS)
         while verb.verbs:
             verb, options = verb.verbs[options.verb], options[options.verb]
         if verb.takes_settings:
             options.settings = dotted
         elif dotted:
             raise ArgumentError(None, f"unrecognized arguments: {' '.join(dotted)}")
+        for flag, argument in verb.arguments.items():
+            value = options[flag.removeprefix("--").replace("-", "_")]
+            check(flag, value, argument.get("type"))
         if verb.run:
             verb.run(options)
         sys.stdout.flush()
@@ -58,9 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         complain(str(error))
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("tpt: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        first = next(iter(str(error).splitlines()), "")
+        complain(f"there is not enough memory for this: {first}".removesuffix(": "))
+        raise SystemExit(2) from None
+    except (KeyboardInterrupt, Terminated) as error:
+        number = error.number if isinstance(error, Terminated) else signal.SIGINT
+        more = "; the same command goes on where this one stopped" if verb.goes_on else ""
+        complain(describe(number) + more)
+        raise SystemExit(128 + number) from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says so; torch has a class of its own for GPUs, and none for CPUs."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return "DefaultCPUAllocator" in str(error)
 
 
 def _allow_any_character() -> None:
@@ -68,11 +85,6 @@ def _allow_any_character() -> None:
     output = sys.stdout
     if isinstance(output, io.TextIOWrapper) and codecs.lookup(output.encoding).name != "utf-8":
         output.reconfigure(errors="replace")
-
-
-def _terminate(number: int, _frame: object) -> None:
-    """End as at Ctrl-C: what is unfinished is put away, and workers end too."""
-    raise SystemExit(128 + number)
 
 
 def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -21,9 +21,13 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import check, shown
 
 Values = dict[str, Any]
 T = TypeVar("T")
+
+# What YAML raises besides its own errors: at thousands of digits, impossible dates, deep nesting.
+_UNREADABLE = (ValueError, OverflowError, RecursionError)
 
 SECTIONS = ("model", "data", "optim", "training", "validation")  # the stages a file may set
 
@@ -115,7 +119,7 @@ def _meant(name: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
 def _parse_override(text: str, hint: Any) -> Any:
     try:
         value = yaml.load(text, _Loader)  # noqa: S506, a safe loader
-    except yaml.YAMLError:
+    except (yaml.YAMLError, *_UNREADABLE):
         value = text  # such as a lone *, which YAML takes for a reference
     if str(value).lower() == "none" and NoneType in get_args(hint):
         return None  # but a binding may be called none
@@ -156,10 +160,12 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     `where` names the settings in error messages, such as `model`.
     """
     refuse_unknown(values, (field.name for field in dataclasses.fields(cast(Any, kind))), where)
-    hints = get_type_hints(kind)
+    hints, bounded = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for key, value in values.items():
         if value is None and NoneType not in get_args(hints[key]):  # the parser lets it pass
             raise SettingsError(f"{where}.{key} must have a value")
+        if not isinstance(value, str):  # the parser reads numbers in texts
+            check(f"{where}.{key}", value, bounded[key])
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, where)
     try:
@@ -170,7 +176,7 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
             raise SettingsError(f"{where} does not fit: {' '.join(str(error).split())}") from error
         value = values[wrong[1]]
         expected = _described(hints[wrong[1]], value)
-        raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {value!r}") from error
+        raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {shown(value)}") from error
     return cast(T, parser.instantiate(parsed)[where])
 
 
@@ -241,7 +247,7 @@ for _sequence in (list, tuple):
 def _parse_yaml(text: str, name: str) -> Values:
     try:
         values = yaml.load(text, _Loader)  # noqa: S506, a safe loader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *_UNREADABLE) as error:
         raise SettingsError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise SettingsError(f"{name} must hold named settings, such as 'model:'")

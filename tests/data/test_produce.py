@@ -29,8 +29,7 @@ ARGUMENTS = ["--modules", *QUICK, "--count", "30", "--test-count", "7", "--seed"
 
 def run(out, *arguments, code="", hash_seed="0", **options):
     """`tpt data generate` in a process of its own, after running some code there."""
-    program = f"{code}\nfrom tp_transformer.cli import main; import sys\n"
-    program += "if __name__ == '__main__': main(sys.argv[1:])"
+    program = f"{code}\nfrom tp_transformer.__main__ import run\nif __name__ == '__main__': run()"
     command = [sys.executable, "-c", program, "data", "generate", "--out", str(out), *arguments]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.Popen(command, env=environment, **options)
@@ -250,7 +249,7 @@ def test_digests_differ_where_texts_do():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"count": 0}, "at least 1"),
+        ({"count": 0}, "count must be 1 or more"),
         ({"modules": ("algebra__linear_1d",), "splits": ("extrapolate",)}, "no module of extra"),
         ({"modules": ("algbra__*",)}, "no module matches"),
         ({"splits": ("train",)}, "no split 'train'"),

@@ -14,7 +14,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
 from tp_transformer.errors import SettingsError, UserError
@@ -141,21 +142,60 @@ def _n_cores() -> int:
 
 @contextmanager
 def _processes(n_processes: int) -> Iterator[Pool]:
-    # Processes that start afresh: forking a process that holds torch's threads can hang.
-    executor = ProcessPoolExecutor(
-        n_processes, mp_context=get_context("spawn"), initializer=_start_worker
-    )
+    context = _Spawning()
+    executor = ProcessPoolExecutor(n_processes, mp_context=context, initializer=_start_worker)
     try:
         yield Pool(executor, n_processes, (BrokenProcessPool,))
+    except BaseException:
+        # Nobody takes the results of what is being done: not a minute is to be waited for them.
+        executor.shutdown(wait=False, cancel_futures=True)
+        for worker in context.workers:
+            worker.kill()
+        for worker in context.workers:
+            worker.join()
+        raise
+    executor.shutdown()
+
+
+class _Worker(SpawnProcess):
+    """A process that starts afresh: forking a process that holds torch's threads can hang."""
+
+    def start(self) -> None:
+        """Start it deaf to Ctrl-C, which a terminal sends to all: its parent ends it, in order."""
+        with _interrupts_blocked():
+            super().start()
+
+
+class _Spawning(SpawnContext):
+    """Starts workers, and knows which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers: list[_Worker] = []
+
+    def Process(self, *arguments: Any, **options: Any) -> _Worker:  # type: ignore[override]  # noqa: N802
+        """Make a worker, as the executor asks for it."""
+        self.workers.append(_Worker(*arguments, **options))
+        return self.workers[-1]
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Inside, Ctrl-C has to wait; a process that is started inside never hears of it."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
     finally:
-        executor.shutdown(cancel_futures=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
 def _start_worker() -> None:
-    """Each worker uses one core, and ends at Ctrl-C at once and without a traceback."""
+    """Each worker uses one core, and ends with its parent."""
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

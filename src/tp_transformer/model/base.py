@@ -31,6 +31,7 @@ from tp_transformer.model.trace import (
     trace,
     trace_names,
 )
+from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, check
 from tp_transformer.settings import to_values
 
 Config = TypeVar("Config")
@@ -41,8 +42,6 @@ T = TypeVar("T")
 _DTYPES = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
 
 ROWS_AT_ONCE = 256  # questions that `solve` decodes together
-MAX_BEAM = 100  # more take for ever and find nothing that is worth it
-MAX_LENGTH_PENALTY = 10.0  # so that no length to this power is too large a number
 
 
 _DRAWS = {
@@ -307,20 +306,17 @@ class Model(Traced, Generic[Config, Memory, State]):
         return list(answers.values())
 
     def _refuse_length(self, max_length: int) -> None:
-        if not 0 <= max_length <= (self.n_positions or np.inf):
+        check("max_length", max_length, AnswerLength)
+        if max_length > (self.n_positions or np.inf):
             raise SettingsError(f"the model cannot write answers of {max_length} characters")
 
 
 def _refuse_search(beam: int, n_best: int | None, length_penalty: float) -> None:
     """Refuse a search that cannot be."""
-    if not 1 <= beam <= MAX_BEAM:
-        raise SettingsError(f"a search takes 1 to {MAX_BEAM} beams, not {beam}")
+    check("beam", beam, Beams)
+    check("length_penalty", length_penalty, LengthPenalty)
     if n_best is not None and not 1 <= n_best <= beam:
         raise SettingsError(f"{beam} beams find 1 to {beam} answers to a question, not {n_best}")
-    if not 0.0 <= length_penalty <= MAX_LENGTH_PENALTY:
-        raise SettingsError(
-            f"the length penalty must be 0 to {MAX_LENGTH_PENALTY:g}, not {length_penalty}"
-        )
 
 
 @contextmanager

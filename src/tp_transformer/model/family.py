@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tp_transformer import settings
+from tp_transformer.allocator import refuse_beyond_memory
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model import folder as model_folder
@@ -31,6 +32,7 @@ def model_config(values: dict[str, Any], where: str = "model") -> ModelConfig:
 
 def from_config(config: ModelConfig, vocabulary: Vocabulary | None = None) -> AnyModel:
     """A freshly initialised model."""
+    refuse_beyond_memory("weights of these sizes", 4 * config.least_numbers)
     if isinstance(config, LSTMConfig):
         return LSTM(config, vocabulary)
     return Transformer(config, vocabulary)

@@ -20,6 +20,7 @@ from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, Fee
 from tp_transformer.model.masks import causal_mask
 from tp_transformer.model.stepping import Stepper, steppers
 from tp_transformer.model.trace import is_traced
+from tp_transformer.ranges import Depth, ShareBelowOne, Size, check_fields
 
 # Source positions, padding included, that `encode` reads at a time where it may. Few rows of like
 # lengths need little padding and fit into a processor's cache: 64 random questions take 0.43 times
@@ -46,31 +47,40 @@ class TransformerConfig:
         dropout: of embeddings, attention weights and the output of every sub-layer
     """
 
-    d_model: int = 512
-    d_ff: int = 2048
-    n_heads: int = 8
-    n_layers: int = 6
-    n_vocab: int = 72
-    n_positions: int = 200
+    d_model: Size = 512
+    d_ff: Size = 2048
+    n_heads: Size = 8
+    n_layers: Depth = 6
+    n_vocab: Size = 72
+    n_positions: Size = 200
     binding: Literal["none", "hadamard", "tensor", "low-rank", "convolution"] = "hadamard"
-    rank: int | None = None
+    rank: Size | None = None
     embedding_binding: bool = True
     initialisation: Literal["paper", "authors"] = "paper"
-    dropout: float = 0.0
+    dropout: ShareBelowOne = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "d_ff", "n_heads", "n_layers", "n_vocab", "n_positions"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_fields(self)
         if self.d_model % self.n_heads:
             raise SettingsError(
                 f"n_heads must divide d_model evenly, and {self.n_heads} does not {self.d_model}"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise SettingsError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.initialisation not in ("paper", "authors"):
             raise SettingsError(f"initialisation is paper or authors, not {self.initialisation!r}")
         check_binding(self.binding, self.rank)
+
+    @property
+    def least_numbers(self) -> int:
+        """A lower bound of how many numbers the model holds: its large matrices and its positions.
+
+        A cell of the encoder has one attention layer, and one of the decoder two.
+        """
+        per_head = {"tensor": (self.d_model // self.n_heads) ** 2, "low-rank": self.rank or 0}
+        n_bound = self.n_heads * per_head.get(self.binding, self.d_model // self.n_heads)
+        attention = self.d_model * (3 * self.d_model + n_bound)
+        feed_forward = 2 * self.d_model * self.d_ff
+        embedding = self.d_model * (self.n_vocab + self.n_positions)
+        return self.n_layers * (3 * attention + 2 * feed_forward) + embedding
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 from tp_transformer.data.feed import Feed
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.distributed import Ranks
-from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Count, PositiveInt, check_fields
 from tp_transformer.training.checkpoint import AnyModel
 from tp_transformer.training.passes import Share
 
@@ -19,17 +19,14 @@ class ValidationConfig:
 
     Attributes:
         every: steps between two validations
-        count: questions, spread evenly over modules and difficulties
+        count: questions, spread evenly over modules and difficulties; 0 for no validation
     """
 
-    every: int = 1000
-    count: int = 2048
+    every: PositiveInt = 1000
+    count: Count = 2048
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise SettingsError(f"every must be 1 or more, not {self.every}")
-        if self.count < 0:
-            raise SettingsError(f"count must be 0 (no validation) or more, not {self.count}")
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""Ctrl-C, SIGTERM and SIGHUP: a command ends soon, without a traceback and without leftovers.
+
+The first signal raises an exception in the main thread, so that whatever is open is closed. A
+second one, when that takes too long, ends the process where it is. While modules are imported the
+first one does: nothing has begun by then, and an exception within the import of a C++ library can
+abort the process.
+"""
+
+import os
+import signal
+import stat
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+# Windows has no SIGHUP.
+NUMBERS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+# At Ctrl-C a terminal tells all processes, and torchrun tells its own once more.
+SECONDS_OF_ONE_SIGNAL = 1.0
+
+_first_at: float | None = None  # when the first signal came
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP; like KeyboardInterrupt, nothing that handles errors handles it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def prepare() -> None:
+    """Handle the signals from now on, but those that are ignored, as under nohup."""
+    for number in NUMBERS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def was_interrupted() -> bool:
+    """Whether one of the signals has come since `prepare`."""
+    return _first_at is not None
+
+
+def hand_over() -> None:
+    """Leave the signals to the system again, for the last moments of a process."""
+    for number in NUMBERS:
+        if signal.getsignal(number) is _interrupt:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def end_now(code: int) -> NoReturn:
+    """End the process without Python's clean-up, which may wait for threads or call C++ code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # nobody reads it any more
+    os._exit(code)
+
+
+def leave_terminal() -> None:
+    """Write to nowhere in place of a terminal that has been closed, which would be an error."""
+    for stream in (1, 2):
+        try:
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        except OSError:
+            continue  # it was closed from the beginning
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _first_at
+    now = time.monotonic()
+    if number not in (signal.SIGINT, signal.SIGTERM):
+        leave_terminal()
+    if _first_at is not None and now - _first_at < SECONDS_OF_ONE_SIGNAL:
+        return
+    if _first_at is not None or _is_importing(frame):
+        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides it
+        os.write(2, f"{show_cursor}tpt: {describe(number)}\n".encode())
+        end_now(128 + number)
+    _first_at = now
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+
+def describe(number: int) -> str:
+    """How a signal is called in messages."""
+    if number == signal.SIGINT:
+        return "interrupted"
+    return f"ended by {signal.Signals(number).name}"
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
