@@ -98,6 +98,7 @@ class Forked:
         self._errors, self._log = stderr, Path(name)
         self._process = start(command[3:], self._log)
         self.terminate, self.kill = self._process.terminate, self._process.kill
+        self.stdin = None
 
     def poll(self):
         if self._process.exitcode is not None and self._log.exists():

@@ -125,12 +125,12 @@ it in this list:
 Names are loaded when they are first used, so that importing the package is quick.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0.dev0"
 
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it takes a while
 if TYPE_CHECKING:
+    from typing import Any
+
     from tp_transformer.data.batch import Batch as Batch
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.errors import UserError as UserError
@@ -166,7 +166,9 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     if name in {"data", "model"}:

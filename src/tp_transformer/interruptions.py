@@ -12,7 +12,11 @@ import stat
 import sys
 import time
 from types import FrameType
-from typing import NoReturn
+
+# Only what imports quickly: until `prepare` is called, Ctrl-C prints Python's traceback.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 # Windows has no SIGHUP.
 NUMBERS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
@@ -49,7 +53,7 @@ def hand_over() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def end_now(code: int) -> NoReturn:
+def end_now(code: int) -> "NoReturn":
     """End the process without Python's clean-up, which may wait for threads or call C++ code."""
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -28,6 +28,8 @@ Result = TypeVar("Result")
 LOOK_AHEAD = 4
 # Restarts without a single new result before the work is given up.
 MAX_RESTARTS = 3
+# How long an executor whose workers were killed may take to notice.
+SECONDS_TO_END = 5.0
 # How long to wait for a Dask scheduler to answer.
 DASK_PATIENCE = "10s"
 
@@ -89,10 +91,6 @@ def in_order(
                         f"({type(error).__name__}): is there enough memory? In a script of your "
                         f"own the call must stand under `if __name__ == '__main__':`"
                     ) from error
-            finally:
-                for _, future in waiting:
-                    if future is not None:
-                        future.cancel()
 
 
 def _run(
@@ -147,12 +145,15 @@ def _processes(n_processes: int) -> Iterator[Pool]:
     try:
         yield Pool(executor, n_processes, (BrokenProcessPool,))
     except BaseException:
-        # Nobody takes the results of what is being done: not a minute is to be waited for them.
-        executor.shutdown(wait=False, cancel_futures=True)
+        # Nobody takes the results of what is being done: they are not waited for.
         for worker in context.workers:
             worker.kill()
         for worker in context.workers:
             worker.join()
+        # A worker killed while it sends a result leaves the executor waiting for the rest of it.
+        ending = threading.Thread(target=executor.shutdown, daemon=True)
+        ending.start()
+        ending.join(SECONDS_TO_END)
         raise
     executor.shutdown()
 
