@@ -141,7 +141,8 @@ def _n_cores() -> int:
 @contextmanager
 def _processes(n_processes: int) -> Iterator[Pool]:
     context = _Spawning()
-    executor = ProcessPoolExecutor(n_processes, mp_context=context, initializer=_start_worker)
+    with _terminal_unheard():  # the executor starts a process that tracks its resources
+        executor = ProcessPoolExecutor(n_processes, mp_context=context, initializer=_start_worker)
     try:
         yield Pool(executor, n_processes, (BrokenProcessPool,))
     except BaseException:
@@ -162,8 +163,8 @@ class _Worker(SpawnProcess):
     """A process that starts afresh: forking a process that holds torch's threads can hang."""
 
     def start(self) -> None:
-        """Start it deaf to Ctrl-C, which a terminal sends to all: its parent ends it, in order."""
-        with _interrupts_blocked():
+        """Start it so that its parent ends it, not the terminal, which does not know the order."""
+        with _terminal_unheard():
             super().start()
 
 
@@ -181,12 +182,12 @@ class _Spawning(SpawnContext):
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Inside, Ctrl-C has to wait; a process that is started inside never hears of it."""
+def _terminal_unheard() -> Iterator[None]:
+    """Inside, Ctrl-C and SIGHUP have to wait; processes started inside never hear of them."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
-    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
