@@ -231,3 +231,8 @@ def test_differences_name_the_fields_and_both_values():
 
 def test_the_sections_are_the_stages_of_a_run():
     assert tuple(field.name for field in fields(RunConfig)) == settings.SECTIONS
+
+
+def test_a_text_with_a_number_too_large_for_a_float_is_refused():
+    with pytest.raises(SettingsError, match="too large"):
+        settings.to_dataclass(Stage, {"rate": "9" * 400}, "stage")

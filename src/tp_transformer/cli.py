@@ -9,7 +9,7 @@ import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
 from tp_transformer import __version__
 from tp_transformer.errors import UserError
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verb = Verb("", verbs=VERBS)
     try:
         named, dotted = _without_settings(sys.argv[1:] if arguments is None else arguments)
-        options = _parser().parse_args(named)
+        options = _parse(named)
         while verb.verbs:
             verb, options = verb.verbs[options.verb], options[options.verb]
         if verb.takes_settings:
@@ -109,6 +109,13 @@ def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if "=" not in argument and rest and not rest[0].startswith("--"):
             dotted.append(rest.pop(0))
     return plain, dotted
+
+
+def _parse(arguments: Sequence[str]) -> Namespace:
+    try:
+        return _parser().parse_args(arguments)
+    except OverflowError as error:  # which the parser lets pass
+        raise ArgumentError(None, f"a number is too large: {error}") from error
 
 
 def _parser() -> ArgumentParser:
