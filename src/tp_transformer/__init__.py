@@ -129,8 +129,6 @@ __version__ = "0.1.0.dev0"
 
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it takes a while
 if TYPE_CHECKING:
-    from typing import Any
-
     from tp_transformer.data.batch import Batch as Batch
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.errors import UserError as UserError
@@ -164,6 +162,9 @@ _HOMES = {
 }
 
 __all__ = ["__version__", *_HOMES]
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def __getattr__(name: str) -> "Any":
