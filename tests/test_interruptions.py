@@ -22,10 +22,24 @@ SAID = {
 GOES_ON = "; the same command goes on where this one stopped"
 
 
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing_running():
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:  # the test has failed
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
 def start(arguments, **options):
     command = [sys.executable, *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, start_new_session=True, **pipes, **options)
+    STARTED.append(subprocess.Popen(command, start_new_session=True, **pipes, **options))
+    return STARTED[-1]
 
 
 def tpt(*arguments, **options):

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -134,24 +133,6 @@ def test_a_store_that_is_there_already_is_not_made_again(made, monkeypatch):
     before = content(made)
     produce.produce(ORDER, made, workers(1))
     assert content(made) == before
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_end_with_the_process_that_started_them(tmp_path, number):
-    process = run(tmp_path / "store", "--modules", "*composed", "--workers", "2")
-    children = []
-    deadline = time.monotonic() + 60
-    while len(children) < 3:  # two workers and the tracker of their resources
-        assert time.monotonic() < deadline
-        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-        children = [int(child) for child in listed.split()]
-        time.sleep(0.05)
-    time.sleep(2.0)  # they import what they need
-    process.send_signal(number)
-    process.wait()
-    while any(Path(f"/proc/{child}").exists() for child in children):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_two_processes_do_not_make_one_store(tmp_path):
