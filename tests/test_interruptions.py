@@ -111,6 +111,35 @@ def test_the_first_signal_lets_a_command_tidy_up(number):
     assert (process.returncode, err) == (CODES[number], f"{SAID[number]}{GOES_ON}\n")
 
 
+MISTAKEN = """
+import time
+from tp_transformer import cli
+from tp_transformer.__main__ import run
+from tp_transformer.errors import UserError
+class Finalized:
+    def __del__(self):
+        print("begun", flush=True)
+        time.sleep(600)
+def busy(options):
+    try:
+        {work}
+    except BaseException:
+        raise UserError("the file is damaged")
+cli.VERBS["models"] = cli.Verb("", busy)
+run()
+"""
+
+
+@pytest.mark.parametrize("work", ["print('begun', flush=True); time.sleep(600)", "Finalized()"])
+def test_what_a_library_makes_of_a_signal_is_not_believed(work):
+    """It takes the exception for an error of its own, or Python reports it and goes on."""
+    process = start(["-c", MISTAKEN.format(work=work), "models"])
+    assert process.stdout.readline() == "begun\n"
+    os.kill(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (143, "tpt: ended by SIGTERM\n")
+
+
 def test_a_second_signal_ends_a_command_that_takes_too_long():
     process = start(["-c", BUSY.format(tidying=600), "models"])
     assert process.stdout.readline() == "begun\n"

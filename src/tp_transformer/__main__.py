@@ -11,7 +11,7 @@ def run() -> None:
 
         main()
     except SystemExit as end:
-        if interruptions.was_interrupted() and isinstance(end.code, int):
+        if interruptions.received() is not None and isinstance(end.code, int):
             interruptions.end_now(end.code)
         raise
     finally:

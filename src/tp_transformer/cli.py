@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentParser, Namespace
 
-from tp_transformer import __version__
+from tp_transformer import __version__, interruptions
 from tp_transformer.errors import UserError
-from tp_transformer.interruptions import Terminated, describe
+from tp_transformer.interruptions import Terminated
 from tp_transformer.ranges import check
 from tp_transformer.verbs import data, interpret, model, scoring
 from tp_transformer.verbs.verb import Verb, complain
@@ -50,30 +50,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if verb.run:
             verb.run(options)
         sys.stdout.flush()
-    except (ArgumentError, UserError) as error:
-        complain(" ".join(str(error).split()))
-        raise SystemExit(2) from None
-    except BrokenPipeError:
+    except (Exception, KeyboardInterrupt, Terminated) as error:
+        raise SystemExit(_explain(error, verb)) from None
+
+
+def _explain(error: BaseException, verb: Verb) -> int:
+    """Say in a line why a command has ended; its exit code. A mistake of ours is raised again."""
+    number = error.number if isinstance(error, Terminated) else interruptions.received()
+    if isinstance(error, KeyboardInterrupt) and number is None:
+        number = signal.SIGINT
+    if number is not None:  # whatever a library has made of it
+        more = "; the same command goes on where this one stopped" if verb.goes_on else ""
+        complain(interruptions.describe(number) + more)
+        return 128 + number
+    if isinstance(error, BrokenPipeError):
         # Whoever read our output has had enough. Python would complain when it flushes the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
-    except OSError as error:
+        return 1
+    if isinstance(error, ArgumentError | UserError):
+        complain(" ".join(str(error).split()))
+    elif isinstance(error, OSError):
         complain(str(error))
-        raise SystemExit(2) from None
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
+    elif _is_out_of_memory(error):
         first = next(iter(str(error).splitlines()), "")
         complain(f"there is not enough memory for this: {first}".removesuffix(": "))
-        raise SystemExit(2) from None
-    except (KeyboardInterrupt, Terminated) as error:
-        number = error.number if isinstance(error, Terminated) else signal.SIGINT
-        more = "; the same command goes on where this one stopped" if verb.goes_on else ""
-        complain(describe(number) + more)
-        raise SystemExit(128 + number) from None
+    else:
+        raise error
+    return 2
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says so; torch has a class of its own for GPUs, and none for CPUs."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True

@@ -3,7 +3,9 @@
 The first signal raises an exception in the main thread, so that whatever is open is closed. A
 second one, when that takes too long, ends the process where it is. While modules are imported the
 first one does: nothing has begun by then, and an exception within the import of a C++ library can
-abort the process.
+abort the process. For the same reason the exception is raised in our own code or Python's, and not
+in a function that a library in C++ may have called: such a library can take it for another error
+(seen: safetensors called a file damaged, at 4 of 208 signals).
 """
 
 import os
@@ -23,7 +25,10 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "
 # At Ctrl-C a terminal tells all processes, and torchrun tells its own once more.
 SECONDS_OF_ONE_SIGNAL = 1.0
 
-_first_at: float | None = None  # when the first signal came
+SECONDS_BETWEEN_TRIES = 0.01
+
+_first: int | None = None  # the signal that came first
+_first_at = 0.0
 
 
 class Terminated(BaseException):
@@ -39,15 +44,18 @@ def prepare() -> None:
     for number in NUMBERS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    sys.unraisablehook = _end_in_finalizer
 
 
-def was_interrupted() -> bool:
-    """Whether one of the signals has come since `prepare`."""
-    return _first_at is not None
+def received() -> int | None:
+    """The first of the signals that has come since `prepare`."""
+    return _first
 
 
 def hand_over() -> None:
     """Leave the signals to the system again, for the last moments of a process."""
+    if hasattr(signal, "setitimer"):  # not on Windows
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
     for number in NUMBERS:
         if signal.getsignal(number) is _interrupt:
             signal.signal(number, signal.SIG_DFL)
@@ -74,18 +82,40 @@ def leave_terminal() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    global _first_at
+    global _first, _first_at
     now = time.monotonic()
     if number not in (signal.SIGINT, signal.SIGTERM):
         leave_terminal()
-    if _first_at is not None and now - _first_at < SECONDS_OF_ONE_SIGNAL:
+    if _first is not None and now - _first_at < SECONDS_OF_ONE_SIGNAL:
         return
-    if _first_at is not None or _is_importing(frame):
-        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides it
-        os.write(2, f"{show_cursor}tpt: {describe(number)}\n".encode())
-        end_now(128 + number)
-    _first_at = now
-    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+    if _first is not None or _is_importing(frame):
+        _end_at_once(number)
+    _first, _first_at = number, now
+    _raise_where_safe(frame)
+
+
+def _raise_where_safe(frame: FrameType | None) -> None:
+    """Raise what ends the command here, or try again soon, but not for ever."""
+    is_library = frame is not None and "site-packages" in frame.f_code.co_filename
+    is_late = time.monotonic() - _first_at > SECONDS_OF_ONE_SIGNAL
+    if (is_library or _is_importing(frame)) and not is_late and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, lambda _, later: _raise_where_safe(later))
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_BETWEEN_TRIES)
+        return
+    raise KeyboardInterrupt if _first == signal.SIGINT else Terminated(_first or signal.SIGTERM)
+
+
+def _end_in_finalizer(unraisable: "sys.UnraisableHookArgs") -> None:
+    """End the command if its end was raised where Python would only report it, and go on."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt | Terminated) and _first is not None:
+        _end_at_once(_first)
+    sys.__unraisablehook__(unraisable)
+
+
+def _end_at_once(number: int) -> "NoReturn":
+    show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides it
+    os.write(2, f"{show_cursor}tpt: {describe(number)}\n".encode())
+    end_now(128 + number)
 
 
 def describe(number: int) -> str:
