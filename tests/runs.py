@@ -105,12 +105,13 @@ class Forked:
     """In the place of a `subprocess.Popen` of `python -m tp_transformer …`: the same, forked."""
 
     def __init__(self, command, *, stderr, **_):
-        assert command[:3] == [sys.executable, "-m", "tp_transformer"]
+        assert command[:3] == [sys.executable, "-m", "tp_transformer.supervised"]
         descriptor, name = tempfile.mkstemp()
         os.close(descriptor)
         self._errors, self._log = stderr, Path(name)
         self._process = start(command[3:], self._log)
         self.terminate, self.kill = self._process.terminate, self._process.kill
+        self.stdin = None
 
     def poll(self):
         if self._process.exitcode is not None and self._log.exists():

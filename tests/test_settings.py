@@ -247,3 +247,8 @@ def test_a_text_that_would_overflow_the_parsers_stack_is_refused():
         "    else: raise AssertionError\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_text_with_a_number_too_large_for_a_float_is_refused():
+    with pytest.raises(SettingsError, match="too large"):
+        settings.to_dataclass(Stage, {"rate": "9" * 400}, "stage")

@@ -4,11 +4,13 @@ The files, in the order in which a question becomes an answer. Each imports only
 it in this list:
 
     errors.py                     errors that a user can cause: one clear line each
+    interruptions.py              Ctrl-C, SIGTERM and SIGHUP: soon, and without a traceback
+    ranges.py                     ranges of numbers as types, checked in one place
     settings.py                   dataclasses from YAML; presets; unknown keys refused
     registry.py                   what can be chosen by name, from inside and from outside
     atomic.py                     files and folders that appear whole or not at all
     progress.py                   a bar in a terminal, now and then a line elsewhere
-    allocator.py                  memory that is freed stays with the process
+    allocator.py                  memory: freed, it stays; what cannot fit is refused
     published.py                  the numbers printed in the papers, each with its source
     figures.py                    one plotting style; saves SVG, PDF and PNG
     distributed.py                ranks, collectives, devices
@@ -131,16 +133,15 @@ it in this list:
     verbs/scoring.py              `tpt evaluate` and `tpt compare`
     verbs/interpret.py            `tpt interpret`: a verb for each analysis
     cli.py                        from what was typed to a verb, and how it ends
-    __main__.py                   `python -m tp_transformer`
+    __main__.py                   `tpt` and `python -m tp_transformer`
+    supervised.py                 `tpt` that stops when whoever started it has ended
 
 Names are loaded when they are first used, so that importing the package is quick.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0.dev0"
 
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it takes a while
 if TYPE_CHECKING:
     from tp_transformer.data.batch import Batch as Batch
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
@@ -176,8 +177,13 @@ _HOMES = {
 
 __all__ = ["__version__", *_HOMES]
 
+if TYPE_CHECKING:
+    from typing import Any
 
-def __getattr__(name: str) -> Any:
+
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     if name in {"data", "model"}:

@@ -1,6 +1,22 @@
-"""`python -m tp_transformer` is `tpt`."""
+"""`tpt` and `python -m tp_transformer`: prepared for Ctrl-C before anything else is imported."""
 
-from tp_transformer.cli import main
+from tp_transformer import interruptions
+
+
+def run() -> None:
+    """Run `tpt` with the arguments of the command line, as a process of its own."""
+    interruptions.prepare()
+    try:
+        from tp_transformer.cli import main
+
+        main()
+    except SystemExit as end:
+        if interruptions.received() is not None and isinstance(end.code, int):
+            interruptions.end_now(end.code)
+        raise
+    finally:
+        interruptions.hand_over()
+
 
 if __name__ == "__main__":
-    main()
+    run()

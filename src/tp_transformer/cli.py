@@ -5,14 +5,15 @@ import os
 import re
 import signal
 import sys
-import threading
 from argparse import ArgumentError
 from collections.abc import Sequence
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
-from tp_transformer import __version__
+from tp_transformer import __version__, interruptions
 from tp_transformer.errors import UserError
+from tp_transformer.interruptions import Terminated
+from tp_transformer.ranges import check
 from tp_transformer.verbs import data, interpret, model, scoring
 from tp_transformer.verbs.verb import Verb, complain
 
@@ -32,35 +33,57 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
     _allow_any_character()
+    verb = Verb("", verbs=VERBS)
     try:
         named, dotted = _without_settings(sys.argv[1:] if arguments is None else arguments)
-        options = _parser().parse_args(named)
-        verb = Verb("", verbs=VERBS)
+        options = _parse(named)
         while verb.verbs:
             verb, options = verb.verbs[options.verb], options[options.verb]
         if verb.takes_settings:
             options.settings = dotted
         elif dotted:
             raise ArgumentError(None, f"unrecognized arguments: {' '.join(dotted)}")
+        for flag, argument in verb.arguments.items():
+            value = options[flag.removeprefix("--").replace("-", "_")]
+            check(flag, value, argument.get("type"))
         if verb.run:
             verb.run(options)
         sys.stdout.flush()
-    except (ArgumentError, UserError) as error:
-        complain(" ".join(str(error).split()))
-        raise SystemExit(2) from None
-    except BrokenPipeError:
+    except (Exception, KeyboardInterrupt, Terminated) as error:
+        raise SystemExit(_explain(error, verb)) from None
+
+
+def _explain(error: BaseException, verb: Verb) -> int:
+    """Say in a line why a command has ended; its exit code. A mistake of ours is raised again."""
+    number = error.number if isinstance(error, Terminated) else interruptions.received()
+    if isinstance(error, KeyboardInterrupt) and number is None:
+        number = signal.SIGINT
+    if number is not None:  # whatever a library has made of it
+        more = "; the same command goes on where this one stopped" if verb.goes_on else ""
+        complain(interruptions.describe(number) + more)
+        return 128 + number
+    if isinstance(error, BrokenPipeError):
         # Whoever read our output has had enough. Python would complain when it flushes the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
-    except OSError as error:
+        return 1
+    if isinstance(error, ArgumentError | UserError):
+        complain(" ".join(str(error).split()))
+    elif isinstance(error, OSError):
         complain(str(error))
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("tpt: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+    elif _is_out_of_memory(error):
+        first = next(iter(str(error).splitlines()), "")
+        complain(f"there is not enough memory for this: {first}".removesuffix(": "))
+    else:
+        raise error
+    return 2
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says so; torch has a class of its own for GPUs, and none for CPUs."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return "DefaultCPUAllocator" in str(error)
 
 
 def _allow_any_character() -> None:
@@ -70,11 +93,6 @@ def _allow_any_character() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-
-
-def _terminate(number: int, _frame: object) -> None:
-    """End as at Ctrl-C: what is unfinished is put away, and workers end too."""
-    raise SystemExit(128 + number)
 
 
 def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -99,6 +117,13 @@ def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if "=" not in argument and rest and not rest[0].startswith("--"):
             dotted.append(rest.pop(0))
     return plain, dotted
+
+
+def _parse(arguments: Sequence[str]) -> Namespace:
+    try:
+        return _parser().parse_args(arguments)
+    except OverflowError as error:  # which the parser lets pass
+        raise ArgumentError(None, f"a number is too large: {error}") from error
 
 
 def _parser() -> ArgumentParser:

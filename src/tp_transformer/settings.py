@@ -21,6 +21,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import check, shown
 
 Values = dict[str, Any]
 T = TypeVar("T")
@@ -170,22 +171,24 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     `where` names the settings in error messages, such as `model`.
     """
     refuse_unknown(values, (field.name for field in dataclasses.fields(cast(Any, kind))), where)
-    hints = get_type_hints(kind)
+    hints, bounded = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for key, value in values.items():
         _refuse_long_texts(f"{where}.{key}", value)
         if value is None and NoneType not in get_args(hints[key]):  # the parser lets it pass
             raise SettingsError(f"{where}.{key} must have a value")
+        if not isinstance(value, str):  # the parser reads numbers in texts
+            check(f"{where}.{key}", value, bounded[key])
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, where)
     try:
         parsed = parser.parse_object({where: dict(values)})
-    except ArgumentError as error:
+    except (ArgumentError, OverflowError) as error:  # a whole number that no float can hold
         wrong = re.search(rf'"{re.escape(where)}\.(\w+)', str(error))
         if wrong is None:
             raise SettingsError(f"{where} does not fit: {' '.join(str(error).split())}") from error
         value = values[wrong[1]]
         expected = _described(hints[wrong[1]], value)
-        raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {value!r}") from error
+        raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {shown(value)}") from error
     return cast(T, parser.instantiate(parsed)[where])
 
 

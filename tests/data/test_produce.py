@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -29,8 +28,7 @@ ARGUMENTS = ["--modules", *QUICK, "--count", "30", "--test-count", "7", "--seed"
 
 def run(out, *arguments, code="", hash_seed="0", **options):
     """`tpt data generate` in a process of its own, after running some code there."""
-    program = f"{code}\nfrom tp_transformer.cli import main; import sys\n"
-    program += "if __name__ == '__main__': main(sys.argv[1:])"
+    program = f"{code}\nfrom tp_transformer.__main__ import run\nif __name__ == '__main__': run()"
     command = [sys.executable, "-c", program, "data", "generate", "--out", str(out), *arguments]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.Popen(command, env=environment, **options)
@@ -137,24 +135,6 @@ def test_a_store_that_is_there_already_is_not_made_again(made, monkeypatch):
     assert content(made) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_end_with_the_process_that_started_them(tmp_path, number):
-    process = run(tmp_path / "store", "--modules", "*composed", "--workers", "2")
-    children = []
-    deadline = time.monotonic() + 60
-    while len(children) < 3:  # two workers and the tracker of their resources
-        assert time.monotonic() < deadline
-        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-        children = [int(child) for child in listed.split()]
-        time.sleep(0.05)
-    time.sleep(2.0)  # they import what they need
-    process.send_signal(number)
-    process.wait()
-    while any(Path(f"/proc/{child}").exists() for child in children):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_two_processes_do_not_make_one_store(tmp_path):
     out = tmp_path / "store"
     code = f"""
@@ -250,7 +230,7 @@ def test_digests_differ_where_texts_do():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"count": 0}, "at least 1"),
+        ({"count": 0}, "count must be 1 or more"),
         ({"modules": ("algebra__linear_1d",), "splits": ("extrapolate",)}, "no module of extra"),
         ({"modules": ("algbra__*",)}, "no module matches"),
         ({"splits": ("train",)}, "no split 'train'"),

@@ -20,6 +20,7 @@ import torch
 
 import reference
 import tp_transformer as tpt
+from fuzzing import mutate_bytes, tolerated, trials
 from tp_transformer.cli import main
 from tp_transformer.errors import CheckpointError, SettingsError, UserError
 from tp_transformer.interop.authors import import_checkpoint
@@ -752,3 +753,38 @@ def test_a_compressed_checkpoint_is_refused(files):
         members = {name: archive.read(name) for name in archive.namelist()}
     compressed = zip_of(members, compression=zipfile.ZIP_DEFLATED)
     assert "compressed zip archive" in refusal(*files(compressed))
+
+
+def damaged(content, chance):
+    """A file with damages; of a zip archive also within its members, as if it had been so saved."""
+    if not content.startswith(b"PK") or chance.random() < 0.4:
+        return mutate_bytes(content, chance)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w") as new:
+        members = {entry.filename: old.read(entry) for entry in old.infolist()}
+        pickled = [name for name in members if name.endswith("data.pkl")]
+        name = chance.choice([*pickled * 3, *members])
+        members[name] = mutate_bytes(members[name], chance)
+        for name, data in members.items():
+            new.writestr(name, data)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_files_with_random_damages_are_imported_or_refused(files, container, count):
+    model = authors_names(draw())
+    contents = [
+        dump_checkpoint(model, "legacy" if container == "pickle" else container),
+        dump_vocab(container=container),
+    ]
+    n_imported = 0
+    for name, chance in trials(count):
+        which = chance.randrange(2)
+        changed = [damaged(one, chance) if place == which else one
+                   for place, one in enumerate(contents)]  # fmt: skip
+        with tolerated(name):
+            imported = import_checkpoint(*files(*changed), n_heads=2)
+            assert imported.config.d_model == SIZES["d_model"]
+            n_imported += 1
+    assert n_imported < count / 2

@@ -356,13 +356,13 @@ def test_solve_reads_up_to_the_last_position():
 def test_a_beam_search_that_cannot_be_is_refused():
     model = tpt.build("tp-transformer-tiny")
     for options, message in (
-        ({"beam": 0}, "1 to 100 beams, not 0"),
-        ({"beam": 101}, "1 to 100 beams, not 101"),
-        ({"length_penalty": 11.0}, "must be 0 to 10, not 11.0"),
-        ({"length_penalty": float("nan")}, "must be 0 to 10, not nan"),
+        ({"beam": 0}, "beam must be from 1 to 100, not 0"),
+        ({"beam": 101}, "beam must be from 1 to 100, not 101"),
+        ({"length_penalty": 11.0}, "length_penalty must be from 0 to 10, not 11.0"),
+        ({"length_penalty": float("nan")}, "length_penalty must be from 0 to 10, not nan"),
         ({"beam": 2, "n_best": 3}, "1 to 2 answers"),
-        ({"length_penalty": -0.5}, "length penalty"),
-        ({"length_penalty": math.nan}, "length penalty"),
+        ({"length_penalty": -0.5}, "length_penalty must be"),
+        ({"length_penalty": math.nan}, "length_penalty must be"),
     ):
         with pytest.raises(SettingsError, match=message):
             Solver(model).answers(["1"], **options)

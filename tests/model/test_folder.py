@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tp_transformer as tpt
+from fuzzing import mutate_file, mutate_json, tolerated, trials
 from tp_transformer.errors import FolderError
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.binding import BINDINGS
@@ -197,8 +198,9 @@ def write(name, text):
         (edit_config(d_ff=128), "calls for"),
         (edit_config(d_model=4_000_000), "d_model 4000000 is more than the weights"),
         (edit_config(n_positions=10**9), "n_positions 1000000000 is more"),
-        (edit_config(d_ff=10**30), "is more than the weights"),
-        (edit_config(n_layers=20_000), "n_layers 20000 is more"),
+        (edit_config(d_ff=10**30), "d_ff must be from 1 to 2147483647, not a number of 31 digits"),
+        (edit_config(n_layers=10_000), "n_layers 10000 is more"),
+        (edit_config(n_layers=20_000), "n_layers must be from 1 to 10000, not 20000"),
         (drop_config("n_heads"), "has no 'n_heads'"),
         (drop_config("architecture"), "has no 'architecture'"),
         (edit_config(binding="lowrank"), "did you mean 'low-rank'"),
@@ -227,3 +229,31 @@ def test_damaged_or_foreign_folders_are_refused_in_one_line(saved, damage, messa
 def test_without_a_folder_there_is_no_model_yet():
     with pytest.raises(FolderError, match="no model is bundled"):
         tpt.load()
+
+
+def mutate_header(file, chance):
+    """Damage the names, types, shapes and offsets of a safetensors file, which begin it as JSON."""
+    data = file.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = mutate_json(json.loads(data[8:end]), chance)
+    file.write_bytes(len(header).to_bytes(8, "little") + header + data[end:])
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["low-rank", "lstm"])
+def test_folders_with_random_damages_are_loaded_or_refused(tmp_path, name, count):
+    fields = {"d_hidden": 8} if name == "lstm" else {"d_model": 16, "d_ff": 16, "n_layers": 1}
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    preset = "lstm-saxton" if name == "lstm" else "tp-transformer-tiny"
+    rank = {"binding": name, "rank": 3} if name == "low-rank" else {}
+    tpt.build(preset, **fields, **rank).save(good)
+    n_loaded = 0
+    for which, chance in trials(count):
+        shutil.copytree(good, bad, dirs_exist_ok=True)
+        file = bad / chance.choice([model_folder.WEIGHTS, model_folder.CONFIG, "vocabulary.json"])
+        is_header = file.suffix == ".safetensors" and chance.random() < 0.7
+        (mutate_header if is_header else mutate_file)(file, chance)
+        with tolerated(which):
+            tpt.load(bad).solve(["What is 3 + 4?"], max_length=2)
+            n_loaded += 1
+    assert 0 < n_loaded < count / 2  # most damages matter

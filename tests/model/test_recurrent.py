@@ -96,7 +96,7 @@ def test_the_defaults_are_those_of_saxton_et_al():
 
 
 def test_refuses_a_shape_that_cannot_be():
-    with pytest.raises(SettingsError, match="d_hidden must be at least 1"):
+    with pytest.raises(SettingsError, match="d_hidden must be from 1 to"):
         LSTMConfig(d_hidden=0)
-    with pytest.raises(SettingsError, match="n_thinking must be at least 0"):
+    with pytest.raises(SettingsError, match="n_thinking must be from 0 to"):
         LSTMConfig(n_thinking=-1)

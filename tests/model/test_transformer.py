@@ -370,7 +370,7 @@ def test_the_output_of_every_sub_layer_is_dropped():
     ("fields", "message"),
     [
         ({"n_heads": 5}, "n_heads must divide d_model evenly"),
-        ({"d_ff": 0}, "d_ff must be at least 1"),
+        ({"d_ff": 0}, "d_ff must be from 1 to"),
         ({"dropout": 1.0}, "dropout must be"),
         ({"binding": "low-rank"}, "needs a rank"),
         ({"binding": "hadamar"}, "did you mean 'hadamard'"),

@@ -164,7 +164,7 @@ def test_a_second_interruption_ends_at_once(monkeypatch):
         for _ in range(2):  # one Ctrl-C, told by the terminal and by torchrun
             os.kill(os.getpid(), signal.SIGINT)
         assert signals.received == signal.SIGINT
-        monkeypatch.setattr("tp_transformer.training.signals.SECONDS_OF_ONE_CTRL_C", 0.0)
+        monkeypatch.setattr("tp_transformer.training.signals.SECONDS_OF_ONE_SIGNAL", 0.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     with Signals() as signals:

@@ -14,6 +14,7 @@ from tp_transformer.data.sampler import Rows, Sampler
 from tp_transformer.data.store import Segment, Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import NonNegative, Size, check_fields
 
 MOST_HELD_OUT = 0.05  # of a segment's rows, so that a small store keeps nearly all of them
 STEPS_AHEAD = 4
@@ -31,13 +32,12 @@ class FeedConfig:
         weights: shares of the modules in every batch; absent means by their numbers of rows
     """
 
-    batch_size: int = 1024
+    batch_size: Size = 1024
     modules: tuple[str, ...] = ("*",)
-    weights: dict[str, float] | None = None
+    weights: dict[str, NonNegative] | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise SettingsError(f"batch_size must be 1 or more, not {self.batch_size}")
+        check_fields(self)
         if not self.modules:
             raise SettingsError("modules must name at least one module or pattern")
 

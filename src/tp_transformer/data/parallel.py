@@ -14,7 +14,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
 from tp_transformer.errors import SettingsError, UserError
@@ -27,6 +28,8 @@ Result = TypeVar("Result")
 LOOK_AHEAD = 4
 # Restarts without a single new result before the work is given up.
 MAX_RESTARTS = 3
+# How long an executor whose workers were killed may take to notice.
+SECONDS_TO_END = 5.0
 # How long to wait for a Dask scheduler to answer.
 DASK_PATIENCE = "10s"
 
@@ -88,10 +91,6 @@ def in_order(
                         f"({type(error).__name__}): is there enough memory? In a script of your "
                         f"own the call must stand under `if __name__ == '__main__':`"
                     ) from error
-            finally:
-                for _, future in waiting:
-                    if future is not None:
-                        future.cancel()
 
 
 def _run(
@@ -141,21 +140,64 @@ def _n_cores() -> int:
 
 @contextmanager
 def _processes(n_processes: int) -> Iterator[Pool]:
-    # Processes that start afresh: forking a process that holds torch's threads can hang.
-    executor = ProcessPoolExecutor(
-        n_processes, mp_context=get_context("spawn"), initializer=_start_worker
-    )
+    context = _Spawning()
+    with _terminal_unheard():  # the executor starts a process that tracks its resources
+        executor = ProcessPoolExecutor(n_processes, mp_context=context, initializer=_start_worker)
     try:
         yield Pool(executor, n_processes, (BrokenProcessPool,))
+    except BaseException:
+        # Nobody takes the results of what is being done: they are not waited for.
+        for worker in context.workers:
+            worker.kill()
+        for worker in context.workers:
+            worker.join()
+        # A worker killed while it sends a result leaves the executor waiting for the rest of it.
+        ending = threading.Thread(target=executor.shutdown, daemon=True)
+        ending.start()
+        ending.join(SECONDS_TO_END)
+        raise
+    executor.shutdown()
+
+
+class _Worker(SpawnProcess):
+    """A process that starts afresh: forking a process that holds torch's threads can hang."""
+
+    def start(self) -> None:
+        """Start it so that its parent ends it, not the terminal, which does not know the order."""
+        with _terminal_unheard():
+            super().start()
+
+
+class _Spawning(SpawnContext):
+    """Starts workers, and knows which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers: list[_Worker] = []
+
+    def Process(self, *arguments: Any, **options: Any) -> _Worker:  # type: ignore[override]  # noqa: N802
+        """Make a worker, as the executor asks for it."""
+        self.workers.append(_Worker(*arguments, **options))
+        return self.workers[-1]
+
+
+@contextmanager
+def _terminal_unheard() -> Iterator[None]:
+    """Inside, Ctrl-C and SIGHUP have to wait; processes started inside never hear of them."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
     finally:
-        executor.shutdown(cancel_futures=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
 def _start_worker() -> None:
-    """Each worker uses one core, and ends at Ctrl-C at once and without a traceback."""
+    """Each worker uses one core, and ends with its parent."""
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

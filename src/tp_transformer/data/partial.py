@@ -28,6 +28,7 @@ from tp_transformer.data.modules import (
     modules_of,
 )
 from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.ranges import PositiveInt, Seed, check_fields
 
 Texts = tuple[pa.StringArray, pa.StringArray]  # questions and answers
 
@@ -38,19 +39,18 @@ class Order:
 
     modules: tuple[str, ...] = ("*",)
     splits: tuple[str, ...] = SPLITS
-    count: int = 1000
-    test_count: int | None = None  # the same, unless given
-    seed: int = 0
+    count: PositiveInt = 1000
+    test_count: PositiveInt | None = None  # the same, unless given
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for split in self.splits:
             modules_of(split)  # refuses one that does not exist
         # Each once and in the dataset's order: what is asked for twice is still wanted once.
         ordered = tuple(split for split in SPLITS if split in self.splits)
         object.__setattr__(self, "splits", ordered)
         object.__setattr__(self, "modules", tuple(dict.fromkeys(self.modules)))
-        if self.count < 1 or (self.test_count is not None and self.test_count < 1):
-            raise SettingsError("counts must be at least 1")
         if not self.files():
             raise SettingsError(
                 f"no module of {', '.join(self.splits) or 'no split'} matches "

@@ -30,6 +30,7 @@ from tp_transformer.interpret.surgery_result import Surgery
 from tp_transformer.model.family import load
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.provenance import circumstances, describe
+from tp_transformer.ranges import Count, Layer, PositiveInt, Seed32, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +62,21 @@ class Options:
     against: Path | None = None
     module: str = "arithmetic__mixed"
     split: str = "interpolate"
-    count: int = 128
+    count: PositiveInt = 128
     answered: bool | None = None
-    layer: int | None = None
-    head: int | None = None
+    layer: Layer | None = None
+    head: Count | None = None
     at: str | None = None
-    clusters: int = 20
+    clusters: PositiveInt = 20
     vectors: str | None = None
     where: str = ENCODER
     relation: str | None = None
     questions: Sequence[str] | None = None
-    seed: int = 0
+    seed: Seed32 = 0
     device: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def one_layer(self) -> int:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Size, check
 from tp_transformer.registry import Registry
 from tp_transformer.settings import nearest
 
@@ -91,9 +92,7 @@ class LowRankBinding(Binding):
     product; with rank d_head^2 it can be the tensor product itself.
     """
 
-    def __init__(self, n_heads: int, d_head: int, *, rank: int) -> None:
-        if rank < 1:
-            raise SettingsError("the low-rank binding needs a rank of at least 1")
+    def __init__(self, n_heads: int, d_head: int, *, rank: Size) -> None:
         super().__init__(n_heads, d_head, rank)
         self.filler_projection = nn.Parameter(torch.empty(n_heads, rank, d_head))  # M transposed
         self.role_projection = nn.Parameter(torch.empty(n_heads, rank, d_head))  # N transposed
@@ -151,4 +150,6 @@ def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in given:
             raise SettingsError(f"the {name} binding needs a {key}")
+        if key in given:
+            check(f"the {key} of the {name} binding", given[key], parameter.annotation)
     return BINDINGS[name](n_heads, d_head, **given)

@@ -3,9 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS, Binding, binding_options, make_binding
 from tp_transformer.model.weightless import WithoutWeights
+from tp_transformer.ranges import Depth, ShareBelowOne, Size, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,32 +30,27 @@ class TransformerConfig:
         dropout: of embeddings, attention weights and the output of every sub-layer
     """
 
-    d_model: int = 512
-    d_ff: int = 2048
-    n_heads: int = 8
-    n_layers: int = 6
-    n_vocab: int = 72
-    n_positions: int = 200
+    d_model: Size = 512
+    d_ff: Size = 2048
+    n_heads: Size = 8
+    n_layers: Depth = 6
+    n_vocab: Size = 72
+    n_positions: Size = 200
     binding: str = "hadamard"
     binding_options: dict[str, Any] = field(default_factory=dict)
     embedding_binding: bool = True
     initialisation: Literal["paper", "authors"] = "paper"
-    dropout: float = 0.0
+    dropout: ShareBelowOne = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "d_ff", "n_heads", "n_layers", "n_vocab", "n_positions"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_fields(self)
         if self.d_model % self.n_heads:
             raise SettingsError(
                 f"n_heads must divide d_model evenly, and {self.n_heads} does not {self.d_model}"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise SettingsError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.initialisation not in ("paper", "authors"):
             raise SettingsError(f"initialisation is paper or authors, not {self.initialisation!r}")
-        with WithoutWeights():
-            self.make_binding()  # raises if there is no such binding
+        self._weightless_binding()  # raises if there is no such binding
 
     @staticmethod
     def option_types() -> dict[str, Any]:
@@ -67,3 +65,19 @@ class TransformerConfig:
         """The binding of one attention layer."""
         d_head = self.d_model // self.n_heads
         return make_binding(self.binding, self.n_heads, d_head, self.binding_options)
+
+    @property
+    def least_numbers(self) -> int:
+        """A lower bound of how many numbers the model holds: its large matrices and its positions.
+
+        A cell of the encoder has one attention layer, and one of the decoder two.
+        """
+        n_bound = self.n_heads * self._weightless_binding().d_bound
+        attention = self.d_model * (3 * self.d_model + n_bound)
+        feed_forward = 2 * self.d_model * self.d_ff
+        embedding = self.d_model * (self.n_vocab + self.n_positions)
+        return self.n_layers * (3 * attention + 2 * feed_forward) + embedding
+
+    def _weightless_binding(self) -> Binding:
+        with WithoutWeights(), torch.device("meta"):
+            return self.make_binding()

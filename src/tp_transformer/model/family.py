@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tp_transformer import settings
+from tp_transformer.allocator import refuse_beyond_memory
 from tp_transformer.atomic import pointed
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, SettingsError, UserError
@@ -34,6 +35,7 @@ def class_of(config: Any) -> type[AnyModel]:
 
 def from_config(config: Any, vocabulary: Vocabulary | None = None) -> AnyModel:
     """A freshly initialised model."""
+    refuse_beyond_memory("weights of these sizes", 4 * config.least_numbers)
     return class_of(config)(config, vocabulary)  # type: ignore[call-arg, arg-type]
 
 

@@ -1,6 +1,7 @@
 """The LSTM of Saxton et al. (2019): it reads, thinks for a number of steps, then writes."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.errors import SettingsError
 from tp_transformer.model.base import ARCHITECTURES, Model
+from tp_transformer.ranges import Range, Size, check_fields
 
 HiddenState = tuple[Tensor, Tensor]  # hidden and cell state, each (1, batch, d_hidden)
 
@@ -25,14 +26,17 @@ class LSTMConfig:
         n_vocab: symbols, each a one-hot input
     """
 
-    d_hidden: int = 2048
-    n_thinking: int = 16
-    n_vocab: int = 95
+    d_hidden: Size = 2048
+    n_thinking: Annotated[int, Range(0, 10_000)] = 16
+    n_vocab: Size = 95
 
     def __post_init__(self) -> None:
-        for name, least in (("d_hidden", 1), ("n_vocab", 1), ("n_thinking", 0)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        check_fields(self)
+
+    @property
+    def least_numbers(self) -> int:
+        """A lower bound of how many numbers the model holds."""
+        return self.d_hidden * (4 * self.d_hidden + 5 * self.n_vocab)
 
 
 @dataclass

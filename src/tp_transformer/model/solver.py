@@ -20,12 +20,11 @@ from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.errors import SettingsError, TextError, TraceError
 from tp_transformer.model.decoding import Found, beam_search, greedy
 from tp_transformer.model.trace import is_traced, joined_steps
+from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, check
 
 T = TypeVar("T")
 
 ROWS_AT_ONCE = 256  # questions that are decoded together
-MAX_BEAM = 100  # wider beams take very long and find nothing better
-MAX_LENGTH_PENALTY = 10.0  # so that no length to this power overflows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,20 +157,17 @@ class Solver:
         return list(answers.values())
 
     def _check_length(self, max_length: int) -> None:
-        if not 0 <= max_length <= (self.model.n_positions or np.inf):
+        check("max_length", max_length, AnswerLength)
+        if max_length > (self.model.n_positions or np.inf):
             raise SettingsError(f"the model cannot write answers of {max_length} characters")
 
 
 def _check_search(beam: int, n_best: int | None, length_penalty: float) -> None:
     """Raise if the options of a beam search are out of range."""
-    if not 1 <= beam <= MAX_BEAM:
-        raise SettingsError(f"a search takes 1 to {MAX_BEAM} beams, not {beam}")
+    check("beam", beam, Beams)
+    check("length_penalty", length_penalty, LengthPenalty)
     if n_best is not None and not 1 <= n_best <= beam:
         raise SettingsError(f"{beam} beams find 1 to {beam} answers to a question, not {n_best}")
-    if not 0.0 <= length_penalty <= MAX_LENGTH_PENALTY:
-        raise SettingsError(
-            f"the length penalty must be 0 to {MAX_LENGTH_PENALTY:g}, not {length_penalty}"
-        )
 
 
 @contextmanager

@@ -9,6 +9,8 @@ long.
 
 import cmath
 import json
+import os
+import queue
 import re
 import subprocess
 import sys
@@ -236,13 +238,22 @@ class _Prover:
             timer.join()  # it may just have fired: from here on `has_ended` knows
 
 
+def _receive(questions: "queue.SimpleQueue[str]") -> None:
+    """Pass lines on; at their end nobody waits for a proof any more, however long it may take."""
+    for line in sys.stdin:
+        questions.put(line)
+    os._exit(0)
+
+
 def serve() -> None:
     """Prove what is asked for on standard input, one pair of texts after the other."""
     import sympy  # noqa: F401  the first import takes a second, which is no proof's fault
 
+    questions: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(questions,), daemon=True).start()
     print("ready", flush=True)
-    for line in sys.stdin:
-        one, other = json.loads(line)
+    while True:
+        one, other = json.loads(questions.get())
         try:
             proved = all(prove_equal(*pair) for pair in zip(parse(one), parse(other), strict=True))
         except Exception:

@@ -24,6 +24,7 @@ from tp_transformer.distributed import Ranks, open_ranks
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.progress import Update
+from tp_transformer.ranges import Count, PositiveInt, check_fields
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
@@ -64,17 +65,14 @@ class Work:
             depends on it
     """
 
-    decode: int = 0
-    diagnose: int = DIAGNOSED
+    decode: Count = 0
+    diagnose: Count = DIAGNOSED
     predictions: Path | None = None
     precision: str = "float32"
-    symbols_per_pass: int | None = None
+    symbols_per_pass: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("decode", 0), ("diagnose", 0), ("symbols_per_pass", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingsError(f"{name} must be {least} or more, not {value}")
+        check_fields(self)
         if self.precision not in JUDGES:
             raise SettingsError(
                 f"the precision is one of {', '.join(JUDGES)}, not {self.precision!r}"

@@ -13,6 +13,7 @@ from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import STORE_SPLITS, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Count, Seed, check_fields
 from tp_transformer.scoring.verdict import passes
 
 _TEXTS_AT_ONCE = 4096
@@ -31,12 +32,11 @@ class Choice:
 
     modules: tuple[str, ...] = ("*",)
     splits: tuple[str, ...] | None = None
-    train_count: int = 1000
-    seed: int = 0
+    train_count: Count = 1000
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.train_count < 0:
-            raise SettingsError(f"train_count must be 0 or more, not {self.train_count}")
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,15 @@ from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.interruptions import NUMBERS
+from tp_transformer.ranges import (
+    OpenShare,
+    Positive,
+    PositiveInt,
+    Seed,
+    ShareBelowOne,
+    check_fields,
+)
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import AnyModel, Best, State
 from tp_transformer.training.gradient import Gradient, summed
@@ -37,7 +46,7 @@ from tp_transformer.training.optim import (
     set_learning_rate,
 )
 from tp_transformer.training.passes import Share
-from tp_transformer.training.signals import NUMBERS, Signals
+from tp_transformer.training.signals import Signals
 from tp_transformer.training.validate import Score, Shares, ValidationConfig, validate
 
 BAD_BATCH = "bad_batch.json"
@@ -66,58 +75,28 @@ class TrainingConfig:
         keep_every: steps between two checkpoints that stay for good, besides; absent means none
     """
 
-    steps: int | None = 1_000_000
-    epochs: float | None = None
+    steps: PositiveInt | None = 1_000_000
+    epochs: Positive | None = None
     budget: str | None = None
-    seed: int = 0
+    seed: Seed = 0
     precision: Literal["float32", "bfloat16"] = "float32"
-    label_smoothing: float = 0.0
-    ema: float | None = None
-    symbols_per_pass: int = 16_384
-    patience: int | None = None
-    max_bad_steps: int = 10
-    log_every: int = 20
-    checkpoint_minutes: float = 10.0
-    checkpoint_every: int | None = None
-    keep: int = 2
-    keep_every: int | None = None
+    label_smoothing: ShareBelowOne = 0.0
+    ema: OpenShare | None = None
+    symbols_per_pass: PositiveInt = 16_384
+    patience: PositiveInt | None = None
+    max_bad_steps: PositiveInt = 10
+    log_every: PositiveInt = 20
+    checkpoint_minutes: Positive = 10.0
+    checkpoint_every: PositiveInt | None = None
+    keep: PositiveInt = 2
+    keep_every: PositiveInt | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.steps is None and self.epochs is None and self.budget is None:
             raise SettingsError("a run needs an end: set steps, epochs or budget")
         if self.budget is not None:
             seconds(self.budget)
-        for name in ("epochs", "checkpoint_minutes"):
-            _refuse_below(name, getattr(self, name), None)
-        for name in (
-            "steps",
-            "symbols_per_pass",
-            "patience",
-            "max_bad_steps",
-            "log_every",
-            "checkpoint_every",
-            "keep",
-            "keep_every",
-        ):
-            _refuse_below(name, getattr(self, name), 1)
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise SettingsError(f"ema must be above 0 and below 1, not {self.ema}")
-        if not 0 <= self.label_smoothing < 1:
-            raise SettingsError(
-                f"label_smoothing must be from 0 to below 1, not {self.label_smoothing}"
-            )
-        if self.seed < 0:
-            raise SettingsError(f"seed must be 0 or more, not {self.seed}")
-
-
-def _refuse_below(name: str, value: float | None, least: int | None) -> None:
-    """Refuse what is below the least, or not above 0 where there is no least."""
-    if value is None:
-        return
-    if least is None and not 0 < value < math.inf:
-        raise SettingsError(f"{name} must be above 0, not {value}")
-    if least is not None and value < least:
-        raise SettingsError(f"{name} must be {least} or more, not {value}")
 
 
 def seconds(text: str) -> float:
@@ -129,7 +108,7 @@ def seconds(text: str) -> float:
         float(amount or 0) * size
         for amount, size in zip(match.groups() if match else (), units.values(), strict=False)
     )
-    if total <= 0:
+    if not 0 < total < math.inf:
         raise SettingsError(
             f"{text!r} is no length of time; 90s, 45min, 2h and 1d12h are (units d, h, min, s)"
         )

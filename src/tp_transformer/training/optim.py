@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Count, NonNegative, Positive, Share, ShareBelowOne, check_fields
 from tp_transformer.registry import Registry
 
 MakeOptimizer = Callable[[nn.Module, "OptimConfig"], torch.optim.Optimizer]
@@ -36,34 +37,23 @@ class OptimConfig:
     """
 
     optimizer: str = "adam"
-    learning_rate: float = 1e-4
-    betas: tuple[float, float] = (0.9, 0.995)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip_norm: float | None = 0.1
-    clip_value: float | None = None
+    learning_rate: Positive = 1e-4
+    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.995)
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+    clip_norm: Positive | None = 0.1
+    clip_value: Positive | None = None
     schedule: Literal["constant", "cosine", "inverse-square-root"] = "constant"
-    warmup: int = 0
-    final: float = 0.0
+    warmup: Count = 0
+    final: Share = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "eps", "clip_norm", "clip_value"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise SettingsError(f"{name} must be above 0, not {value}")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise SettingsError(f"betas must be from 0 to below 1, not {list(self.betas)}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise SettingsError(f"weight_decay must be 0 or more, not {self.weight_decay}")
+        check_fields(self)
         OPTIMIZERS[self.optimizer]  # raises if there is none of that name
         if self.weight_decay and self.optimizer == "adam":
             raise SettingsError("weight_decay needs the optimizer adamw")
-        if self.warmup < 0:
-            raise SettingsError(f"warmup must be 0 or more steps, not {self.warmup}")
         if self.schedule == "inverse-square-root" and self.warmup < 1:
             raise SettingsError("the schedule inverse-square-root needs a warmup of 1 or more")
-        if not 0 <= self.final <= 1:
-            raise SettingsError(f"final must be from 0 to 1, not {self.final}")
 
 
 def learning_rate(config: OptimConfig, step: int, progress: float) -> float:

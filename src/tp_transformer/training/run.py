@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from tp_transformer import __version__, atomic, settings
-from tp_transformer.allocator import keep_freed_memory
-from tp_transformer.data.feed import Feed, FeedConfig
+from tp_transformer.allocator import keep_freed_memory, refuse_beyond_memory
+from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
 from tp_transformer.distributed import Ranks, has_bfloat16, open_ranks
@@ -288,6 +288,7 @@ def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
     torch.manual_seed(config.training.seed)
     model = from_config(config.model)
     _refuse_lengths(model, split, config.data)
+    _refuse_sizes(model, split, config.data, ranks)
     feed = Feed(
         split,
         batch_size=config.data.batch_size,
@@ -323,6 +324,22 @@ def _refuse_lengths(model: AnyModel, split: Split, config: FeedConfig) -> None:
                 f"{one.module} has texts of {longest} characters; the model reads at most "
                 f"{model.n_positions - 2}"
             )
+
+
+def _refuse_sizes(model: AnyModel, split: Split, config: FeedConfig, ranks: Ranks) -> None:
+    """Refuse a model or a batch that would fill the memory."""
+    if ranks.device.type == "cpu":  # the weights, their gradient and its two averages
+        refuse_beyond_memory("training the weights", 16 * model.n_parameters)
+    segments = split.select(config.modules)
+    n_characters = sum(
+        n * length
+        for one in segments
+        for lengths in (one.question_lengths, one.answer_lengths)
+        for length, n in enumerate(lengths)
+    )
+    mean = n_characters // max(1, sum(one.count for one in segments))
+    ids = config.batch_size // ranks.n_ranks * (4 + mean)
+    refuse_beyond_memory(f"batches of {config.batch_size:,}", 8 * ids * STEPS_AHEAD)
 
 
 def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list[str]:

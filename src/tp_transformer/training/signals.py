@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, remembered until a loop looks."""
+"""Ctrl-C, SIGTERM and SIGHUP, remembered until a loop looks."""
 
 import signal
 import threading
@@ -6,16 +6,13 @@ import time
 from types import FrameType
 from typing import Any, Self
 
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
-SECONDS_OF_ONE_CTRL_C = 1.0
+from tp_transformer.interruptions import NUMBERS, SECONDS_OF_ONE_SIGNAL, leave_terminal
+
+ALWAYS = (signal.SIGINT, signal.SIGTERM)  # remembered even where they are ignored
 
 
 class Signals:
-    """Inside, SIGTERM and Ctrl-C are only remembered; a second Ctrl-C ends at once.
-
-    Not one within a second: at Ctrl-C a terminal tells all processes, and torchrun tells its own
-    once more.
-    """
+    """Inside, signals are only remembered; a second Ctrl-C ends at once, if not within a second."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -25,6 +22,8 @@ class Signals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # no other may set handlers
             for number in NUMBERS:
+                if number not in ALWAYS and signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # as under nohup
                 self._earlier[number] = signal.signal(number, self._remember)
         return self
 
@@ -34,7 +33,9 @@ class Signals:
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
+        if number not in ALWAYS:
+            leave_terminal()
         if self.received is None:
             self.received, self._since = number, now
-        elif number == signal.SIGINT and now - self._since > SECONDS_OF_ONE_CTRL_C:
+        elif number == signal.SIGINT and now - self._since > SECONDS_OF_ONE_SIGNAL:
             raise KeyboardInterrupt

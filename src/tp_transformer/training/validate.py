@@ -18,6 +18,7 @@ from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.solver import evaluating
+from tp_transformer.ranges import Count, PositiveInt, check_fields
 from tp_transformer.training.checkpoint import AnyModel
 from tp_transformer.training.passes import Share
 
@@ -31,22 +32,17 @@ class ValidationConfig:
 
     Attributes:
         every: steps between two validations
-        count: questions, spread evenly over modules and difficulties
+        count: questions, spread evenly over modules and difficulties; 0 for no validation
         monitor: questions of the interpolation split to score at each validation, spread evenly
-            over modules; only recorded: no checkpoint is chosen and no run is ended by them
+            over modules, 0 for none; no checkpoint is chosen and no run is ended by them
     """
 
-    every: int = 1000
-    count: int = 2048
-    monitor: int = 0
+    every: PositiveInt = 1000
+    count: Count = 2048
+    monitor: Count = 0
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise SettingsError(f"every must be 1 or more, not {self.every}")
-        if self.count < 0:
-            raise SettingsError(f"count must be 0 (no validation) or more, not {self.count}")
-        if self.monitor < 0:
-            raise SettingsError(f"monitor must be 0 (no monitor) or more, not {self.monitor}")
+        check_fields(self)
 
 
 @dataclass(frozen=True)

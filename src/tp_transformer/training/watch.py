@@ -91,14 +91,19 @@ class _Started:
         self._read += len(whole) + 1 if whole else 0
         return [record for line in whole.splitlines() if (record := parsed(line)) is not None]
 
-    def stop(self) -> None:
-        """Have the process save and end."""
+    def terminate(self) -> None:
+        """Tell the process to save and to end."""
         self._process.terminate()
+
+    def stop(self) -> None:
+        """Wait until the process has saved and ended; it has been told to."""
         try:
             self._process.wait(_SECONDS_TO_SAVE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._errors.close()
 
 
@@ -111,15 +116,17 @@ def _started(runs: Sequence[Run], n_threads: int) -> Iterator[list[_Started]]:
         for run in runs:
             errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
             process = subprocess.Popen(  # noqa: S603, as the command is ours
-                [sys.executable, "-m", "tp_transformer", *run.command()],
+                [sys.executable, "-m", "tp_transformer.supervised", *run.command()],
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # which ends when this process does
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )
             started.append(_Started(run, process, errors))
         yield started
     finally:
+        for one in started:
+            one.terminate()
         for one in started:
             one.stop()
 

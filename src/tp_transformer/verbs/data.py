@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
+from tp_transformer.ranges import Count, PositiveInt, Seed, Workers
 from tp_transformer.verbs.verb import MODULES, Verb
 
 if TYPE_CHECKING:
@@ -116,21 +117,22 @@ _VERBS = {
                 "help": "which difficulties of training questions",
             },
             "--count": {
-                "type": int,
+                "type": PositiveInt,
                 "default": 1000,
                 "help": "questions of each module, split and difficulty",
             },
             "--test-count": {
-                "type": int | None,
+                "type": PositiveInt | None,
                 "help": "questions of each module in the test splits, if not as many",
             },
-            "--seed": {"type": int, "default": 0, "help": "another seed, other questions"},
-            "--workers": {"type": int | None, "help": "processes; one per core by default"},
+            "--seed": {"type": Seed, "default": 0, "help": "another seed, other questions"},
+            "--workers": {"type": Workers | None, "help": "processes; one per core by default"},
             "--executor": {
                 "type": str | None,
                 "help": "dask://HOST:PORT, a Dask cluster to work on instead",
             },
         },
+        goes_on=True,
     ),
     "prepare": Verb(
         "read the published dataset into a store: the v1.0 archive or folder, or the Hugging "
@@ -152,8 +154,8 @@ _VERBS = {
         {
             "store": _STORE,
             "--modules": MODULES,
-            "--samples": {"type": int, "default": 2, "help": "questions of each area"},
-            "--seed": {"type": int, "default": 0, "help": "chooses the questions"},
+            "--samples": {"type": Count, "default": 2, "help": "questions of each area"},
+            "--seed": {"type": Seed, "default": 0, "help": "chooses the questions"},
             "--json": {"action": "store_true", "help": "for programs instead of people"},
         },
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
+from tp_transformer.ranges import Count, Layer, PositiveInt, Seed32
 from tp_transformer.verbs.verb import DEVICE, MODEL, Arguments, Verb
 
 
@@ -24,23 +25,23 @@ _ANALYSED: Arguments = {
     "--out": {"type": Path, "required": True, "help": "a folder for numbers and figures"},
     "--module": {"default": "arithmetic__mixed", "help": "the module of the questions"},
     "--split": {"choices": ["train", "interpolate", "extrapolate"], "default": "interpolate"},
-    "--count": {"type": int, "default": 128, "help": "questions"},
+    "--count": {"type": PositiveInt, "default": 128, "help": "questions"},
     "--answered": {
         "type": bool | None,
         "help": "true for only such questions as the model answers, false for any; roles, "
         "attention and surgery look at answered ones by default, the others at any",
     },
     "--layer": {
-        "type": int | None,
+        "type": Layer | None,
         "help": "counted from 0, or from the end: -1 is the last, and the default where one layer "
         "is looked at",
     },
-    "--seed": {"type": int, "default": 0, "help": "another seed, other questions and draws"},
+    "--seed": {"type": Seed32, "default": 0, "help": "another seed, other questions and draws"},
     "--device": DEVICE,
 }
-_HEAD = {"type": int | None, "help": "one head instead of all"}
+_HEAD = {"type": Count | None, "help": "one head instead of all"}
 _WHERE = {"choices": ["encoder", "decoder", "cross"], "default": "encoder"}
-_CLUSTERS = {"type": int, "default": 20, "help": "of each head's roles"}
+_CLUSTERS = {"type": PositiveInt, "default": 20, "help": "of each head's roles"}
 
 _OF_ANALYSES: dict[str, tuple[str, Arguments]] = {
     "roles": (

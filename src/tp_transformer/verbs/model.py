@@ -4,6 +4,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
+from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, Size
 from tp_transformer.verbs.verb import DEVICE, MODEL, Verb, complain
 
 
@@ -107,6 +108,7 @@ DEMO = Verb(
     "train two small models in a few minutes and compare them; needs no data and no network",
     _demo,
     {"--out": {"type": Path, "default": Path("demo"), "help": "a folder for all of it"}},
+    goes_on=True,
 )
 
 MODELS = Verb("list every preset with its parameter count and the paper's", _models)
@@ -119,16 +121,16 @@ SOLVE = Verb(
         "--file": {"type": Path | None, "help": "a file with a question on each line"},
         "--model": MODEL,
         "--beam": {
-            "type": int | None,
+            "type": Beams | None,
             "help": "beginnings to follow at a time; 1, or as many as --n-best, by default",
         },
-        "--n-best": {"type": int, "default": 1, "help": "answers to each question"},
+        "--n-best": {"type": Beams, "default": 1, "help": "answers to each question"},
         "--length-penalty": {
-            "type": float,
+            "type": LengthPenalty,
             "default": 0.0,
             "help": "divides log-probabilities by the length to this power; 0 does not",
         },
-        "--max-length": {"type": int, "default": 30, "help": "characters of an answer"},
+        "--max-length": {"type": AnswerLength, "default": 30, "help": "characters of an answer"},
         "--json": {"action": "store_true", "help": "an object per line, with scores"},
         "--device": DEVICE,
     },
@@ -158,6 +160,7 @@ TRAIN = Verb(
         "--tensorboard": {"action": "store_true", "help": "write curves for TensorBoard, too"},
     },
     takes_settings=True,
+    goes_on=True,
 )
 
 CURVE = Verb(
@@ -176,7 +179,7 @@ IMPORT_AUTHORS = Verb(
         "checkpoint": {"type": Path, "help": "the checkpoint, as torch.save wrote it"},
         "--vocab": {"type": Path, "required": True, "help": "the vocab.pt that belongs to it"},
         "--heads": {
-            "type": int,
+            "type": Size,
             "default": 8,
             "help": "attention heads, which the checkpoint does not tell",
         },

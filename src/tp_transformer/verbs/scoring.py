@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
+from tp_transformer.ranges import Count, PositiveInt, Seed
 from tp_transformer.verbs.verb import DEVICE, MODEL, MODULES, Verb
 
 
@@ -79,18 +80,18 @@ EVALUATE = Verb(
             "help": "which splits; all that the store has by default",
         },
         "--train-count": {
-            "type": int,
+            "type": Count,
             "default": 1000,
             "help": "training questions of each module, drawn at random",
         },
-        "--seed": {"type": int, "default": 0, "help": "another seed, other draws"},
+        "--seed": {"type": Seed, "default": 0, "help": "another seed, other draws"},
         "--decode": {
-            "type": int,
+            "type": Count,
             "default": 0,
             "help": "check on so many questions that greedy decoding gives the same verdict",
         },
         "--diagnose": {
-            "type": int,
+            "type": Count,
             "default": 100,
             "help": "wrong answers of each module and split to decode and to diagnose",
         },
@@ -105,11 +106,12 @@ EVALUATE = Verb(
             "doubt is asked again in float32",
         },
         "--symbols-per-pass": {
-            "type": int | None,
+            "type": PositiveInt | None,
             "help": "less where memory is short; no verdict depends on it",
         },
         "--device": DEVICE,
     },
+    goes_on=True,
 )
 
 COMPARE = Verb(

@@ -21,6 +21,7 @@ class Verb:
     arguments: Arguments = field(default_factory=dict)
     verbs: "dict[str, Verb]" = field(default_factory=dict)
     takes_settings: bool = False  # such as --model.n_layers=2, as `options.settings`
+    goes_on: bool = False  # given again after it was stopped, where it stopped
 
 
 MODEL = {"type": Path | None, "help": "the folder of a model or a run"}

@@ -1,0 +1,23 @@
+"""`python -m tp_transformer.supervised` is `tpt` that stops when its standard input ends.
+
+Who starts it holds the other end of a pipe. When that process ends, however it ends, the system
+closes the pipe, and this one stops as at SIGTERM: training saves, so that it can go on.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+from tp_transformer.__main__ import run
+
+
+def _stop_at_end_of_input() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
+    run()
