@@ -13,7 +13,7 @@ from runs import config, make_store
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.binding import BINDINGS, Binding
-from tp_transformer.model.family import model_config
+from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.registry import Registry
 from tp_transformer.settings import run_values
@@ -77,7 +77,7 @@ class Small(LSTM):
 def test_an_architecture_is_built_saved_and_loaded(register, tmp_path):
     register(ARCHITECTURES, "small", Small)
     made = model_config({"architecture": "small", "d_hidden": 4})
-    model = Small(made)
+    model = from_config(made)
     model.save(tmp_path / "model")
     loaded = tpt.load(tmp_path / "model")
     assert type(loaded) is Small
@@ -114,6 +114,8 @@ def test_a_name_that_is_taken_is_refused():
         registry.register("one")(2)
     with pytest.raises(SettingsError, match="did you mean 'one'"):
         registry["on"]
+    with pytest.raises(SettingsError, match="there is no thing"):
+        registry[{}]
 
 
 def test_the_lstm_trains_end_to_end(store, tmp_path):

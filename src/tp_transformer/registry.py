@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import shown
 from tp_transformer.settings import nearest
 
 T = TypeVar("T")
@@ -32,15 +33,15 @@ class Registry(Mapping[str, T]):
         return add
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
+        if name not in self:
             raise SettingsError(
-                f"there is no {self.noun} {name!r}{nearest(name, self._entries)}; "
+                f"there is no {self.noun} {shown(name)}{nearest(str(name), self)}; "
                 f"the {self.noun}s are {', '.join(self._entries)}"
             )
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -100,7 +100,7 @@ def test_convolution_starts_at_the_scale_of_its_filler():
         ("hadamrd", {}, "did you mean 'hadamard'"),
         ("low-rank", {}, "needs a rank"),
         ("low-rank", {"rank": None}, "needs a rank"),
-        ("low-rank", {"rank": 0}, "rank of the low-rank binding must be 1 or more"),
+        ("low-rank", {"rank": 0}, "rank of the low-rank binding must be from 1"),
         ("low-rank", {"rang": 3}, "did you mean 'rank'"),
         ("tensor", {"rank": 4}, "the tensor binding has no rank"),
     ],

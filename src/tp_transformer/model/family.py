@@ -35,7 +35,8 @@ def class_of(config: Any) -> type[AnyModel]:
 
 def from_config(config: Any, vocabulary: Vocabulary | None = None) -> AnyModel:
     """A freshly initialised model."""
-    refuse_beyond_memory("weights of these sizes", 4 * config.least_numbers)
+    least = getattr(config, "least_numbers", 0)  # a configuration from outside may have no bound
+    refuse_beyond_memory("weights of these sizes", 4 * least)
     return class_of(config)(config, vocabulary)  # type: ignore[call-arg, arg-type]
 
 
