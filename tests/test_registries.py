@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from dataclasses import dataclass
 
 import pytest
@@ -161,3 +162,14 @@ def test_a_compiled_model_trains_as_any_other(store, tmp_path):
     train(settings, store, tmp_path / "compiled", compile=True, quiet=True)
     eager, compiled = (losses(tmp_path / name) for name in ("eager", "compiled"))
     assert eager == pytest.approx(compiled, rel=1e-4)
+
+
+def test_training_leaves_the_callers_process_as_it_was(store, tmp_path, monkeypatch):
+    """Random state, signal handlers and the allocator are the caller's."""
+    monkeypatch.setattr("tp_transformer.allocator.keep_freed_memory", None)
+    torch.manual_seed(5)
+    random_state = torch.get_rng_state()
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    train(config(training__steps=2), store, tmp_path / "run", quiet=True)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

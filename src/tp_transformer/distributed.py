@@ -116,6 +116,14 @@ class Ranks:
 
 
 @contextmanager
+def unchanged_random_state(device: torch.device) -> Iterator[None]:
+    """Give back torch's random state of the CPU and of a device as it was before."""
+    devices = [] if device.type in {"cpu", "meta"} else [device]
+    with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
+        yield
+
+
+@contextmanager
 def open_ranks(device: str = "auto") -> Iterator[Ranks]:
     """Join the other ranks, if torchrun started some, and part from them at the end."""
     rank, n_ranks, local = (

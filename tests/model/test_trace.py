@@ -1,5 +1,8 @@
 """Traces: what they read, what they replace, and that they cost nothing otherwise."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -305,3 +308,24 @@ def test_weights_are_computed_only_when_asked_for(monkeypatch):
     with model.trace("encoder.0.self_attention.weights"):
         model.solve(["1"], max_length=1)
     assert len(calls) == 1
+
+
+def test_two_threads_trace_one_model_without_mixing():
+    model = model_of()
+    name = "encoder.0.self_attention.role"
+    inside = threading.Barrier(2)  # both have begun to trace before either calls the model
+
+    def traced(question, factor):
+        with model.trace(name, edit={name: lambda role: factor * role}) as trace:
+            inside.wait()
+            model.solve([question], max_length=2)
+            inside.wait()
+        return trace[name]
+
+    questions = ["What is 3 + 4?", "Is 7 prime?"]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(traced, questions, (2.0, -1.0)))
+    for question, factor, ours in zip(questions, (2.0, -1.0), found, strict=True):
+        with model.trace(name) as alone:
+            model.solve([question], max_length=2)
+        torch.testing.assert_close(ours, factor * alone[name])

@@ -6,6 +6,7 @@ module and its own name, such as `encoder.5.self_attention.role`. Nothing in a f
 written for a particular analysis.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -20,11 +21,18 @@ from tp_transformer.settings import nearest
 
 Edit = Callable[[Tensor], Tensor]
 
+_changing = threading.Lock()  # held while the traces of modules change
+
 
 class Trace:
-    """What passed the chosen points in the last call of the model, by name."""
+    """What passed the chosen points in the last call of the model, by name.
+
+    A trace belongs to the thread that made it: calls of the model in other threads neither appear
+    in it nor are edited by it.
+    """
 
     def __init__(self, record: Iterable[str], edits: Mapping[str, Edit]) -> None:
+        self._thread = threading.get_ident()
         self._pieces: dict[str, list[Tensor]] = {name: [] for name in record}
         self._edits = dict(edits)
         self._joining = False
@@ -51,9 +59,14 @@ class Trace:
     def __iter__(self) -> Iterator[str]:
         return iter(self._pieces)
 
+    @property
+    def is_of_this_thread(self) -> bool:
+        """Whether calls in the present thread are traced."""
+        return self._thread == threading.get_ident()
+
     def wants(self, name: str) -> bool:
         """Whether the tensor of that name is asked for, and so must be computed."""
-        return name in self._pieces or name in self._edits
+        return (name in self._pieces or name in self._edits) and self.is_of_this_thread
 
     def visit(self, name: str, tensor: Tensor) -> Tensor:
         """Replace and record the tensor at a point, as was asked for.
@@ -103,7 +116,7 @@ class Traced(nn.Module):
 @contextmanager
 def joined_steps(module: nn.Module) -> Iterator[bool]:
     """Record all that happens inside as one call; yields whether the module is traced."""
-    active = {trace for _, traced in _traced_modules(module) for _, trace in traced._traces}
+    active = set(_active_traces(module))
     for trace in active:
         trace.join(True)
     try:
@@ -115,7 +128,13 @@ def joined_steps(module: nn.Module) -> Iterator[bool]:
 
 def is_traced(module: nn.Module) -> bool:
     """Whether an active trace looks at `module` or at anything inside it."""
-    return any(traced._traces for _, traced in _traced_modules(module))
+    return any(True for _ in _active_traces(module))
+
+
+def _active_traces(module: nn.Module) -> Iterator[Trace]:
+    """The traces of the present thread that look at `module` or at anything inside it."""
+    for _, traced in _traced_modules(module):
+        yield from (trace for _, trace in traced._traces if trace.is_of_this_thread)
 
 
 def trace_names(module: nn.Module) -> list[str]:
@@ -136,13 +155,15 @@ def trace(
     record = [match for name in names for match in _match(name, valid)]
     active = Trace(record, _edits(edit or {}, valid))
     traced_modules = list(_traced_modules(module))
-    for path, traced in traced_modules:
-        traced._traces = (*traced._traces, (path, active))
+    with _changing:
+        for path, traced in traced_modules:
+            traced._traces = (*traced._traces, (path, active))
     try:
         yield active
     finally:
-        for _, traced in traced_modules:
-            traced._traces = tuple(entry for entry in traced._traces if entry[1] is not active)
+        with _changing:
+            for _, traced in traced_modules:
+                traced._traces = tuple(entry for entry in traced._traces if entry[1] is not active)
 
 
 def _traced_modules(module: nn.Module) -> Iterator[tuple[str, Traced]]:

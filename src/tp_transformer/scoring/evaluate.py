@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from tp_transformer import atomic, provenance
-from tp_transformer.allocator import keep_freed_memory
 from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
@@ -99,8 +98,6 @@ def evaluate(
     """
     choice, work = choice or Choice(), work or Work()
     with open_ranks(device) as ranks:
-        if ranks.device.type == "cpu":
-            keep_freed_memory()
         model = ranks.each(lambda: load(folder)).float().to(ranks.device)
         store = ranks.each(lambda: open_store(data))
         held_out = ranks.each(lambda: held_out_rows(folder, store))

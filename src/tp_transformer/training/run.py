@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from tp_transformer import __version__, atomic, settings
-from tp_transformer.allocator import keep_freed_memory, refuse_beyond_memory
+from tp_transformer.allocator import refuse_beyond_memory
 from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
-from tp_transformer.distributed import Ranks, has_bfloat16, open_ranks
+from tp_transformer.distributed import Ranks, has_bfloat16, open_ranks, unchanged_random_state
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.family import (
     BEST,
@@ -122,11 +122,10 @@ def train(
 ) -> Outcome:
     """Train a model in a run folder, or go on with what the folder holds.
 
-    A run that exists knows its settings and its data: they may be left out, but not changed.
+    A run that exists knows its settings and its data: they may be left out, but not changed. The
+    caller's random state and signal handlers are as before afterwards.
     """
-    with open_ranks(device) as ranks:
-        if ranks.device.type == "cpu":
-            keep_freed_memory()
+    with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
         return _train(ranks, config, data, Path(run), compile, tensorboard, quiet)
 
 

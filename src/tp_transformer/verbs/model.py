@@ -56,9 +56,11 @@ def _solve(options: Namespace) -> None:
 def _train(options: Namespace) -> None:
     import json
 
+    from tp_transformer.allocator import keep_freed_memory
     from tp_transformer.settings import run_values
     from tp_transformer.training.run import CONFIG, RunConfig, run_config, train
 
+    keep_freed_memory()
     asked = list(options.settings)
     if options.budget is not None:
         asked.append(f"--training.budget={json.dumps(options.budget)}")

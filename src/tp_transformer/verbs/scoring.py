@@ -12,11 +12,13 @@ from tp_transformer.verbs.verb import DEVICE, MODEL, MODULES, Verb
 def _evaluate(options: Namespace) -> None:
     from rich.console import Console
 
+    from tp_transformer.allocator import keep_freed_memory
     from tp_transformer.progress import progress
     from tp_transformer.scoring.evaluate import Work, evaluate
     from tp_transformer.scoring.questions import Choice
     from tp_transformer.scoring.table import render_results
 
+    keep_freed_memory()
     results = evaluate(
         options.model,
         options.data,
