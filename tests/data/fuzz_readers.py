@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import shutil
+import struct
 import sys
 import tarfile
 import tempfile
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -37,6 +39,10 @@ from tp_transformer.data.vocabulary import Vocabulary
 
 MOST_MEMORY = 4 * 2**30  # of addresses; intact files need a fifth of it
 VOCABULARY = Vocabulary()
+WRONG_NUMBERS = (0, 1, -1, 2**8, 2**20, 2**30, 2**31 - 1, -(2**31))
+# Where the fields of a tar archive's header are, and what they may be overwritten with.
+HEADER_FIELDS = {"name": (0, 100), "size": (124, 12), "type": (156, 1), "all": (0, 512)}
+WRONG_FIELDS = (b"\0", b"\xff", b"7", b"x", b"\x80\0\0\0\0\0\0\1", b"00000001000\0", b" ", b"/../")
 
 
 def show(store: Store, _: Path) -> None:
@@ -85,12 +91,32 @@ def fuzz_store(folder: Path, chance: random.Random, name: str) -> None:
     store = folder / "store"
     shutil.copytree(folder.parent / "intact", store)
     file = chance.choice(sorted(store.glob("*.arrow")) + [store / "store.json"] * 2)
-    mutate_file(file, chance)
+    if file.suffix == ".arrow" and chance.random() < 0.6:
+        _damage_column(file, chance)
+    else:
+        mutate_file(file, chance)
     if chance.random() < 0.8:
         _make_consistent(store)
     for operation in chance.sample(OPERATIONS, 4):
         with tolerated(f"{name} of {file.name}"):
             operation(open_store(store), folder)
+
+
+def _damage_column(file: Path, chance: random.Random) -> None:
+    """Overwrite some numbers of one column: offsets of texts, texts, or numbers of names."""
+    data = bytearray(file.read_bytes())
+    whole = pa.py_buffer(bytes(data))
+    reader = pa.ipc.open_file(pa.BufferReader(whole))
+    batch = reader.get_batch(chance.randrange(reader.num_record_batches))
+    column = batch.column(chance.choice(("question", "answer") * 3 + ("module", "difficulty")))
+    buffer = chance.choice([one for one in column.buffers() if one is not None and one.size])
+    start = buffer.address - whole.address
+    for _ in range(chance.randrange(1, 4)):
+        at = start + 4 * chance.randrange(max(buffer.size // 4, 1))
+        (before,) = struct.unpack_from("<i", data, at)
+        value = chance.choice((*WRONG_NUMBERS, before + 1, before - 1, before + 100, -before))
+        struct.pack_into("<I", data, at, value % 2**32)
+    file.write_bytes(data)
 
 
 def _make_consistent(store: Path) -> None:
@@ -139,10 +165,22 @@ def _damage_archive(path: Path, chance: random.Random, *, is_inside: bool) -> No
             archive.addfile(info, io.BytesIO(content))
     data = buffer.getvalue()
     if is_inside:
-        data = mutate_bytes(data, chance)
+        damage = chance.choice((_damage_header, mutate_bytes))
+        data = damage(data, chance)
         data = _with_checksums(data) if chance.random() < 0.6 else data
     zipped = gzip.compress(data, mtime=0)
     path.write_bytes(zipped if is_inside else mutate_bytes(zipped, chance))
+
+
+def _damage_header(data: bytes, chance: random.Random) -> bytes:
+    """The archive with one field of one header overwritten."""
+    starts = [at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"]
+    start, length = chance.choice(list(HEADER_FIELDS.values()))
+    start += chance.choice(starts)
+    types = [*map(str.encode, "01256xgLKSX")]
+    value = chance.choice(types) if length == 1 else chance.choice(WRONG_FIELDS)
+    value = (value * 512)[:length]
+    return data[:start] + value + data[start + length :]
 
 
 def _with_checksums(data: bytes) -> bytes:
