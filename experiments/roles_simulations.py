@@ -87,21 +87,24 @@ def heading(n_texts: int, *names: str) -> Iterator[str]:
 def clusters(count: int, draws: int) -> Iterator[str]:
     """How often the mutual information of random clusters exceeds that of permuted labels."""
     positions = Positions.of(questions(MIXED, count))
+    n_positions = len(positions.characters)
     yield from heading(1, "label", *STRETCHES)
     for name in LABELS:
         labelled = Labelled.of(name, positions.labels[name], positions.question)
-        shares = []
+        cells = []
         for length in STRETCHES.values():
-            found = [_exceeds(labelled, positions, length, seed) for seed in range(draws)]
-            shares.append(f"{np.mean(found):.1%}")
-        yield row(name, *shares)
+            found = []
+            for seed in range(draws):
+                rng = np.random.default_rng([seed, length])
+                drawn = np.repeat(rng.integers(CLUSTERS, size=-(-n_positions // length)), length)
+                found.append(exceeds(drawn, labelled, rng))
+            cells.append(f"{np.mean(found):.1%}")
+        yield row(name, *cells)
 
 
-def _exceeds(labelled: Labelled, positions: Positions, length: int, seed: int) -> bool:
-    rng = np.random.default_rng([seed, length])
-    n_positions = len(positions.characters)
-    drawn = np.repeat(rng.integers(CLUSTERS, size=-(-n_positions // length)), length)
-    own, n_classes = drawn[labelled.position], len(labelled.classes)
+def exceeds(clusters: Integers, labelled: Labelled, rng: np.random.Generator) -> bool:
+    """Whether clusters of all positions tell more of the labels than of permuted ones."""
+    own, n_classes = clusters[labelled.position], len(labelled.classes)
     score = probes.normalised_information(own, labelled.label, CLUSTERS, n_classes)
     permuted = [
         probes.normalised_information(own, labelled.dealt(rng), CLUSTERS, n_classes)
@@ -229,8 +232,8 @@ def single_draws(
 
 def coverage(
     errors: Floats, few: Iterable[Layer], n: int, read: DrawSamples, rng: np.random.Generator
-) -> float:
-    """The share of errors in the interval that a few of the questions give, on average."""
+) -> Floats:
+    """The share of errors in the interval that a few of the questions give, for each few."""
     shares = []
     for layer in few:
         found = in_sample(layer.values, layer.states, read(layer.question, n, rng))
@@ -238,7 +241,7 @@ def coverage(
             raise ValueError(f"{layer.n_questions} questions are too few for draws of {n}")
         low, high = found.mse_interval
         shares.append(np.mean((low <= errors) & (errors <= high)))
-    return float(np.mean(shares))
+    return np.array(shares)
 
 
 def synthetic(world: str, rng: np.random.Generator) -> Layer:
@@ -270,7 +273,9 @@ def draws(sets: int, singles: int) -> Iterator[str]:
             for read in READINGS.values():
                 errors = single_draws(layer, n, read, singles, rng)
                 few = (layer.some(n_questions, rng) for _ in range(sets))
-                cells.append(f"{coverage(errors, few, n, read, rng):.1%}")
+                shares = 100 * coverage(errors, few, n, read, rng)
+                standard_error = shares.std(ddof=1) / sets**0.5
+                cells.append(f"{shares.mean():.1f} ± {standard_error:.1f}")
         yield row(n_questions, n, *cells)
 
 
@@ -293,7 +298,7 @@ def trained(model: str, data: str, sets: int, singles: int) -> Iterator[str]:
         rng = np.random.default_rng(0)
         errors = single_draws(layer, N_PAPER, read, singles, rng)
         few = (layer.some(QUESTIONS, rng) for _ in range(sets))
-        held = coverage(errors, few, N_PAPER, read, rng)
+        held = coverage(errors, few, N_PAPER, read, rng).mean()
         low, high = np.quantile(errors, [0.025, 0.975])
         yield row(name, f"{errors.mean():.3f}", f"{low:.3f}", f"{high:.3f}", f"{held:.1%}")
 
