@@ -1,10 +1,13 @@
 """How often the attention search is wrong about heads whose rule is known.
 
-    python experiments/attention_search.py --count 128 --searches 10
+    python experiments/attention_search.py --count 128 --searches 8
+    python experiments/attention_search.py --count 32 --searches 8
 
 Heads are synthetic. Structure-blind ones go by characters, distance and position, and must not be
 called clear for any relation; the others follow one relation with a share of their attention and
-should be. All have noise of their own at every pair of positions. What came out stands in
+should be. All have noise of their own at every pair of positions. Of a head it prints in how many
+searches, or verdicts, it is clear, and the greatest or the mean margin in points; at the end, how
+many questions of two modules have a numerator to skip. What came out stands in
 docs/interpretation.md.
 """
 
@@ -23,9 +26,12 @@ from tp_transformer.interpret.structure import RELATIONS, Relation
 Floats = npt.NDArray[np.float64]
 Head = Callable[[str, int], Floats]  # the strength of every key, for a text and a query
 
+MODULE = "arithmetic__mixed"
 OPERATORS = "+-*/"
 NOISE = 0.5  # standard deviation of the logits around what the rule says
 SHARES = (0.2, 0.4, 0.8)  # of the attention, in heads that follow a relation
+SKIPPING = "denominator to its division, past a numerator"  # the rarest relation
+COUNTED = 1000  # questions in which its occurrences are counted
 STEEP = 20.0  # logits from a distance to the next: the nearest gets everything
 
 
@@ -98,9 +104,9 @@ def search(heads: Sequence[Sequence[Floats]], expressions: Sequence[Expression])
     return list(rank(RELATIONS, attention, initial=dict.fromkeys(RELATIONS, 0.0), seed=0))
 
 
-def questions(count: int, seed: int) -> list[Expression]:
-    """Questions of the paper's module for its analyses."""
-    drawn = generate("arithmetic__mixed", split="interpolate", count=count, seed=seed)
+def questions(count: int, seed: int, module: str = MODULE) -> list[Expression]:
+    """Questions of a module, by default the paper's for its analyses."""
+    drawn = generate(module, split="interpolate", count=count, seed=seed)
     return [expression for one in drawn if (expression := parse(one.question))]
 
 
@@ -138,6 +144,9 @@ def main() -> None:
         margin = 100 * np.mean([one.margin for one in own])
         clear = sum(bool(one.is_clear) for one in own)
         print(f"{relation}, {share:.0%}: {clear} of {len(own)}, {margin:.1f}")
+    for module in (MODULE, "arithmetic__mul_div_multiple"):
+        having = [bool(RELATIONS[SKIPPING](own)) for own in questions(COUNTED, 0, module)]
+        print(f"{SKIPPING}: in {np.mean(having):.0%} of {len(having)} questions of {module}")
 
 
 if __name__ == "__main__":

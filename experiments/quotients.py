@@ -37,25 +37,32 @@ def _nested(text: str) -> str:
     return f"({text})" if "/" in text else text
 
 
-def main() -> None:
-    """Write the training and the test questions."""
-    parser = argparse.ArgumentParser(description="write questions about nested quotients")
-    parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
+def questions() -> dict[str, list[tuple[str, Fraction]]]:
+    """Training and test questions with their values, shuffled; the same at every call."""
     rng = np.random.default_rng(0)
-    rows: dict[str, list[str]] = {"train-easy": [], "interpolate": []}
+    rows: dict[str, list[tuple[str, Fraction]]] = {"train-easy": [], "interpolate": []}
     for numbers in product(DIGITS, repeat=4):
         for text, value in quotients(numbers):
             is_test = rng.random() < 0.1
             for wording in rng.permutation(WORDINGS)[: 1 if is_test else WORDINGS_IN_TRAINING]:
                 rows["interpolate" if is_test else "train-easy"].append(
-                    f"{wording.format(text)}\n{value}\n"
+                    (str(wording.format(text)), value)
                 )
-    for split, own in rows.items():
+    for own in rows.values():
         rng.shuffle(own)
+    return rows
+
+
+def main() -> None:
+    """Write the training and the test questions."""
+    parser = argparse.ArgumentParser(description="write questions about nested quotients")
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    for split, rows in questions().items():
         (folder / split).mkdir(parents=True, exist_ok=True)
-        (folder / split / f"{MODULE}.txt").write_text("".join(own), "utf-8")
-        print(f"{split}: {len(own):,} questions")
+        lines = [f"{question}\n{value}\n" for question, value in rows]
+        (folder / split / f"{MODULE}.txt").write_text("".join(lines), "utf-8")
+        print(f"{split}: {len(rows):,} questions")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,21 @@
 """What the experiments show, on a small scale; docs/experiments.md has the rest."""
 
+from itertools import islice
+
 import attention_search
 import numpy as np
 import pytest
+import roles_simulations
 from degree import ATTENTION, HELD, ROLES, SCALE, degree, degrees
 
-from planted import nested
+import tp_transformer as tpt
+from corpora import make_store
+from documents import ROOT
+from planted import nested, quotients
 from tp_transformer.interpret.expressions import parse
-from tp_transformer.interpret.structure import RELATIONS
+from tp_transformer.interpret.positions import Positions
+from tp_transformer.interpret.probes import Labelled
+from tp_transformer.interpret.structure import LABELS, RELATIONS
 
 TP, PLAIN = "tp-transformer-tiny", "transformer-tiny"
 
@@ -39,12 +47,115 @@ def test_a_softmax_and_a_layer_norm_are_no_polynomials(held):
 
 def test_the_error_rates_of_the_attention_search(monkeypatch, capsys):
     questions = [parse(question) for question in nested(24).questions]
-    monkeypatch.setattr(attention_search, "questions", lambda count, seed: questions)
+    monkeypatch.setattr(attention_search, "questions", lambda *_: questions)
     monkeypatch.setattr("sys.argv", ["attention_search.py", "--searches", "1"])
     attention_search.main()
     lines = capsys.readouterr().out.splitlines()
     n_blind, n_shares = len(attention_search.BLIND), len(attention_search.SHARES)
+    lines, skipping = lines[:-2], lines[-2:]
     assert len(lines) == n_blind + len(RELATIONS) * n_shares
     assert all(f": 0 of {len(RELATIONS)}, " in line for line in lines[:n_blind])
     found = dict(line.split(": ") for line in lines[n_blind:])
     assert found["number to the other argument, 80%"].startswith("1 of 1")
+    having = sum(bool(RELATIONS[attention_search.SKIPPING](one)) for one in questions)
+    assert 8 <= having < 24  # every third question is a chain that has a numerator to skip
+    assert all(f"in {having / 24:.0%} of 24 questions" in line for line in skipping)
+
+
+def simulated(monkeypatch, capsys, *arguments):
+    """The table that is printed at toy size: for each row its cells by column."""
+    given = {
+        roles_simulations.MIXED: nested(40).questions,
+        roles_simulations.QUOTIENTS: quotients(40).questions,
+    }
+    monkeypatch.setattr(roles_simulations, "questions", lambda source, count: given[source])
+    monkeypatch.setattr(roles_simulations, "SIZES", ((40, 20),))
+    monkeypatch.setattr(roles_simulations, "ALL_QUESTIONS", 200)
+    monkeypatch.setattr("sys.argv", ["roles_simulations.py", *arguments])
+    roles_simulations.main()
+    lines = capsys.readouterr().out.splitlines()
+    names, _, *rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in lines]
+    return lines, [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def is_documented(command, lines):
+    """Whether docs/interpretation.md has a table of this kind, and names the command."""
+    text = (ROOT / "docs" / "interpretation.md").read_text("utf-8")
+    named = f"`python experiments/roles_simulations.py {command}"
+    return "\n".join(lines[:2]) in text and named in text
+
+
+def percent(cell):
+    return float(cell.removesuffix("%"))
+
+
+def test_the_simulation_of_unrelated_clusters(monkeypatch, capsys):
+    lines, table = simulated(monkeypatch, capsys, "clusters", "--draws", "8")
+    assert is_documented("clusters", lines)
+    assert [row.pop("label") for row in table] == list(LABELS)
+    found = [percent(cell) for row in table for cell in row.values()]
+    assert len(found) == 10
+    assert np.mean(found) < 20  # of 80, where 5% are expected
+
+
+def test_clusters_that_are_the_labels_exceed_permuted_labels():
+    positions = Positions.of(nested(40).questions)
+    side = Labelled.of("side", positions.labels["side"], positions.question)
+    clusters = np.zeros(len(positions.characters), np.int64)
+    clusters[side.position] = side.label
+    rng = np.random.default_rng(0)
+    assert roles_simulations.exceeds(clusters, side, rng)
+    assert not roles_simulations.exceeds(np.zeros_like(clusters), side, rng)
+
+
+def test_the_simulation_of_readers_of_the_text(monkeypatch, capsys):
+    with monkeypatch.context() as small:
+        small.setattr(roles_simulations, "REACHES", (0, 2))
+        _, table = simulated(monkeypatch, capsys, "readers")
+    assert is_documented("readers", list(islice(roles_simulations.readers(40), 2)))
+    assert [row["label"] for row in table] == list(LABELS)
+    place = next(row for row in table if row["label"] == "digit place")
+    assert percent(place["2"]) > percent(place["0"]) + 10  # neighbours tell a digit's place
+    assert percent(place["best, ridge 1"]) > percent(place["0"])
+
+
+def test_the_simulation_of_the_reversal(monkeypatch, capsys):
+    lines, table = simulated(monkeypatch, capsys, "reversal", "--draws", "3")
+    assert is_documented("reversal", lines)
+    assert len(table) == 8
+    for vectors, questions, right, share, above, below in (row.values() for row in table):
+        if vectors == "planted: reversed sides":
+            assert min(percent(right), percent(share)) > 90
+            assert (above, below) == ("3 of 3", "0 of 3")
+        elif vectors == "planted: unreversed sides":
+            assert min(percent(right), 100 - percent(share)) > 90
+            assert (above, below) == ("0 of 3", "3 of 3")
+        elif vectors == "random":
+            assert 35 < percent(share) < 65
+        elif questions == roles_simulations.QUOTIENTS:
+            assert below == "1 of 1"  # what follows a "/" is a denominator
+
+
+def test_the_simulation_of_draws(monkeypatch, capsys):
+    lines, (row,) = simulated(monkeypatch, capsys, "draws", "--sets", "2", "--singles", "20")
+    assert is_documented("draws", lines)
+    assert (row.pop("questions"), row.pop("n")) == ("40", "20")
+    assert len(row) == 6
+    assert all(50 < float(cell.split(" ± ")[0]) <= 100 for cell in row.values())
+
+
+def test_the_simulation_of_draws_from_a_model(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(roles_simulations, "QUESTIONS", 60)
+    tpt.build(TP, n_layers=1, d_model=16, n_heads=2).save(tmp_path / "model")
+    rows = [(question, "7") for question in quotients(80).questions]
+    make_store(tmp_path / "store", {("interpolate", "arithmetic__mul_div_multiple", None): rows})
+    options = ["--model", str(tmp_path / "model"), "--data", str(tmp_path / "store")]
+    monkeypatch.setattr(roles_simulations, "N_PAPER", 40)
+    lines, table = simulated(
+        monkeypatch, capsys, "trained", *options, "--sets", "2", "--singles", "20"
+    )
+    assert is_documented("trained", [line.replace("40 samples", "100 samples") for line in lines])
+    assert [row["40 samples are"] for row in table] == ["positions", "problems"]
+    for _, mean, low, high, held in (row.values() for row in table):
+        assert 0 < float(low) < float(mean) < float(high)
+        assert percent(held) > 50
