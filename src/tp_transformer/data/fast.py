@@ -112,7 +112,7 @@ class NotExactError(Exception):
 
 def _operations(generator: Generator) -> Patches:
     ops: Any = generator.files["sample.ops"]
-    to_polynomial, to_surd = _converters(ops)
+    to_polynomial, to_surd = _to_polynomial(ops), _to_surd(ops)
     originals = {kind: kind.sympy for kind in (ops.Add, ops.Mul, ops.Sub, ops.Div)}
 
     def value(op: Any) -> Any:
@@ -133,21 +133,21 @@ def _operations(generator: Generator) -> Patches:
     yield ops.Op, "_sympy_", for_sympy
 
 
-def _converters(ops: Any) -> tuple[Callable[[Any], Polynomial], Callable[[Any], Surd]]:
-    """Functions from an operation to the polynomial, and to the surd, that it is equal to."""
+def _to_polynomial(ops: Any) -> Callable[[Any], Polynomial]:
+    """A function from an operation to the polynomial that it is equal to."""
 
-    def to_polynomial(op: Any) -> Polynomial:
+    def convert(op: Any) -> Polynomial:
         match op:
             case ops.Constant():
                 return constant(op.value)
             case ops.Add():
-                return exact.add(to_polynomial(child) for child in op.children)
+                return exact.add(convert(child) for child in op.children)
             case ops.Mul():
-                return exact.multiply(to_polynomial(child) for child in op.children)
+                return exact.multiply(convert(child) for child in op.children)
             case ops.Neg():
-                return to_polynomial(op.children["input"]) * -1
+                return convert(op.children["input"]) * -1
             case ops.Pow():
-                return exact.power(to_polynomial(op.children["a"]), exponent(op.children["b"]))
+                return exact.power(convert(op.children["a"]), exponent(op.children["b"]))
         raise NotExactError
 
     def constant(value: Any) -> Polynomial:
@@ -155,7 +155,13 @@ def _converters(ops: Any) -> tuple[Callable[[Any], Polynomial], Callable[[Any], 
             return exact.letter(value.name)
         return exact.constant(rational(value))
 
-    def to_surd(op: Any) -> Surd:
+    return convert
+
+
+def _to_surd(ops: Any) -> Callable[[Any], Surd]:
+    """A function from an operation to the surd that it is equal to."""
+
+    def convert(op: Any) -> Surd:
         match op:
             case ops.Constant():
                 return Surd({1: rational(op.value)})
@@ -163,25 +169,27 @@ def _converters(ops: Any) -> tuple[Callable[[Any], Polynomial], Callable[[Any], 
                 whole, radicand = exact.square_free(int(op.children["a"].value))
                 return Surd({radicand: whole})
             case ops.Add():
-                return sum((to_surd(child) for child in op.children), start=Surd({}))
+                return sum((convert(child) for child in op.children), start=Surd({}))
             case ops.Sub():
-                return to_surd(op.children["left"]) + -to_surd(op.children["right"])
+                return convert(op.children["left"]) + -convert(op.children["right"])
             case ops.Mul():
-                return math.prod((to_surd(child) for child in op.children), start=Surd({1: 1}))
+                return math.prod((convert(child) for child in op.children), start=Surd({1: 1}))
             case ops.Div():
-                return to_surd(op.children["numer"]) * inverse(to_surd(op.children["denom"]))
+                return convert(op.children["numer"]) * inverse(convert(op.children["denom"]))
             case ops.Pow():
-                base = to_surd(op.children["a"])
+                base = convert(op.children["a"])
                 return math.prod([base] * exponent(op.children["b"]), start=Surd({1: 1}))
         raise NotExactError
 
-    def exponent(op: Any) -> int:
-        power = rational(op.value)
-        if not isinstance(power, int) or power < 0:
-            raise NotExactError
-        return power
+    return convert
 
-    return to_polynomial, to_surd
+
+def exponent(op: Any) -> int:
+    """The value of an operation that is an exponent: a whole number from 0 up."""
+    power = rational(op.value)
+    if not isinstance(power, int) or power < 0:
+        raise NotExactError
+    return power
 
 
 def inverse(surd: Surd) -> Surd:
@@ -205,7 +213,7 @@ def _polynomials(generator: Generator) -> Patches:
     ops: Any = generator.files["sample.ops"]
     number: Any = generator.files["sample.number"]
     sampling: Any = generator.files["sample.polynomials"]
-    to_polynomial, to_surd = _converters(ops)
+    to_polynomial, to_surd = _to_polynomial(ops), _to_surd(ops)
     sympy = number.sympy
     random, dirichlet = generator.random, generator.numpy_random.dirichlet
 

@@ -204,7 +204,7 @@ class TPMultiheadAttention(Attention):
     # compute plain attention from our parameters and leave out the role.
     _qkv_same_embed_dim = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, torch's signature
         self,
         embed_dim: int,
         num_heads: int,
