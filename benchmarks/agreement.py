@@ -28,7 +28,7 @@ def margin(model: torch.nn.Module, question: str, answer: str, other: str) -> fl
     """By how much a model prefers an answer to another, where they part, in log-probability."""
     batch = tpt.Batch.from_text([question] * 2, [answer, other], model.vocabulary)
     with torch.no_grad():
-        scores = model(batch.source[:1], batch.target_input[:1])[0].log_softmax(dim=-1)
+        scores = model(batch)[0].log_softmax(dim=-1)
     place = int((batch.target_output[0] != batch.target_output[1]).nonzero()[0])
     first, second = batch.target_output[:, place]
     return float(scores[place, first] - scores[place, second])

@@ -33,7 +33,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 import tp_transformer as tpt
 from tp_transformer.allocator import keep_freed_memory
 from tp_transformer.data.store import open_store
-from tp_transformer.model.base import ROWS_AT_ONCE
+from tp_transformer.model.solver import ROWS_AT_ONCE
 
 try:
     import ctranslate2

@@ -137,7 +137,7 @@ def ours(preset: str, precision: str, binding: str) -> Contestant:
     pad = model.vocabulary.pad
 
     def step(rows: Rows) -> None:
-        share = Share.of(*rows, pad, LIMIT, packed=model.can_pack)
+        share = Share.of(*rows, pad, LIMIT, model.layout_for(torch.device("cpu")))
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
             for batches in share.passes:

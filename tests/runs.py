@@ -12,6 +12,7 @@ import socket
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -45,20 +46,26 @@ SETTINGS = {
 TIMES = {"samples_per_second", "symbols_per_second", "waiting", "elapsed", "time_left"}
 
 
-def make_store(folder):
+def make_store(folder, interpolate=()):
+    """A store of units digits; `interpolate` counts test questions of the first modules."""
     chance = random.Random(0)
+    segments = [
+        ("train", "numbers__place_value", "easy", 40),
+        ("train", "numbers__gcd", "easy", 40),
+        ("train", "numbers__gcd", "hard", 40),
+    ]
+    modules = ("numbers__gcd", "numbers__place_value")
+    segments += [
+        ("interpolate", *one) for one in zip(modules, (None, None), interpolate, strict=False)
+    ]
     with write_store(folder, {"kind": "test"}) as writer:
-        for module, difficulty in (
-            ("numbers__place_value", "easy"),
-            ("numbers__gcd", "easy"),
-            ("numbers__gcd", "hard"),
-        ):
+        for split, module, difficulty, count in segments:
             questions, answers = [], []
-            for _ in range(40):
+            for _ in range(count):
                 number = chance.randrange(10 ** chance.randrange(1, 9))
                 questions.append(f"What is the units digit of {number}?")
                 answers.append(str(number % 10))
-            writer.append("train", module, difficulty, questions, answers)
+            writer.append(split, module, difficulty, questions, answers)
     return folder
 
 
@@ -78,12 +85,18 @@ def command(data, run, **changed):
     return ["train", *preset, "--data", str(data), "--run", str(run), *options(**changed)]
 
 
-def start(arguments, log, *, double=False, **environment):
+# What Python reports of the operations by which files appear, change their names and go.
+OPERATIONS = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "shutil.rmtree"}
+
+
+def start(arguments, log, *, double=False, kill_at=None, **environment):
     """Start `tpt` with these arguments in a process of its own; what it prints goes to `log`.
 
-    With `double`, the model is in float64 and LOG-rows.jsonl tells which rows were asked for.
+    With `double`, the model is in float64 and LOG-rows.jsonl tells which rows were asked for. With
+    `kill_at`, a text and a number, the process is killed before that operation on files, counted
+    from 0, among those on paths with that text.
     """
-    process = PROCESSES.Process(target=_tpt, args=(arguments, log, double, environment))
+    process = PROCESSES.Process(target=_tpt, args=(arguments, log, double, kill_at, environment))
     process.start()
     return process
 
@@ -142,7 +155,7 @@ def start_ranks(arguments, n_ranks, log, *, double=False):
     ]
 
 
-def _tpt(arguments, log, double, environment):
+def _tpt(arguments, log, double, kill_at, environment):
     os.environ.update(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, sys.stdout.fileno())
@@ -153,7 +166,22 @@ def _tpt(arguments, log, double, environment):
 
     if double:
         _patch(log.with_name(f"{log.name}-rows.jsonl"))
+    if kill_at is not None:
+        _kill_at(*kill_at)
     main(arguments)
+
+
+def _kill_at(text, number):
+    n_operations = 0
+
+    def hook(event, arguments):
+        nonlocal n_operations
+        if event in OPERATIONS and text in str(arguments):
+            if n_operations == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            n_operations += 1
+
+    sys.addaudithook(hook)
 
 
 def _patch(rows_file):
@@ -220,3 +248,27 @@ def assert_same_run(run, other):
             k: v for k, v in state["window"].items() if k not in {"seconds", "waited"}
         }
     assert states[0] == states[1]
+
+
+_hooked, _watchers = [], []
+
+
+def _watch(event, arguments):
+    if event in OPERATIONS and _watchers:
+        watcher = _watchers.pop()  # what it does itself is not watched
+        try:
+            watcher(event, arguments)
+        finally:
+            _watchers.append(watcher)
+
+
+@contextmanager
+def before_each_operation(watcher):
+    """Call a function before every operation on files of this process."""
+    if not _hooked:
+        _hooked.append(sys.addaudithook(_watch))  # for good: Python has no way to remove it
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)

@@ -44,9 +44,9 @@ def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
     lines = (folder / "transformer-answers.jsonl").read_text("utf-8").splitlines()
     answers = [json.loads(line) for line in lines]
     assert len(answers) == 5 * 8
-    longest = max(len(line["answer"]) for line in answers)
-    solved = tpt.load(folder / "transformer").solve(
-        [line["question"] for line in answers], max_length=longest + 1
+    model = tpt.load(folder / "transformer")
+    solved = model.solve(
+        [line["question"] for line in answers], max_length=model.config.n_positions
     )
     assert solved == [line["predicted"] for line in answers]
     before = (folder / "transformer" / "metrics.jsonl").read_bytes()

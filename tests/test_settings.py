@@ -1,5 +1,7 @@
 """Settings from YAML: presets, files, unknown keys."""
 
+import subprocess
+import sys
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -231,6 +233,20 @@ def test_differences_name_the_fields_and_both_values():
 
 def test_the_sections_are_the_stages_of_a_run():
     assert tuple(field.name for field in fields(RunConfig)) == settings.SECTIONS
+
+
+def test_a_text_that_would_overflow_the_parsers_stack_is_refused():
+    """In a process of its own: without the check it ends in a segmentation fault."""
+    code = (
+        "from tp_transformer.settings import *\n"
+        "from tp_transformer.errors import SettingsError\n"
+        "from tp_transformer.training.optim import OptimConfig\n"
+        "for deep in ('[' * 50_000, ['[' * 50_000], {'[' * 50_000: 1}):\n"
+        "    try: to_dataclass(OptimConfig, {'warmup': deep}, 'optim')\n"
+        "    except SettingsError as error: assert 'has a text of 50,000' in str(error)\n"
+        "    else: raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_text_with_a_number_too_large_for_a_float_is_refused():

@@ -12,7 +12,7 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer import solving
 from tp_transformer.cli import main
-from tp_transformer.model.base import Answer
+from tp_transformer.model.solver import Answer, Solver
 
 GOOD = ["What is 3 + 4?", "Hi", "Let p be 12.", "Is 7 prime?"]
 BAD = ["", "caf\u00e9", "1" * 199]
@@ -72,13 +72,13 @@ def test_lines_are_lines_however_they_end_and_arrive(monkeypatch):
 def test_many_questions_are_answered_in_portions_that_grow(folder, model, monkeypatch):
     questions = [f"What is {n} + {n}?" for n in range(100)]
     sizes = []
-    answers = model.answers
+    answers = Solver.answers
 
-    def counted(asked, **options):
+    def counted(self, asked, **options):
         sizes.append(len(asked))
-        return answers(asked, **options)
+        return answers(self, asked, **options)
 
-    monkeypatch.setattr(model, "answers", counted, raising=False)
+    monkeypatch.setattr(Solver, "answers", counted)
     found = list(solving.solve_each(model, [questions], noun="line", max_length=3))
     assert [asked.question for asked in found] == questions
     assert [asked.answers[0].text for asked in found] == model.solve(questions, max_length=3)
@@ -106,7 +106,7 @@ def test_json_has_an_object_for_every_line(capsys, folder, model):
     assert [one["question"] for one in objects] == questions
     assert objects[1] == {"question": "", "error": "question 2 is empty"}
     assert all("error" in one and "answers" not in one for one in objects[1:4])
-    expected = model.answers(GOOD[:2], beam=3)
+    expected = Solver(model).answers(GOOD[:2], beam=3)
     for one, answers in zip((objects[0], objects[4]), expected, strict=True):
         assert [answer["text"] for answer in one["answers"]] == [each.text for each in answers]
         for answer, each in zip(one["answers"], answers, strict=True):
@@ -119,7 +119,7 @@ def test_several_answers_come_with_their_scores(capsys, folder, model):
     options = ["--model", folder, "--n-best", 2, "--beam", 4, "--length-penalty", 1]
     code, out, _ = run(capsys, *GOOD[:2], *options)
     assert code == 0
-    expected = model.answers(GOOD[:2], beam=4, n_best=2, length_penalty=1.0)
+    expected = Solver(model).answers(GOOD[:2], beam=4, n_best=2, length_penalty=1.0)
     blocks = out.removesuffix("\n\n").split("\n\n")
     for block, answers in zip(blocks, expected, strict=True):
         assert block.split("\n") == [f"{each.score:.4f}\t{each.text}" for each in answers]
@@ -128,9 +128,7 @@ def test_several_answers_come_with_their_scores(capsys, folder, model):
 def test_the_layout_is_by_what_was_asked_for(capsys, folder, monkeypatch):
     """Of several answers only one may be found, and a bad line has none."""
     only = Answer(text="7", log_probability=-0.5, score=-0.5, is_complete=True)
-    monkeypatch.setattr(
-        tpt.Transformer, "answers", lambda self, asked, **_: [[only] for _ in asked]
-    )
+    monkeypatch.setattr(Solver, "answers", lambda self, asked, **_: [[only] for _ in asked])
     _, out, _ = run(capsys, GOOD[0], "", GOOD[1], "--model", folder, "--n-best", 2)
     assert out == "-0.5000\t7\n\n\n-0.5000\t7\n\n"
     _, out, _ = run(capsys, GOOD[0], "", GOOD[1], "--model", folder)

@@ -7,6 +7,7 @@ it in this list:
     interruptions.py              Ctrl-C, SIGTERM and SIGHUP: soon, and without a traceback
     ranges.py                     ranges of numbers as types, checked in one place
     settings.py                   dataclasses from YAML; presets; unknown keys refused
+    registry.py                   what can be chosen by name, from inside and from outside
     atomic.py                     files and folders that appear whole or not at all
     progress.py                   a bar in a terminal, now and then a line elsewhere
     allocator.py                  memory: freed, it stays; what cannot fit is refused
@@ -21,7 +22,10 @@ it in this list:
     data/parallel.py              many tasks on many workers, in order, lost workers replaced
     data/generate.py              questions by address, one or many, here or on workers
     data/permutation.py           a pseudo-random order that is computed, not stored
+    data/manifest.py              store.json: what a store says about itself, validated
+    data/summary.py               lengths and checksums of a segment's texts
     data/store.py                 Arrow files on disk, memory-mapped, any row at once
+    data/verify.py                whether a store is what was written, by its hashes
     data/writer.py                writes a store: in bounded memory, whole or not at all
     data/partial.py               a store in the making: what is ordered, what is there so far
     data/leaks.py                 test questions that occur in training, drawn again
@@ -34,18 +38,24 @@ it in this list:
     data/export.py                the store as v1.0 text, Parquet or JSON lines
     data/show.py                  what a store holds, drawn or as JSON
     data/sampler.py               which rows make up which batch: a function of seed and step
-    data/batch.py                 padding, masks and the target's shift
+    data/layout/base.py           what layouts have in common: rows, and who attends to whom
+    data/layout/grouped.py        attention within packed rows, group by group
+    data/layout/padded.py         rows side by side, filled up
+    data/layout/packed.py         rows end to end, without padding
+    data/batch.py                 questions and answers as ids, in a layout
     data/feed.py                  the batches of a store, step by step
     model/trace.py                named points that record or replace a tensor on request
     model/binding.py              how a filler and a role become one vector: one class per binding
-    model/grouped.py              attention within the rows of a packed batch
-    model/masks.py                who may attend to whom; torch's masks as ours
+    model/masks.py                torch's masks as ours
+    model/weightless.py           models built without initialising their weights
+    model/config.py               the shape of a Transformer
     model/cache.py                keys and values of the positions decoded so far
     model/attention.py            TP-attention beside its equations; the drop-in for torch's
     model/layers.py               cells, feed-forward, embedding
-    model/stepping.py             one more position of the decoder, without detours
+    model/bare.py                 modules for many small calls, without the cost of a module call
     model/loss.py                 token-summed loss and counts
     model/decoding.py             greedy and beam search over one cached step
+    model/solver.py               from questions to answers in text
     model/folder.py               a model on disk: written whole, read without unpickling
     model/base.py                 what every model can do: loss, solve, trace, save
     model/transformer.py          the Transformer and the TP-Transformer
@@ -56,6 +66,7 @@ it in this list:
     solving.py                    questions from wherever they come, answers as they come
     scoring/statistics.py         intervals, paired tests
     scoring/verdict.py            right or wrong by one pass; near-ties decided in float64
+    scoring/held_out.py           training questions that a model's run held out
     scoring/questions.py          which questions of a store are asked
     scoring/results.py            what an evaluation found, as results.json
     scoring/journal.py            what an evaluation has found so far
@@ -68,6 +79,7 @@ it in this list:
     training/optim.py             the optimizer; schedules as pure functions of the step
     training/display.py           what a run shows: a live panel in a terminal, lines elsewhere
     training/metrics.py           what a run records: metrics.jsonl, a log, TensorBoard
+    training/curve.py             how the error of a run falls, as a figure
     training/checkpoint.py        the whole state of a run, crash-safe
     training/passes.py            a rank's share of a batch, in passes of bounded size
     training/validate.py          loss and exact match on held-out questions
@@ -84,10 +96,12 @@ it in this list:
     interpret/clusters.py                vectors in clusters, by k-means
     interpret/positions.py               every position of a sample: its character, its labels
     interpret/probes.py                  how well labels can be told from clusters and from vectors
+    interpret/reversal.py                whether sides reverse in a denominator's denominator
     interpret/naming.py                  a name for a cluster, where it is clear
     interpret/roles_result.py            what roles' clusters and scores say
     interpret/roles_figure.py            questions with their clusters (figure 2), scores
     interpret/roles.py                   clusters of roles and the structure in them (section 5.1)
+    interpret/text_attention.py          what heads attend to by characters and distance alone
     interpret/following.py               how well heads follow a relation
     interpret/attention_maps_result.py   which heads follow which relation
     interpret/attention_maps_figure.py   rows of symbols (figure 3), heat maps, relations
@@ -133,13 +147,13 @@ if TYPE_CHECKING:
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.errors import UserError as UserError
     from tp_transformer.model.attention import TPMultiheadAttention as TPMultiheadAttention
+    from tp_transformer.model.config import TransformerConfig as TransformerConfig
     from tp_transformer.model.family import build as build
     from tp_transformer.model.family import load as load
     from tp_transformer.model.recurrent import LSTM as LSTM
     from tp_transformer.model.recurrent import LSTMConfig as LSTMConfig
     from tp_transformer.model.trace import trace as trace
     from tp_transformer.model.transformer import Transformer as Transformer
-    from tp_transformer.model.transformer import TransformerConfig as TransformerConfig
     from tp_transformer.settings import preset_names as preset_names
     from tp_transformer.training.run import RunConfig as RunConfig
     from tp_transformer.training.run import train as train
@@ -151,7 +165,7 @@ _HOMES = {
     "RunConfig": "training.run",
     "TPMultiheadAttention": "model.attention",
     "Transformer": "model.transformer",
-    "TransformerConfig": "model.transformer",
+    "TransformerConfig": "model.config",
     "UserError": "errors",
     "Vocabulary": "data.vocabulary",
     "build": "model.family",

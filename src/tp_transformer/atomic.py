@@ -1,7 +1,9 @@
-"""Files and folders that appear whole or not at all.
+"""Files and folders that appear whole or not at all, and names that change from one to another.
 
 What is written grows in a hidden folder beside its destination and takes its name at the very
-end. A process that is killed leaves that hidden folder behind; the next one removes it.
+end. A process that is killed leaves that hidden folder behind; the next one removes it. A file is
+replaced in one operation. A folder cannot be: where readers must always find one, write each under
+a path of its own and let a name point to the newest (`point`).
 """
 
 import errno
@@ -16,7 +18,8 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-_REPLACED = "replaced"
+_UNFINISHED, _REPLACED = ".unfinished-", "replaced"
+_LONGEST_PATH = 4096  # bytes
 # What file systems answer that have no locks, or none of folders, as NFS.
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
@@ -44,8 +47,57 @@ def whole(path: str | Path) -> Iterator[Path]:
             os.close(held)
 
 
+def point(name: Path, folder: Path) -> None:
+    """Let a name refer to a folder beside or below it, in place of the one before, atomically.
+
+    The name is a symbolic link. Where there are none (Windows, some file systems) it is a file with
+    the folder's relative path, which `pointed` follows.
+    """
+    target = folder.relative_to(name.parent)
+    temporary = name.with_name(f".{name.name}{_UNFINISHED}")
+    temporary.unlink(missing_ok=True)
+    try:
+        if sys.platform == "win32":  # a link to a folder cannot be replaced there
+            raise NotImplementedError
+        temporary.symlink_to(target, target_is_directory=True)
+    except (OSError, NotImplementedError):
+        temporary.write_text(target.as_posix(), "utf-8")
+    # A folder in its place was put there by hand, such as by a copy that followed the link.
+    aside = name.with_name(f".{name.name}{_UNFINISHED}{_REPLACED}")
+    if name.is_dir() and not name.is_symlink():
+        name.rename(aside)
+    os.replace(temporary, name)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def pointed(name: Path) -> Path | None:
+    """The folder that a name refers to: its own, or the one it points to; None if there is none."""
+    if name.is_dir():
+        return name.resolve() if name.is_symlink() else name
+    try:
+        with name.open("rb") as file:
+            text = file.read(_LONGEST_PATH).decode("utf-8")
+        folder = name.parent / text
+        is_below = name.parent.resolve() in folder.resolve().parents
+        return folder if is_below and folder.is_dir() else None
+    except (OSError, ValueError, RuntimeError):  # a loop of links is a RuntimeError
+        return None
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove everything unfinished that killed processes left in a folder."""
+    for work in folder.iterdir() if folder.is_dir() else ():
+        name, mark, _ = work.name[1:].partition(_UNFINISHED)
+        if not work.name.startswith(".") or not mark:
+            continue
+        if work.is_dir() and not work.is_symlink():
+            _clear_leftovers(folder / name)
+        else:
+            work.unlink(missing_ok=True)
+
+
 def _prefix(path: Path) -> str:
-    return f".{path.name}.unfinished-"
+    return f".{path.name}{_UNFINISHED}"
 
 
 def _clear_leftovers(path: Path) -> None:
@@ -63,19 +115,26 @@ def _clear_leftovers(path: Path) -> None:
 
 
 def _put_in_place(made: Path, path: Path) -> None:
+    with _alone(path.parent):
+        if made.is_file() and not path.is_dir():
+            os.replace(made, path)
+        else:
+            _replace_folder(made, path)
+    _sync_one(path.parent)
+
+
+def _replace_folder(made: Path, path: Path) -> None:
     # Two renames: a folder that is not empty cannot be renamed over. If the second fails, the
     # earlier one goes back; if the process dies between them, `_clear_leftovers` puts it back.
     earlier = made.parent / _REPLACED
-    with _alone(path.parent):
-        if path.exists():
-            path.rename(earlier)
-        try:
-            made.rename(path)
-        except OSError:
-            if earlier.exists():
-                earlier.rename(path)
-            raise
-    _sync_one(path.parent)
+    if path.exists():
+        path.rename(earlier)
+    try:
+        made.rename(path)
+    except OSError:
+        if earlier.exists():
+            earlier.rename(path)
+        raise
 
 
 @contextmanager

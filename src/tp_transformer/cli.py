@@ -1,6 +1,5 @@
 """The command line: from what was typed to a verb, and how it ends."""
 
-import codecs
 import io
 import os
 import re
@@ -24,6 +23,7 @@ VERBS = {
     "solve": model.SOLVE,
     "data": data.DATA,
     "train": model.TRAIN,
+    "curve": model.CURVE,
     "evaluate": scoring.EVALUATE,
     "compare": scoring.COMPARE,
     "interpret": interpret.INTERPRET,
@@ -87,10 +87,12 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _allow_any_character() -> None:
-    """Have characters that the terminal's encoding lacks replaced: bars are no reason to fail."""
-    output = sys.stdout
-    if isinstance(output, io.TextIOWrapper) and codecs.lookup(output.encoding).name != "utf-8":
-        output.reconfigure(errors="replace")
+    """Have characters that the terminal's encoding lacks replaced: bars are no reason to fail.
+
+    UTF-8 lacks what Python makes of a file's name that is not UTF-8.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

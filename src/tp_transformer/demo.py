@@ -25,7 +25,7 @@ from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.table import render_comparison
-from tp_transformer.training.metrics import METRICS
+from tp_transformer.training.metrics import METRICS, read_records
 from tp_transformer.training.watch import Run, train_side_by_side
 
 MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
@@ -34,6 +34,7 @@ MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-t
 MODULES = {"numbers__place_value": 7, "comparison__pair": 2, "arithmetic__add_or_sub": 1}
 QUESTIONS = "questions"
 SHOWN = 2  # answers of each module, right and wrong
+LONGEST_SHOWN = 40  # characters of an answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,8 @@ def _run(name: str, folder: Path, size: Size) -> Run:
 
 
 def _steps_of(run: Run) -> int:
-    return max(int(record["step"]) for record in _read(run.folder / METRICS))
+    records, _ = read_records(run.folder / METRICS)
+    return max((int(record["step"]) for record in records), default=0)
 
 
 def _score(folder: Path, run: Run) -> Results:
@@ -174,7 +176,10 @@ def _read(file: Path) -> Iterator[dict[str, Any]]:
 
 def _predicted(line: dict[str, Any]) -> Text:
     mark, colour = ("✓", "green") if line["right"] else ("✗", "red")
-    return Text(f"{mark} {line['predicted']}", style=colour)
+    text = line["predicted"]
+    if len(text) > LONGEST_SHOWN:  # a model that has hardly trained does not end its answers
+        text = f"{text[:LONGEST_SHOWN]}…"
+    return Text(f"{mark} {text}", style=colour)
 
 
 def _show_files(folder: Path, console: Console) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from tp_transformer import __version__
-from tp_transformer.model.family import AnyModel
+from tp_transformer.atomic import pointed
+from tp_transformer.model.family import BEST, LAST, AnyModel
 from tp_transformer.settings import to_values
 
 Values = dict[str, Any]
@@ -20,7 +21,7 @@ Values = dict[str, Any]
 def model_hash(model: AnyModel) -> str:
     """What identifies a model, however it is stored: configuration, symbols and weights."""
     digest = hashlib.sha256()
-    described = {"architecture": model.architecture, **to_values(model.config)}
+    described = model.config_values(model.config)
     digest.update(json.dumps([described, model.vocabulary.symbols], sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
         content = tensor.detach().cpu().contiguous()
@@ -40,7 +41,7 @@ def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = No
     return {
         "name": name,
         "sha256": sha256 or model_hash(model),
-        "architecture": model.architecture,
+        "architecture": model.architecture(),
         "config": to_values(model.config),
         "n_parameters": model.n_parameters,
         "step": step,
@@ -49,15 +50,16 @@ def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = No
 
 def _step(folder: Path) -> int | None:
     """After how many training steps a run's model was saved, where that is written down."""
-    for state, name in (
-        (folder / "state.json", None),  # a checkpoint
-        (folder / "last" / "state.json", "best"),  # a run: its best model is the one that is loaded
-        (folder.parent / "last" / "state.json", "best"),  # the best model itself
+    for checkpoint, name in (
+        (folder, None),
+        (folder / LAST, BEST),  # a run: its best model is the one that is loaded
+        (folder.parent / LAST, BEST),  # the best model itself
     ):
         try:
+            state = (pointed(checkpoint) or checkpoint) / "state.json"
             values = json.loads(state.read_text("utf-8"))
             return int(values["step"] if name is None else (values[name] or values)["step"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     return None
 

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 # What YAML raises besides its own errors: at thousands of digits, impossible dates, deep nesting.
 _UNREADABLE = (ValueError, OverflowError, RecursionError)
+_LONGEST_TEXT = 1000  # characters
 
 SECTIONS = ("model", "data", "optim", "training", "validation")  # the stages a file may set
 
@@ -81,7 +82,7 @@ def _sections(kind: type) -> dict[str, dict[str, Any]]:
         choices = get_args(hint) or (hint,)
         fields = {"architecture": str} if len(choices) > 1 else {}
         for choice in choices:
-            fields |= get_type_hints(choice)
+            fields |= get_type_hints(choice) | getattr(choice, "option_types", dict)()
         sections[section] = fields
     return sections
 
@@ -131,6 +132,16 @@ def dump(values: Mapping[str, Any]) -> str:
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False)
 
 
+def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> list[str]:
+    """The settings that `values` leave to their defaults, such as `training.steps`."""
+    return [
+        f"{section}.{field}"
+        for section, fields in resolved.items()
+        for field in fields
+        if field not in values.get(section, {})
+    ]
+
+
 def differences(old: Mapping[str, Values], new: Mapping[str, Values]) -> list[str]:
     """Every setting that differs, in words, such as `training.steps is 100, not 200`."""
     found = []
@@ -162,6 +173,7 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     refuse_unknown(values, (field.name for field in dataclasses.fields(cast(Any, kind))), where)
     hints, bounded = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for key, value in values.items():
+        _refuse_long_texts(f"{where}.{key}", value)
         if value is None and NoneType not in get_args(hints[key]):  # the parser lets it pass
             raise SettingsError(f"{where}.{key} must have a value")
         if not isinstance(value, str):  # the parser reads numbers in texts
@@ -178,6 +190,23 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         expected = _described(hints[wrong[1]], value)
         raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {shown(value)}") from error
     return cast(T, parser.instantiate(parsed)[where])
+
+
+def _refuse_long_texts(name: str, value: Any) -> None:
+    """Refuse texts of a length that no setting has.
+
+    The parser reads texts as YAML by way of libyaml, which overflows the stack when it comes upon
+    tens of thousands of brackets (seen: a segmentation fault).
+    """
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, str) and len(part) > _LONGEST_TEXT:
+            raise SettingsError(f"{name} has a text of {len(part):,} characters, which is too long")
+        if isinstance(part, dict):
+            rest += [*part, *part.values()]
+        elif isinstance(part, list | tuple):
+            rest += part
 
 
 def _described(hint: Any, value: Any) -> str:

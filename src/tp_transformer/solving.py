@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tp_transformer.errors import TextError
-from tp_transformer.model.base import Answer
 from tp_transformer.model.family import AnyModel
+from tp_transformer.model.solver import Answer, Solver
 
 # The first few questions of a long list are answered soon, and later ones many at a time.
 FIRST_TOGETHER, MOST_TOGETHER = 16, 1024
@@ -62,12 +62,13 @@ def solve_each(
 
     Errors call a question by `noun` and its number.
     """
+    solver = Solver(model)
     number = 1
     for some in _in_portions(questions):
-        errors = [_error(model, text, noun, number + place) for place, text in enumerate(some)]
+        errors = [_error(solver, text, noun, number + place) for place, text in enumerate(some)]
         readable = [text for text, error in zip(some, errors, strict=True) if error is None]
         found = iter(
-            model.answers(
+            solver.answers(
                 readable,
                 max_length=max_length,
                 beam=beam,
@@ -122,10 +123,10 @@ def _in_portions(questions: Iterable[list[str]]) -> Iterator[list[str]]:
             size = min(2 * size, MOST_TOGETHER)
 
 
-def _error(model: AnyModel, question: str, noun: str, number: int) -> str | None:
+def _error(solver: Solver, question: str, noun: str, number: int) -> str | None:
     """Why the model cannot read a question, if it cannot."""
     try:
-        model.read([question], noun, number)
+        solver.read([question], noun, number)
     except TextError as error:
         return str(error)
     return None

@@ -38,7 +38,9 @@ def test_the_target_is_shifted_by_one():
 
 def test_moves_as_a_whole():
     batch = Batch.from_text(["1"], ["2"], VOCABULARY).to("meta")
-    assert batch.source.device.type == batch.target.device.type == "meta"
+    for tensor in (batch.source, batch.target_input, batch.target_output):
+        assert tensor.device.type == "meta"
+    assert batch.source_layout.filled.device.type == "meta"
 
 
 def test_refuses_a_question_without_an_answer():
@@ -61,10 +63,10 @@ def test_parts_leave_out_nearly_all_padding():
     encoded = VOCABULARY.encode(questions), VOCABULARY.encode(answers)
     parts = cut(*encoded, VOCABULARY.pad)
     held = sum(ragged.lengths.sum() for ragged in encoded)
-    positions = sum(part.source.numel() + part.target.numel() for part in parts)
+    positions = sum(part.source.numel() + part.target_input.numel() + len(part) for part in parts)
     whole = Batch.from_ragged(*encoded, VOCABULARY.pad)
     assert held > 0.85 * positions
-    assert whole.source.numel() + whole.target.numel() > 1.8 * positions
+    assert whole.source.numel() + whole.target_input.numel() + len(whole) > 1.8 * positions
     assert len(parts) < 64
 
 

@@ -1,6 +1,9 @@
 """Reading the published dataset: everything arrives, byte for byte, or is named as missing."""
 
+import gzip
+import re
 import tarfile
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -273,6 +276,7 @@ def test_every_fault_of_a_file_is_counted(tmp_path):
     ("line", "message"),
     [
         (b'{"question": "1", "answer": \n', "not a JSON object"),
+        (b'{"question": "b\'\\\\\xee\'", "answer": "1"}\n', "not a JSON object"),
         (b'{"question": 1, "answer": "1"}\n', "not a JSON object"),
         (b"[]\n", "not a JSON object"),
         (b"\n", "not a JSON object"),
@@ -408,12 +412,109 @@ def test_long_names_and_further_headers(tmp_path, format_):
 
 
 def test_several_gzip_files_end_to_end_are_one(tmp_path):
-    import gzip
-
     plain = write_archive(tmp_path / "v1.tar", texts(), compress=False).read_bytes()
     parts = gzip.compress(plain[:700]) + gzip.compress(plain[700:]) + bytes(100)
     (tmp_path / "v1.tar.gz").write_bytes(parts)
     assert rows_of(prepared(tmp_path, tmp_path / "v1.tar.gz")) == segments_of()
+
+
+@pytest.mark.parametrize("kind", ["one header", "two archives", "text"])
+@pytest.mark.parametrize("compress", [True, False])
+def test_what_follows_an_end_mark_is_named(tmp_path, kind, compress):
+    whole = write_archive(tmp_path / "v1.tar", texts(), compress=False).read_bytes()
+    names = [f"mathematics_dataset-v1.0/{name}" for name in texts()]
+    if kind == "one header":
+        start = whole.index(names[1].encode())
+        data = whole[:start] + bytes(512) + whole[start + 512 :]
+        found, last = f"{', '.join(names[2:5])} and 1 more", names[0]
+    elif kind == "two archives":
+        more = {"train-hard/numbers__gcd.txt": text_of(pairs("x", 3))}
+        data = whole + write_archive(tmp_path / "b.tar", more, compress=False).read_bytes()
+        found, last = "mathematics_dataset-v1.0/train-hard/numbers__gcd.txt", names[-1]
+    else:
+        data = whole + b"What is 1 + 1?"
+        found, last = "14 bytes without a file's name", names[-1]
+    source = tmp_path / "bad.tar.gz"
+    source.write_bytes(gzip.compress(data) if compress else data)
+    reason = f"the archive is damaged after {last} (an end mark, and then {found})"
+    with pytest.raises(CorpusError, match=f"^bad.tar.gz: {re.escape(reason)}$"):
+        prepared(tmp_path, source)
+    assert not (tmp_path / "store").exists()
+    store = prepared(tmp_path, source, skip_errors=True)
+    assert [entry["reason"] for entry in store.skipped] == [reason]
+    expected = segments_of()
+    if kind == "one header":
+        expected = dict(list(expected.items())[:1])
+    assert rows_of(store) == expected
+
+
+def test_an_archive_cut_off_behind_its_end_mark_is_noticed(tmp_path):
+    whole = write_archive(tmp_path / "v1.tar.gz", texts()).read_bytes()
+    for n_missing in (1, 4, 8, 10):
+        (tmp_path / "cut.tar.gz").write_bytes(whole[:-n_missing])
+        with pytest.raises(CorpusError, match="the archive is cut off after"):
+            prepared(tmp_path, tmp_path / "cut.tar.gz")
+
+
+def header(kind, size, name="x"):
+    """The header of a member of an archive, which may be a header itself."""
+    member = tarfile.TarInfo(name)
+    member.type, member.size = kind, size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def padded(content):
+    return content + bytes(-len(content) % 512)
+
+
+def pax(content, kind=tarfile.XHDTYPE):
+    return header(kind, len(content)) + padded(content)
+
+
+def long_name(length):
+    name = b"x" * length + b".txt\0"
+    return header(tarfile.GNUTYPE_LONGNAME, len(name)) + padded(name)
+
+
+MEMBER = header(tarfile.REGTYPE, len(ROW), "train-easy/numbers__gcd.txt") + padded(ROW)
+# Headers before a member, and what is said about them.
+EXCESSIVE = {
+    "one header": (pax(b"".join(b"13 k%06d=x\n" % i for i in range(20_000))), "headers of more"),
+    "many records": (pax(b"5 a=\n" * 200_000), "headers of more than 65,536 bytes for one file"),
+    "many headers": (pax(b"13 k00000=xy\n" * 1000) * 200, "headers of more"),
+    "global headers": (pax(b"5 a=\n", tarfile.XGLTYPE) * 1000, "headers of more"),
+    "many members": (header(tarfile.DIRTYPE, 0) * 10_001, "more than 10,000 files"),
+    "a long name": (long_name(5000), "an impossible size or name"),
+    "a negative size": (header(tarfile.REGTYPE, -5), "an impossible size or name"),
+    "a negative header": (header(tarfile.XHDTYPE, -5), "headers of more"),
+    "a negative pax size": (pax(b"11 size=-5\n"), "an impossible size or name"),
+    "a short record": (pax(b"3 path=x\n"), "a broken header"),
+    "a long record": (pax(b"99 path=x\n"), "a broken header"),
+    "no record": (pax(b"nonsense"), "a broken header"),
+}
+
+
+@pytest.mark.parametrize("kind", EXCESSIVE)
+def test_headers_are_bounded(tmp_path, kind):
+    headers, message = EXCESSIVE[kind]
+    (tmp_path / "v1.tar.gz").write_bytes(gzip.compress(headers + MEMBER + bytes(1024)))
+    for skip in (False, True):
+        tracemalloc.start()
+        with pytest.raises(CorpusError, match=f"the archive is damaged .*{message}"):
+            prepared(tmp_path, tmp_path / "v1.tar.gz", skip_errors=skip)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        # The blocks that are unzipped ahead have up to 4 MB each.
+        assert most < 30 * 2**20
+
+
+def test_a_header_within_bounds_is_read_once(tmp_path):
+    records = b"".join(b"13 k%06d=x\n" % i for i in range(4000))
+    source = tmp_path / "v1.tar.gz"
+    source.write_bytes(gzip.compress(pax(records) + MEMBER + bytes(1024)))
+    assert rows_of(prepared(tmp_path, source)) == {
+        ("train", "numbers__gcd", "easy"): [("What is 1 + 1?", "2")]
+    }
 
 
 def test_what_unzips_to_much_more_comes_in_blocks(tmp_path, monkeypatch):

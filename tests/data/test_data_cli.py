@@ -67,6 +67,19 @@ def test_prepare_reports_what_it_left_out(capsys, tmp_path):
     assert "1 rows left out" in run(capsys, "show", tmp_path / "store")[1]
 
 
+def test_names_that_are_not_text_are_shown(tmp_path):
+    """A terminal in UTF-8 has no bytes for what a name in Latin-1 decodes to."""
+    source = write_archive(tmp_path / "v1.tar.gz", {**texts(), "b\udce9ta.md": b"#"})
+    for arguments in (
+        ["prepare", source, "--out", tmp_path / "store"],
+        ["show", tmp_path / "store"],
+    ):
+        command = [sys.executable, "-m", "tp_transformer", "data", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert b"left out: mathematics_dataset-v1.0/b?ta.md" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,8 +1,10 @@
 """The store: what is written is read, by us and by others, and damage is refused in one line."""
 
+import hashlib
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 import tp_transformer as tpt
 from corpora import FILES, keys, make_store, rows, rows_of, segments_of
-from tp_transformer.data.store import rank
+from tp_transformer.data.manifest import rank
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store
 from tp_transformer.errors import StoreError, TextError
@@ -185,6 +187,15 @@ def test_hugging_face_datasets_opens_it(store, tmp_path, monkeypatch):
         assert loaded[name][0]["difficulty"] == split[0].difficulty
 
 
+def redigest(described):
+    """Make the digest of a split that of its segments, whatever was done to them."""
+    content = [
+        [s[key] for key in ("module", "difficulty", "count", "checksum")]
+        for s in described["segments"]
+    ]
+    described["digest"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
 def damage(path, kind):
     """Damage a store in some way; what the refusal must say."""
     manifest = path / "store.json"
@@ -207,7 +218,7 @@ def damage(path, kind):
     if kind == "incomplete":
         del described["splits"]["train"]["segments"]
         manifest.write_text(json.dumps(described))
-        return "store.json is damaged: KeyError"
+        return "store.json is damaged: splits.train has no 'segments'"
     if kind == "file gone":
         (path / "train.arrow").unlink()
         return "train.arrow is missing, where store.json promises"
@@ -243,10 +254,137 @@ def test_damage_is_refused(store, kind):
 
 def test_a_file_of_other_rows_is_refused(store, tmp_path):
     described = json.loads((store.path / "store.json").read_text())
-    described["splits"]["train"]["rows"] = 16
+    train = described["splits"]["train"]
+    train["rows"] = 16
+    (store.path / "store.json").write_text(json.dumps(described))
+    with pytest.raises(StoreError, match=r"rows is 16, and its segments have 15"):
+        tpt.data.open(store.path)
+    for key in ("question_lengths", "answer_lengths"):
+        train["segments"][-1][key][-1] += 1
+    train["segments"][-1]["count"] += 1
+    redigest(train)
     (store.path / "store.json").write_text(json.dumps(described))
     with pytest.raises(StoreError, match=r"has 15 rows, where store.json promises 16"):
         tpt.data.open(store.path)["train"].rows([0])
+
+
+# Where a value of store.json is, what it becomes, and what is said about it.
+WRONG_VALUES = [
+    (("source",), [], "source must be a mapping, not \\[\\]"),
+    (("source", "kind"), [[1]], "lists within lists at 'kind'"),
+    (("source", "redrawn"), {"train": "many"}, "redrawn.'train' must be a whole number"),
+    (("source", "redrawn"), {"train": 10**30}, "redrawn.'train' must be a whole number"),
+    (("skipped",), None, "skipped must be a list"),
+    (("skipped",), [{"file": "x"}], "skipped\\[0\\] has no"),
+    (("made_by",), 7, "made_by must be a text"),
+    (("more",), 7, "unknown key 'more'"),
+    (("splits",), [], "splits must be a mapping"),
+    (("splits", "test"), {}, "'test', which is no split"),
+    (("splits", "train"), None, "splits.train must be a mapping"),
+    (("splits", "train", "rows"), -15, "rows must be a whole number from 0 up, not -15"),
+    (("splits", "train", "rows"), 15.0, "rows must be a whole number from 0 up, not 15.0"),
+    (("splits", "train", "rows"), True, "rows must be a whole number from 0 up, not True"),
+    (("splits", "train", "rows"), 10**400, "rows must be a whole number from 0 up, not 1000"),
+    (("splits", "train", "bytes"), "many", "bytes must be a whole number"),
+    (("splits", "train", "bytes"), 10, "has 15 rows in 10 bytes"),
+    (("splits", "train", "digest"), "0" * 64, "digest is not that of its segments"),
+    (("splits", "train", "sha256"), 7, "sha256 must be a text"),
+    (("splits", "train", "segments"), {}, "segments must be a list"),
+    (("splits", "train", "segments", 0), [], r"segments\[0\] must be a mapping"),
+    (("splits", "train", "segments", 0, "module"), "numbers__gdc", "which train does not have"),
+    (("splits", "train", "segments", 0, "module"), ["x"], "which train does not have"),
+    (("splits", "train", "segments", 0, "module"), "numbers__gcd", "not in the order of the mod"),
+    (("splits", "train", "segments", 0, "difficulty"), "odd", "difficulty is 'odd'"),
+    (("splits", "interpolate", "segments", 0, "difficulty"), "easy", "difficulty is 'easy'"),
+    (("splits", "train", "segments", 1, "start"), 4, "start is 4, where 5 rows precede it"),
+    (("splits", "train", "segments", 1, "count"), 0, "count must be a whole number from 1 up"),
+    (("splits", "train", "segments", 1, "count"), 8, "must count 8 texts"),
+    (("splits", "train", "segments", 1, "checksum"), 7, "checksum must be a text"),
+    (("splits", "train", "segments", 1, "answer_lengths"), [0, 7.0], "must be whole numbers"),
+    (("splits", "train", "segments", 1, "answer_lengths"), [0, 8, -1], "must be whole numbers"),
+    (("splits", "train", "segments", 1, "answer_lengths"), [7], "of at most 30 characters"),
+    (("splits", "train", "segments", 1, "answer_lengths"), [7, 0], "none of them empty"),
+    (("splits", "train", "segments", 1, "answer_lengths"), [0] * 31 + [7], "of at most 30"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), WRONG_VALUES)
+def test_a_wrong_value_in_the_description_is_refused_when_opened(store, path, value, message):
+    file = store.path / "store.json"
+    described = json.loads(file.read_text())
+    place = described
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    file.write_text(json.dumps(described))
+    with pytest.raises(StoreError, match=f"store.json is damaged: .*{message}") as refusal:
+        tpt.data.open(store.path)
+    assert len(str(refusal.value)) < 500
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ['{"a": NaN}', "[" * 100_000, "9" * 5000, '"\\ud800"', "\0"])
+def test_odd_json_is_refused(store, text):
+    (store.path / "store.json").write_text(text)
+    with pytest.raises(StoreError, match=r"store.json"):
+        tpt.data.open(store.path)
+
+
+# What is written over the first offsets of the questions, as 32-bit numbers.
+WRONG_OFFSETS = {
+    "huge": [2**30] * 4,
+    "negative": [-(2**30)] * 4,
+    "falling": [0, 60, 30, 45],
+    "empty": [0, 0, 15, 30],
+    "beyond": [0, 15, 30, 100_000],
+    "wrapping": [0, 2**31 - 1, -(2**31), 30],
+}
+USE = """
+import sys
+from pathlib import Path
+import numpy as np
+import tp_transformer as tpt
+from tp_transformer.data.export import export
+from tp_transformer.errors import StoreError
+vocabulary = tpt.Vocabulary()
+uses = {
+    "rows": lambda store: store["train"].rows(range(15)),
+    "lengths": lambda store: store["train"].lengths(range(15)),
+    "tokens": lambda store: store["train"].tokens(np.arange(15), vocabulary),
+    "examples": lambda store: list(store["train"]),
+    "parquet": lambda store: export(store, store.path / "out", format="parquet"),
+    "jsonl": lambda store: export(store, store.path / "out", format="jsonl"),
+    "v1.0": lambda store: export(store, store.path / "out", format="v1.0"),
+}
+for path in sys.argv[1:]:
+    for name, use in uses.items():
+        print(path, name, flush=True)
+        try:
+            use(tpt.data.open(path))
+        except StoreError as error:
+            assert "is damaged" in str(error), error
+            assert "\\n" not in str(error)
+        else:
+            sys.exit("not noticed")
+        assert not Path(path, "out").exists()
+"""
+
+
+def test_wrong_offsets_are_noticed_before_they_are_used(store, tmp_path):
+    """In a process of its own: what follows wrong offsets ends in a segmentation fault."""
+    data = (store.path / "train.arrow").read_bytes()
+    batch = pa.ipc.open_file(store.path / "train.arrow").get_batch(0)
+    intact = np.frombuffer(batch.column("question").buffers()[1], "<i4")[:5].tobytes()
+    assert data.count(intact) >= 1
+    for name, offsets in WRONG_OFFSETS.items():
+        wrong = np.array(offsets, "<i4").tobytes()
+        shutil.copytree(store.path, tmp_path / name)
+        damaged = data.replace(intact, wrong + intact[len(wrong) :], 1)
+        (tmp_path / name / "train.arrow").write_bytes(damaged)
+    command = [sys.executable, "-c", USE, *(str(tmp_path / name) for name in WRONG_OFFSETS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout[-200:]} {done.returncode} {done.stderr[-2000:]}"
+    assert len(done.stdout.splitlines()) == 7 * len(WRONG_OFFSETS)
 
 
 def test_the_description(store):

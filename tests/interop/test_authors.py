@@ -140,7 +140,7 @@ def refusal(checkpoint, vocab, n_heads=2):
 
 def logits(model, source, target):
     with torch.no_grad():
-        return model(torch.tensor([source]), torch.tensor([target]))[0]
+        return model.decode(torch.tensor([target]), model.encode(torch.tensor([source])))[0]
 
 
 # What is imported computes what the reference computes.

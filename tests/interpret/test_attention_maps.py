@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from planted import by_length, sample
+from planted import by_length, nested
 from tp_transformer import UserError, figures
 from tp_transformer.interpret import attention_maps, attention_maps_figure, following
 from tp_transformer.interpret.expressions import parse
@@ -15,7 +15,7 @@ from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import ATTENTIONS, Sample, fresh, point, record, symbols
 from tp_transformer.interpret.structure import RELATIONS
 
-SAMPLE = by_length(sample(32))  # as many as pass a model at once
+SAMPLE = by_length(nested(32))  # as many as pass a model at once
 EXPRESSIONS = [parse(question) for question in SAMPLE.questions]
 SECOND = "second argument to its operator"
 
@@ -52,7 +52,8 @@ def test_the_search_finds_a_planted_head_in_a_model(model):
         seed=0,
     ).meaning
     assert said.startswith(f"{SECOND}: favoured by head 1.3. It has 100.0% of its attention on")
-    assert f"where the largest baseline has {clear.by_distance:.1%}: evenly" in said
+    assert f"where the largest baseline has {clear.by_text:.1%}: evenly" in said
+    assert "to be clear it must be more than 5.0, with initial weights it is up to" in said
 
 
 def test_heads_with_initial_weights_follow_nothing(model):
@@ -62,7 +63,8 @@ def test_heads_with_initial_weights_follow_nothing(model):
     for said, ranking in zip(found.meaning, found.rankings, strict=True):
         best = f"head {ranking.heads[0].layer}.{ranking.heads[0].head}"
         assert said.startswith(
-            f"{ranking.relation}: favoured by no head. The best candidate, {best},"
+            f"{ranking.relation}: favoured by no head beyond the baselines. "
+            f"The best candidate, {best},"
         )
 
 
@@ -74,7 +76,7 @@ def test_what_initial_weights_have_is_drawn_more_than_once(model):
         recorded = record(fresh(model, 1 + number), SAMPLE, layers)
         weights = [np.stack(both) for both in zip(*(recorded[one] for one in layers), strict=True)]
         attention = following.Attention.of(weights, EXPRESSIONS)
-        drawn.append(following.greatest_margin(RELATIONS[SECOND], attention))
+        drawn.append(following.greatest_margin(SECOND, RELATIONS[SECOND], attention))
     assert found.initial == pytest.approx(max(drawn))
 
 
@@ -89,6 +91,13 @@ def test_of_few_questions_nothing_is_said(model, count, said):
     assert " to " not in meaning.split("points more")[1].partition(";")[0]
 
 
+@pytest.fixture
+def _one_initial_draw(monkeypatch):
+    """For tests that are not about the search."""
+    monkeypatch.setattr(attention_maps, "INITIAL_DRAWS", 1)
+
+
+@pytest.mark.usefixtures("_one_initial_draw")
 @pytest.mark.parametrize("where", ATTENTIONS)
 def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
     found = attention_maps.analyse(model, SAMPLE, where=where, head=1, relation=SECOND)
@@ -110,6 +119,7 @@ def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
         assert "the right answer, which it is given" in said
 
 
+@pytest.mark.usefixtures("_one_initial_draw")
 @pytest.mark.parametrize("where", ATTENTIONS)
 def test_maps_of_given_questions_have_the_models_own_answers(model, where):
     given = ["What is 1/2?", "(12/5)/(3/4)"]
@@ -124,6 +134,7 @@ def test_maps_of_given_questions_have_the_models_own_answers(model, where):
         attention_maps.analyse(model, SAMPLE, shown=["What is é?"])
 
 
+@pytest.mark.usefixtures("_one_initial_draw")
 def test_numbers_and_figures_are_written(model, tmp_path):
     few = Sample(questions=("1/2", "Is 7 prime?"), answers=("1/2", "True"), origin="two questions")
     context = Context.of(model, few, folder=tmp_path / "tiny")
@@ -136,6 +147,16 @@ def test_numbers_and_figures_are_written(model, tmp_path):
     assert [one["relation"] for one in values["rankings"]] == list(RELATIONS)
     rows = (tmp_path / "attention-encoder-layer1-head0.svg").read_text("utf-8")
     assert "weights below 0.05 are not drawn" in " ".join(rows.split())
+
+
+@pytest.mark.usefixtures("_one_initial_draw")
+def test_all_relations_fit_into_a_figure(model, tmp_path):
+    found = attention_maps.analyse(model, SAMPLE, head=0, shown=1)
+    attention_maps.save(found, Context.of(model, SAMPLE), tmp_path)  # looked at by conftest
+    words = " ".join((tmp_path / "attention-relations.png").read_text("utf-8").split())
+    for ranking in found.rankings:
+        assert f"{ranking.relation} ({ranking.best.layer}.{ranking.best.head})" in words
+    assert "and by more than 5 points; grey where not" in words
 
 
 def maps_of(n_symbols, n_heads, shown=()):

@@ -9,6 +9,7 @@ import torch
 import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.interpret import information
+from tp_transformer.interpret.information import Draws
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import Sample, record
 from tp_transformer.published import RECONSTRUCTION_ERROR
@@ -27,6 +28,11 @@ def sample():
 
 def questions_of(n, each=20):
     return np.repeat(np.arange(n), each)
+
+
+def all_positions(states):
+    """A single draw of every position."""
+    return Draws.of_positions(np.arange(len(states)), len(states), np.random.default_rng(0))
 
 
 def test_the_null_space_of_a_value_map_is_lost_and_nothing_else():
@@ -65,7 +71,7 @@ def test_random_vectors_know_nothing_but_the_papers_protocol_thinks_they_do():
     found = information.held_out(values, states, states, questions_of(100), rng)
     assert (found.r2 < 0).all()
     assert found.average_interval[1] < 0.0
-    paper = information.in_sample(values[:100], states[:100], rng)
+    paper = information.in_sample(values[:100], states[:100], all_positions(states[:100]))
     assert paper.expected_r2 == 24 / 99
     np.testing.assert_allclose(paper.r2, 24 / 99, atol=0.05)
     assert paper.r2.mean() == pytest.approx(24 / 99, abs=0.01)
@@ -83,13 +89,16 @@ def test_what_is_known_of_a_question_does_not_help_with_others():
         values[questions], states[questions], states[questions], questions, rng
     )
     assert (found.r2 < 0).all()
-    paper = information.in_sample(values[questions], states[questions], rng)
+    paper = information.in_sample(
+        values[questions], states[questions], all_positions(states[questions])
+    )
     assert (paper.r2 > 0.8).all()
 
 
 def test_as_many_numbers_as_samples_explain_everything():
     rng = np.random.default_rng(3)
-    paper = information.in_sample(rng.standard_normal((9, 1, 8)), rng.standard_normal((9, 5)), rng)
+    values, states = rng.standard_normal((9, 1, 8)), rng.standard_normal((9, 5))
+    paper = information.in_sample(values, states, all_positions(states))
     np.testing.assert_allclose(paper.r2, 1)
     assert paper.control_r2 == pytest.approx(1)
     assert paper.expected_r2 == 1.0
@@ -99,7 +108,7 @@ def test_no_linear_code_beats_the_principal_components_in_sample():
     rng = np.random.default_rng(4)
     states = rng.standard_normal((100, 12)) @ rng.standard_normal((12, 12))
     codes = np.stack([states @ rng.standard_normal((12, 3)) for _ in range(30)], axis=1)
-    paper = information.in_sample(codes, states, rng)
+    paper = information.in_sample(codes, states, all_positions(states))
     assert (paper.r2 < paper.optimum_r2).all()
 
 
@@ -142,7 +151,9 @@ def test_the_whole_analysis_is_written_and_drawn(sample, tmp_path):
     values = json.loads(files[0].read_text())
     assert values["paper_mse"] == RECONSTRUCTION_ERROR["tp-transformer"] == 0.017
     assert values["beside"][0]["paper_mse"] == 0.009
-    assert values["states"]["input"]["paper_protocol"]["n"] == 100
+    protocol = values["states"]["input"]["paper_protocol"]
+    assert [one["n"] for one in protocol.values()] == [100, 56]
+    assert protocol["positions"]["mse_interval"][0] < protocol["positions"]["average_mse"]
     assert values["states"]["output"]["held_out"]["average_r2"] < 1
     assert any("not that it is there" in line for line in values["meaning"])
     assert len(information.save(first, context, tmp_path / "one")) == 4
@@ -156,6 +167,54 @@ def test_the_same_seed_gives_the_same_numbers(sample):
     assert found[0] == found[1] != found[2]
 
 
+def test_both_readings_of_the_papers_samples_are_reported(sample):
+    """100 positions, or 100 problems with all their positions."""
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    found = information.analyse(model, sample, n_paper=40)
+    for state, line in zip(found.states, found.meaning[::2], strict=True):
+        positions, problems = state.readings
+        assert (positions.reading, positions.n, positions.n_positions) == ("positions", 40, 40)
+        assert (problems.reading, problems.n) == ("problems", 40)
+        lengths = [len(text) + 2 for text in TEXTS]
+        assert problems.n_positions == pytest.approx(40 * np.mean(lengths), rel=0.01)
+        # Fewer positions are fitted more closely, whatever they hold.
+        assert positions.mse.mean() < problems.mse.mean()
+        assert positions.expected_r2 > 5 * problems.expected_r2
+        for one in state.readings:
+            low, high = one.mse_interval
+            assert low < one.mse.mean() < high
+            assert f"95% of single draws {low:.3f} to {high:.3f}" in line
+        assert "leaves open" in line
+
+
+@pytest.mark.parametrize("own", [0.0, 1.0])
+@pytest.mark.parametrize(("n_questions", "n"), [(128, 100), (60, 50)])
+def test_the_interval_over_draws_holds_other_draws(n_questions, n, own):
+    """Of 4,000 questions, whose states may have much in common, only some are there to draw from.
+
+    The interval must hold 95% of the draws from all of them.
+    """
+    rng = np.random.default_rng(6)
+    n_all, each = 4000, 6
+    common = own * rng.standard_normal((n_all, 1, 6))
+    states = (common + rng.standard_normal((n_all, each, 6))).reshape(-1, 6)
+    values = states[:, None, :2] + 0.3 * rng.standard_normal((len(states), 1, 2))
+    covered = {"positions": [], "problems": []}
+    for way in (Draws.of_positions, Draws.of_problems):
+        others = [
+            information._fitted_error(values[one, 0], states[one])
+            for one in way(questions_of(n_all, each), n, rng).positions
+        ]
+        for _ in range(25):
+            some = rng.permutation(n_all)[:n_questions]
+            here = (some[:, None] * each + np.arange(each)).ravel()
+            draws = way(questions_of(n_questions, each), n, rng)
+            low, high = information.in_sample(values[here], states[here], draws).mse_interval
+            covered[draws.reading].append(np.mean([low <= error <= high for error in others]))
+    for found in covered.values():
+        assert 0.9 < np.mean(found) < 0.985
+
+
 def test_a_few_questions_have_scores_but_no_intervals(tmp_path):
     model, sample = tpt.build("tp-transformer-tiny", d_model=32), sample_of(TEXTS[:4])
     found = information.analyse(model, sample)
@@ -164,30 +223,35 @@ def test_a_few_questions_have_scores_but_no_intervals(tmp_path):
         assert state.held_out.r2_intervals is None
     text = " ".join(found.meaning)
     assert "no interval: fewer than 10 questions" in text
-    assert "95%" not in text
+    assert "no interval: too few to draw from" in text
+    assert "(95% 0" not in text
     values = json.loads(information.save(found, Context.of(model, sample), tmp_path)[0].read_text())
     assert values["states"]["input"]["held_out"]["r2_intervals"] is None
     enough = information.analyse(model, sample_of(TEXTS[:10]))
-    assert "95%" in " ".join(enough.meaning)
+    assert "(95% 0" in " ".join(enough.meaning)
 
 
 def test_what_diamonds_must_be_compared_with_is_drawn_and_said(sample, tmp_path):
     model = tpt.build("tp-transformer-tiny", d_model=32)
     found = information.analyse(model, sample)
-    ours = found.states[0].in_sample
-    assert f"the best 8 numbers {ours.optimum_r2:.3f}" in found.meaning[0]
     files = information.save(found, Context.of(model, sample), tmp_path)
-    drawn = files[1].read_text()
-    for text in ("in sample, optimum (PCA)", "held out, optimum (PCA)", "(the paper's: 0.017)"):
-        assert text in drawn.replace("&#39;", "'").replace("&apos;", "'")
-    assert f"MSE {ours.mse.mean():.3f} in sample" in drawn
+    drawn = files[1].read_text().replace("&#39;", "'").replace("&apos;", "'")
+    for one, name in zip(found.states[0].readings, ("100 positions", "56 problems"), strict=True):
+        assert f"the best 8 numbers {one.optimum_r2:.3f}" in found.meaning[0]
+        assert f"random vectors reach {one.control_r2:.3f}" in found.meaning[0]
+        assert f"{one.mse.mean():.3f} ({name})" in drawn
+        for text in (name, f"{name}, optimum (PCA)", f"{name}, random vectors"):
+            assert text in drawn
+    assert "held out, optimum (PCA)" in drawn
+    assert "0.017 (the paper's)" in drawn
 
 
 def test_one_question_has_none_to_hold_out(tmp_path):
     model, sample = tpt.build("tp-transformer-tiny", d_model=32), sample_of(("1 + 1?",))
     found = information.analyse(model, sample)
     assert found.states[0].held_out is None
-    assert found.states[0].in_sample.n == 8
+    assert found.states[0].by_positions.n == found.states[0].by_problems.n_positions == 8
+    assert found.states[0].by_problems.n == 1
     assert "nothing can be held out" in " ".join(found.meaning)
     files = information.save(found, Context.of(model, sample), tmp_path)
     values = json.loads(files[0].read_text())

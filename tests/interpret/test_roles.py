@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from planted import by_length, sample
+from planted import by_length, quotients, sample
 from tp_transformer import UserError
 from tp_transformer.interpret import roles, roles_figure
 from tp_transformer.interpret.choices import chosen_questions
@@ -18,7 +18,6 @@ from tp_transformer.interpret.outcome import Context, plain
 from tp_transformer.interpret.positions import Positions
 from tp_transformer.interpret.probes import Labelled, probe
 from tp_transformer.interpret.record import Sample, symbols
-from tp_transformer.interpret.roles_result import CHARACTER
 
 SAMPLE = by_length(sample(32))  # as many as pass a model at once
 HEAD = 2
@@ -59,11 +58,53 @@ def score(found, layer, head, label):
 def test_planted_roles_are_found(found):
     planted = score(found, 1, HEAD, "side")
     assert planted.information.score > 0.95
-    assert planted.information.p_value < 0.01
+    assert planted.information.baseline_interval[1] < planted.information.interval[0]
     assert planted.probe.accuracy > 0.97
-    assert planted.probe.interval[0] > found.labels[0].controls[CHARACTER].accuracy
+    assert planted.probe.interval[0] > found.labels[0].readers[0].accuracy
     names = {str(name).split(",")[0] for name in found.heads[HEAD].names if name is not None}
     assert {"numerator", "denominator"} <= names
+
+
+def test_untrained_models_stand_beside_every_label(found):
+    side = found.labels[0]
+    assert len(side.initial) == roles.INITIAL_DRAWS
+    assert side.best_initial.accuracy == max(one.accuracy for one in side.initial) < 0.8
+    line = next(line for line in found.meaning if line.startswith("side:"))
+    shares = ", ".join(f"{one.accuracy:.0%}" for one in side.initial)
+    assert f"more than the best of as many heads with initial weights ({shares})" in line
+    assert "not surely more than the best of as many" not in line
+    argument = next(line for line in found.meaning if line.startswith("argument:"))
+    assert "not surely more than the best of as many heads with initial weights" in argument
+
+
+def test_an_untrained_model_is_no_better_than_untrained_ones():
+    torch.manual_seed(1)
+    model = tpt.build("tp-transformer-tiny", d_model=32, n_layers=1)
+    found = roles.analyse(model, SAMPLE, clusters=3)
+    lines = [line for line in found.meaning if "with initial weights (" in line]
+    assert len(lines) >= 3
+    for line in lines:
+        assert "not surely more than the best of as many heads with initial weights" in line
+    assert "more than in untrained models and" not in found.meaning[-1]
+
+
+def test_the_strongest_reader_of_the_text_sees_as_far_as_it_takes(model):
+    """Which side a number is on is told by the parentheses up to six characters away."""
+    side = roles.analyse(model, quotients(60), head=0, clusters=3).labels[0]
+    assert side.readers[4].accuracy < 0.99
+    assert side.best_reach >= 6
+    assert side.best_reader.accuracy > 0.995
+    assert max(side.readers) >= side.best_reach + 6
+
+
+def test_planted_reversed_sides_are_found_to_be_reversed(found):
+    planted = next(
+        one for one in found.reversal.heads if (one.layer, one.head) == (found.layer, HEAD)
+    )
+    assert planted.probe.reversed_share > 0.95
+    assert planted.clusters.reversed_share > 0.95
+    assert f"head {found.layer}.{HEAD}" in found.meaning[-1]
+    assert "sides are reversed, more than in untrained models" in found.meaning[-1]
 
 
 def test_noise_is_not_found(found):
@@ -128,6 +169,7 @@ def test_one_question_and_questions_without_expressions(model):
         found = roles.analyse(model, few, clusters=3)
         assert all(one.probe is None and one.information is None for one in found.scores)
         assert all(label.obstacle for label in found.labels)
+        assert "not tested" in found.meaning[-1]
         assert found.n_parsed == (question[0] == "(")
         json.dumps(plain(found.to_values()), allow_nan=False)
 
@@ -176,6 +218,9 @@ def test_numbers_and_figures_are_written(model, found, tmp_path):
     values = json.loads((tmp_path / "roles.json").read_text("utf-8"))
     assert values["vectors"] == "role"
     assert len(values["scores"]) == len(found.scores)
+    assert "p_value" not in (tmp_path / "roles.json").read_text("utf-8")
+    assert values["reversal"]["verdict"] == found.reversal.verdict
+    assert len(values["labels"][0]["initial"]) == roles.INITIAL_DRAWS
 
 
 @pytest.mark.parametrize(("n_clusters", "n_symbols"), [(20, 12), (20, 80), (120, 40)])

@@ -4,7 +4,17 @@ import pytest
 
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import LABELS, PLACES, RELATIONS, labels, places
+from tp_transformer.interpret.structure import (
+    LABELS,
+    PLACES,
+    RELATIONS,
+    SKIPPED,
+    labels,
+    places,
+    unreversed_sides,
+)
+
+PAST = "denominator to its division, past a numerator"
 
 
 def shown(question, label):
@@ -32,6 +42,26 @@ def shown(question, label):
 )
 def test_sides(question, expected):
     assert shown(question, "side") == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("3/45", ".n.dd."),
+        ("(1/2)/(3/4)", "..n.d...n.d.."),  # the second fraction as the first
+        ("1/(2/(3/4))", ".n..n..n.d..."),
+        ("1/(2*3)", ".n..d.d.."),
+        ("8/2/4*5", ".n.d.d.n."),
+        ("3 + 4", "......."),
+        ("(1 + 2)/3", "..n...n..d."),
+        ("1/(2/3 + 4)", ".n..n.d...d.."),
+        ("1/(2/3*4)", ".n..n.d.d.."),
+        ("What is -7?", "............."),
+    ],
+)
+def test_unreversed_sides(question, expected):
+    found = unreversed_sides(parse(question))
+    assert "".join("." if one is None else one[0] for one in found) == expected
 
 
 def test_arguments_operators_depths():
@@ -91,6 +121,11 @@ def test_only_numbers_have_labels():
         ("second argument to its operator", "Divide 6 by 7.", "7→Divideby"),
         ("denominator to its division", "1/(2*3)", "2→/ 3→/"),
         ("denominator to its division", "1/(2/3)", "2→/"),
+        (PAST, "1/2*3/4", "2→/ 4→/"),
+        (PAST, "1/(2/3*4)", "2→/ 4→/"),
+        (PAST, "1/2*34*5/6/7", "2→/ 6→/"),
+        (PAST, "1/2/3", ""),  # nothing stands between
+        (PAST, "1/2 + 3/4", ""),  # these are fractions of their own
         ("operator to its first argument", "12*3", "*→12"),
         ("operator to its second argument", "1-(2*3)", "-→2*3 *→3"),
         ("operator to the operator above", "1-(2*3)", "*→-"),
@@ -109,6 +144,22 @@ def test_relations(relation, question, expected):
     pairs = RELATIONS[relation](parse(question))
     found = [f"{text[query]}→{''.join(text[key] for key in sorted(keys))}" for query, keys in pairs]
     assert found == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("question", "expected", "skipped"),
+    [
+        ("1/2*3/4", [(3, 2), (7, 6)], [(5, 2), (5, 6)]),
+        ("1/(2/3*4)", [(4, 2), (8, 2)], [(6, 2), (6, 2)]),
+        ("1/2*34*5/6", [(3, 2), (10, 9)], [(5, 2), (6, 2), (8, 2), (5, 9), (6, 9), (8, 9)]),
+        ("1/(2 - 3*4/5/6)", [], []),
+    ],
+)
+def test_numerators_between_denominators_are_skipped(question, expected, skipped):
+    """The third example of section 5.2."""
+    for relation, pairs in ((RELATIONS[PAST], expected), (SKIPPED[PAST], skipped)):
+        found = relation(parse(question))
+        assert [(query, *keys) for query, keys in found] == pairs
 
 
 def test_matching_parentheses_match():

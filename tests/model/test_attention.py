@@ -7,19 +7,23 @@ import torch
 
 import reference
 from exported import attention_parameters
+from tp_transformer.data.layout.padded import PaddedPattern, causal_mask
 from tp_transformer.errors import SettingsError
-from tp_transformer.model.attention import CrossAttention, SelfAttention, attention_weights
+from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache
-from tp_transformer.model.masks import causal_mask
+from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.trace import trace
 
 SIZES = [(4, 1), (6, 3), (12, 4)]
 
 
 def attention_of(kind, binding, d_model=12, n_heads=4):
-    rank = 5 if binding == "low-rank" else None
-    return kind(d_model, n_heads, binding=binding, rank=rank, dropout=0.0).double()
+    options = {"rank": 5} if binding == "low-rank" else {}
+    config = TransformerConfig(
+        d_model=d_model, n_heads=n_heads, binding=binding, binding_options=options
+    )
+    return kind(config).double()
 
 
 def states(*shape):
@@ -38,7 +42,7 @@ def test_self_attention_equals_the_transcription(binding, d_model, n_heads, leng
     attention = attention_of(SelfAttention, binding, d_model, n_heads)
     state = states(2, length, d_model)
     for mask in (None, causal_mask(length, length, state.device), random_mask(length, length)):
-        output = attention(state, mask)
+        output = attention(state, PaddedPattern(mask))
         allowed = (torch.ones(length, length) if mask is None else mask).bool().tolist()
         for row in range(2):
             expected = reference.attention(
@@ -59,7 +63,7 @@ def test_cross_attention_equals_the_transcription(binding, queries, keys):
     state, memory = states(3, queries, 12), states(3, keys, 12)
     lengths = [keys, 1, max(1, keys - 2)]
     mask = torch.tensor([[i < length for i in range(keys)] for length in lengths])
-    output = attention(state, attention.remember(memory), mask[:, None, None, :])
+    output = attention(state, *attention.remember(memory), PaddedPattern(mask[:, None, None, :]))
     for row, length in enumerate(lengths):
         expected = reference.attention(
             attention_parameters(attention),
@@ -75,13 +79,13 @@ def test_cross_attention_equals_the_transcription(binding, queries, keys):
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_gradients_are_those_of_the_function(binding):
     attention = attention_of(SelfAttention, binding, d_model=4, n_heads=2)
-    mask = causal_mask(3, 3, torch.device("cpu"))
+    pattern = PaddedPattern(causal_mask(3, 3, torch.device("cpu")))
     parameters = [p.detach().requires_grad_() for p in attention.parameters()]
     names = [name for name, _ in attention.named_parameters()]
 
     def output(state, *values):
         return torch.func.functional_call(
-            attention, dict(zip(names, values, strict=True)), (state, mask)
+            attention, dict(zip(names, values, strict=True)), (state, pattern)
         )
 
     state = states(2, 3, 4).requires_grad_()
@@ -92,7 +96,9 @@ def test_gradients_are_those_of_the_function(binding):
 def test_gradients_equal_the_transcriptions(binding):
     attention = attention_of(SelfAttention, binding, d_model=6, n_heads=2)
     direction, state = states(5, 6), states(1, 5, 6)
-    (attention(state, causal_mask(5, 5, state.device))[0] * direction).sum().backward()
+    (
+        attention(state, PaddedPattern(causal_mask(5, 5, state.device)))[0] * direction
+    ).sum().backward()
     found = attention_gradients(attention)
     del found["W_k.bias"]  # the softmax cancels it: what there is, is rounding
     parameters = {k: v.clone().requires_grad_() for k, v in attention_parameters(attention).items()}
@@ -119,10 +125,10 @@ def test_output_is_quadratic_in_its_input_along_fixed_weights(binding):
             torch.nn.init.zeros_(parameter)
     state = states(2, 5, 12)
     with trace(attention, "weights") as recorded:
-        output = attention(state, None)
+        output = attention(state, PaddedPattern())
         weights = recorded["weights"]
     with trace(attention, edit={"weights": lambda _: weights}):
-        scaled = attention(3.0 * state, None)
+        scaled = attention(3.0 * state, PaddedPattern())
     degree = 1 if binding == "none" else 2
     assert_near(scaled, 3.0**degree * output)
 
@@ -140,36 +146,36 @@ def test_tensor_binding_with_a_diagonal_output_map_equals_hadamard():
         blocks.diagonal(dim1=2, dim2=3).copy_(hadamard.out_proj.weight.view(12, n_heads, d_head))
         tensor.out_proj.weight.copy_(blocks.flatten(1))
     state = states(2, 6, 12)
-    assert_near(tensor(state, None), hadamard(state, None))
+    assert_near(tensor(state, PaddedPattern()), hadamard(state, PaddedPattern()))
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_cached_attention_equals_attention_at_once(binding):
     attention = attention_of(SelfAttention, binding)
     state = states(2, 7, 12)
-    at_once = attention(state, causal_mask(7, 7, state.device))
+    at_once = attention(state, PaddedPattern(causal_mask(7, 7, state.device)))
     cache = KeyValueCache(capacity=7)
     with torch.no_grad():
-        pieces = [attention(state[:, :3], causal_mask(3, 3, state.device), cache)]
-        pieces += [attention(state[:, t : t + 1], None, cache) for t in range(3, 5)]
-        pieces += [attention(state[:, 5:], causal_mask(2, 7, state.device), cache)]
+        pieces = [attention(state[:, :3], PaddedPattern(causal_mask(3, 3, state.device)), cache)]
+        pieces += [attention(state[:, t : t + 1], PaddedPattern(), cache) for t in range(3, 5)]
+        pieces += [attention(state[:, 5:], PaddedPattern(causal_mask(2, 7, state.device)), cache)]
     assert_near(torch.cat(pieces, dim=1), at_once)
     assert cache.length == 7
 
 
 def test_weights_are_those_of_the_definition():
     query, key = states(1, 2, 3, 4), states(1, 2, 5, 4)
-    weights = attention_weights(query, key, random_mask(3, 5))
+    weights = PaddedPattern(random_mask(3, 5)).weights(query, key)
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 3, dtype=torch.float64))
     assert (weights[..., ~random_mask(3, 5)] == 0).all()
-    plain = attention_weights(query, key, None)
+    plain = PaddedPattern().weights(query, key)
     expected = torch.exp(query[0, 1, 2] @ key[0, 1, 4] / 2)
     total = sum(torch.exp(query[0, 1, 2] @ key[0, 1, i] / 2) for i in range(5))
     torch.testing.assert_close(plain[0, 1, 2, 4], expected / total)
 
 
 def test_every_map_is_drawn_by_itself():
-    attention = SelfAttention(64, 4, binding="hadamard", rank=None, dropout=0.0)
+    attention = SelfAttention(TransformerConfig(d_model=64, n_heads=4))
     attention.initialise()
     bound = (6 / 128) ** 0.5  # Xavier-uniform for 64 x 64, not for the fused 256 x 64
     for weight, _ in attention.maps().values():
@@ -188,15 +194,15 @@ def test_maps_write_through_to_the_parameters():
 
 
 def test_dropout_acts_in_training_only():
-    attention = SelfAttention(8, 2, binding="hadamard", rank=None, dropout=0.5)
+    attention = SelfAttention(TransformerConfig(d_model=8, n_heads=2, dropout=0.5))
     state = torch.randn(1, 6, 8)
-    assert not torch.equal(attention(state, None), attention(state, None))
+    assert not torch.equal(attention(state, PaddedPattern()), attention(state, PaddedPattern()))
     attention.eval()
-    assert torch.equal(attention(state, None), attention(state, None))
+    assert torch.equal(attention(state, PaddedPattern()), attention(state, PaddedPattern()))
 
 
 def test_refuses_heads_that_do_not_divide():
-    with pytest.raises(SettingsError, match="5 heads do not divide 12"):
+    with pytest.raises(SettingsError, match="5 does not 12"):
         attention_of(SelfAttention, "none", n_heads=5)
 
 

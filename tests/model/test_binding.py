@@ -7,11 +7,11 @@ import reference
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS, LowRankBinding, make_binding
 
-RANKS = {"low-rank": 7}
+OPTIONS = {"low-rank": {"rank": 7}}
 
 
 def binding_of(name: str, n_heads: int = 3, d_head: int = 5):
-    return make_binding(name, n_heads, d_head, RANKS.get(name)).double()
+    return make_binding(name, n_heads, d_head, OPTIONS.get(name, {})).double()
 
 
 @pytest.mark.parametrize("d_head", [1, 2, 5, 8])
@@ -60,7 +60,7 @@ def test_the_diagonal_of_the_tensor_product_is_the_hadamard_product():
 
 
 def test_full_rank_can_equal_the_tensor_product():
-    low_rank = make_binding("low-rank", 3, 5, rank=25).double()
+    low_rank = make_binding("low-rank", 3, 5, {"rank": 25}).double()
     first, second = torch.arange(25) // 5, torch.arange(25) % 5
     with torch.no_grad():
         low_rank.filler_projection.copy_(torch.eye(5).double()[first].expand(3, -1, -1))
@@ -70,7 +70,7 @@ def test_full_rank_can_equal_the_tensor_product():
 
 
 def test_unit_projections_of_rank_d_head_are_the_hadamard_product():
-    low_rank = make_binding("low-rank", 2, 5, rank=5).double()
+    low_rank = make_binding("low-rank", 2, 5, {"rank": 5}).double()
     for projection in low_rank.parameters():
         projection.data.copy_(torch.eye(5).expand(2, -1, -1))
     filler, role = torch.randn(2, 1, 2, 4, 5, dtype=torch.float64)
@@ -79,7 +79,7 @@ def test_unit_projections_of_rank_d_head_are_the_hadamard_product():
 
 @pytest.mark.parametrize("name", BINDINGS)
 def test_works_in_bfloat16_and_keeps_the_type(name):
-    binding = make_binding(name, 2, 8, RANKS.get(name))
+    binding = make_binding(name, 2, 8, OPTIONS.get(name, {}))
     filler, role = torch.randn(2, 1, 2, 4, 8)
     exact = binding(filler, role)
     rounded = binding.bfloat16()(filler.bfloat16(), role.bfloat16())
@@ -88,21 +88,23 @@ def test_works_in_bfloat16_and_keeps_the_type(name):
 
 
 def test_convolution_starts_at_the_scale_of_its_filler():
-    binding = make_binding("convolution", 1, 64)
+    binding = make_binding("convolution", 1, 64, {})
     filler, role = torch.randn(2, 2000, 1, 1, 64)
     bound = binding(filler, role * binding.role_gain)
     assert bound.std().item() == pytest.approx(1.0, abs=0.05)
 
 
 @pytest.mark.parametrize(
-    ("name", "rank", "message"),
+    ("name", "options", "message"),
     [
-        ("hadamrd", None, "did you mean 'hadamard'"),
-        ("low-rank", None, "needs a rank"),
-        ("low-rank", 0, "needs a rank"),
-        ("tensor", 4, "only the low-rank binding has a rank"),
+        ("hadamrd", {}, "did you mean 'hadamard'"),
+        ("low-rank", {}, "needs a rank"),
+        ("low-rank", {"rank": None}, "needs a rank"),
+        ("low-rank", {"rank": 0}, "rank of the low-rank binding must be from 1"),
+        ("low-rank", {"rang": 3}, "did you mean 'rank'"),
+        ("tensor", {"rank": 4}, "the tensor binding has no rank"),
     ],
 )
-def test_refuses_what_is_not_a_binding(name, rank, message):
+def test_refuses_what_is_not_a_binding(name, options, message):
     with pytest.raises(SettingsError, match=message):
-        make_binding(name, 2, 4, rank)
+        make_binding(name, 2, 4, options)

@@ -8,9 +8,10 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.errors import SettingsError, TextError, TraceError
-from tp_transformer.model import base
+from tp_transformer.model import solver
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.decoding import Found, beam_search, greedy
+from tp_transformer.model.solver import Solver
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let r(g) be the second derivative of 2*g**3/3.", "?"]
 MANY = [*QUESTIONS, *(f"What is {n} + {n * n * n}?" for n in range(2, 12))]
@@ -43,7 +44,7 @@ def unpadded(model, source):
 
 def next_log_probabilities(model, row, target):
     """After a beginning, decoded from scratch by itself: nothing is cached, nothing padded."""
-    return model(row[None], torch.tensor([target]))[0, -1].log_softmax(dim=-1)
+    return model.decode(torch.tensor([target]), model.encode(row[None]))[0, -1].log_softmax(dim=-1)
 
 
 def uncached_greedy(model, row, max_length):
@@ -98,7 +99,7 @@ def test_beam_search_equals_uncached_decoding(name, beam, penalty):
         found = beam_search(model, source, 7, beam, penalty)
         for answers, row in zip(found, unpadded(model, source), strict=True):
             expected = uncached_beam(model, row, 7, beam, penalty)
-            assert [list(one.symbols) for one in answers] == [one[2] for one in expected]
+            assert [list(one.tokens) for one in answers] == [one[2] for one in expected]
             for one, (score, total, _) in zip(answers, expected, strict=True):
                 assert one.score == pytest.approx(score, abs=1e-9)
                 assert one.log_probability == pytest.approx(total, abs=1e-9)
@@ -110,7 +111,7 @@ def test_the_lengths_that_are_compared_differ(name):
     model = model_of(name)
     with torch.no_grad():
         found = beam_search(model, source_of(model), 7, 5)
-    assert len({len(one.symbols) for answers in found for one in answers}) > 2
+    assert len({len(one.tokens) for answers in found for one in answers}) > 2
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.5])
@@ -118,7 +119,7 @@ def test_the_lengths_that_are_compared_differ(name):
 def test_one_beam_is_greedy_search(name, penalty):
     model = model_of(name)
     greedy_answers = model.solve(MANY, max_length=9)
-    found = model.answers(MANY, max_length=9, beam=1, length_penalty=penalty)
+    found = Solver(model).answers(MANY, max_length=9, beam=1, length_penalty=penalty)
     assert [[one.text for one in answers] for answers in found] == [[a] for a in greedy_answers]
 
 
@@ -130,24 +131,26 @@ def test_a_log_probability_is_that_of_teacher_forcing(name):
         found = beam_search(model, source_of(model), 6, 4, 1.0)
         for answers, row in zip(found, unpadded(model, source_of(model)), strict=True):
             for one in answers:
-                assert one.is_complete == (one.symbols[-1] == eos)
-                assert eos not in one.symbols[:-1]
-                target = torch.tensor([[model.vocabulary.sos, *one.symbols]])
-                scores = model(row[None], target[:, :-1])[0].log_softmax(dim=-1)
+                assert one.is_complete == (one.tokens[-1] == eos)
+                assert eos not in one.tokens[:-1]
+                target = torch.tensor([[model.vocabulary.sos, *one.tokens]])
+                scores = model.decode(target[:, :-1], model.encode(row[None]))[0].log_softmax(
+                    dim=-1
+                )
                 total = scores.gather(1, target[0, 1:, None]).sum().item()
                 assert one.log_probability == pytest.approx(total, abs=1e-9)
-                assert one.score == pytest.approx(total / len(one.symbols), abs=1e-9)
+                assert one.score == pytest.approx(total / len(one.tokens), abs=1e-9)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_the_best_are_sorted_and_differ_and_fewer_are_the_first_of_more(penalty):
     model = model_of("hadamard")
-    found = model.answers(MANY, max_length=8, beam=6, length_penalty=penalty)
+    found = Solver(model).answers(MANY, max_length=8, beam=6, length_penalty=penalty)
     for answers in found:
         scores = [one.score for one in answers]
         assert scores == sorted(scores, reverse=True)
         assert len({one.text for one in answers}) == len(answers) == 6
-    two = model.answers(MANY, max_length=8, beam=6, n_best=2, length_penalty=penalty)
+    two = Solver(model).answers(MANY, max_length=8, beam=6, n_best=2, length_penalty=penalty)
     assert [[one.text for one in answers] for answers in two] == [
         [one.text for one in answers[:2]] for answers in found
     ]
@@ -171,7 +174,7 @@ def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_of_them():
                 for symbol, log_probability in enumerate(following.tolist()):
                     totals[(*beginning, symbol)] = total + log_probability
     assert sum(map(math.exp, totals.values())) == pytest.approx(1.0)
-    assert [one.symbols for one in found] == sorted(totals, key=lambda text: -totals[text])
+    assert [one.tokens for one in found] == sorted(totals, key=lambda text: -totals[text])
 
 
 def test_beams_that_have_ended_make_way_for_better_ones():
@@ -191,7 +194,7 @@ def test_beams_that_have_ended_make_way_for_better_ones():
     assert greedy(model, source, 4)[0, 0] == a
     for beam in (2, 4):
         found = beam_search(model, source, 4, beam)[1][0]
-        assert found.symbols == (b, end)
+        assert found.tokens == (b, end)
         assert found.log_probability == pytest.approx(math.log(0.4), abs=1e-3)
 
 
@@ -214,7 +217,7 @@ def test_rows_that_are_done_are_no_longer_computed(name, beam):
         assert len(sizes) == min(ends[-1], 30)
         assert ends[0] < ends[-1]  # otherwise there is nothing to see
     else:
-        model.answers(MANY, max_length=30, beam=beam)
+        Solver(model).answers(MANY, max_length=30, beam=beam)
         assert sizes[:2] == [len(MANY), beam * len(MANY)]
     assert sizes[-1] < max(sizes)
 
@@ -230,7 +233,7 @@ def test_in_float32_only_near_ties_are_decided_otherwise():
     for question, answer, other in zip(questions, exact, rounded, strict=True):
         if answer != other:
             batch = tpt.Batch.from_text([question] * 2, [answer, other], model.vocabulary)
-            scores = model(batch.source[:1], batch.target_input[:1])[0].log_softmax(dim=-1)
+            scores = model(batch)[0].log_softmax(dim=-1)
             place = int((batch.target_output[0] != batch.target_output[1]).nonzero()[0])
             margins.append((scores[place, batch.target_output[:, place]]).diff().abs().item())
     assert len(margins) < 3, margins
@@ -242,7 +245,7 @@ def test_in_float32_only_near_ties_are_decided_otherwise():
 def test_solves_in_bfloat16(name, beam):
     """As a cast of the model."""
     model = model_of(name).bfloat16()
-    answers = model.answers(QUESTIONS, max_length=5, beam=beam)
+    answers = Solver(model).answers(QUESTIONS, max_length=5, beam=beam)
     assert [len(found) for found in answers] == [beam] * len(QUESTIONS)
     assert all(math.isfinite(one.score) for found in answers for one in found)
     assert len(model.solve(QUESTIONS, max_length=5, beam=beam)) == len(QUESTIONS)
@@ -268,7 +271,7 @@ class Scripted:
         self.script = torch.from_numpy(padded[:, 1:])
         self.heard = []
 
-    def encode(self, source):
+    def encode(self, source, layout=None):
         return source
 
     def begin(self, memory, max_length):
@@ -301,7 +304,7 @@ def test_solve_keeps_the_order_and_does_not_depend_on_the_company(monkeypatch):
     questions = [f"What is {'1' * n} + {n}?" for n in (30, 1, 17, 5, 60, 2, 9)]
     expected = [model.solve([question])[0] for question in questions]
     assert len(set(expected)) > 1
-    monkeypatch.setattr(base, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 3)
     assert model.solve(questions) == expected
 
 
@@ -362,13 +365,13 @@ def test_a_beam_search_that_cannot_be_is_refused():
         ({"length_penalty": math.nan}, "length_penalty must be"),
     ):
         with pytest.raises(SettingsError, match=message):
-            model.answers(["1"], **options)
+            Solver(model).answers(["1"], **options)
     with model.trace("embedding"), pytest.raises(TraceError, match="cannot be traced"):
         model.solve(["1"], beam=2)
 
 
 def test_answers_of_no_characters_are_cut_short_at_once():
-    (answers,) = tpt.build("tp-transformer-tiny").answers(["1"], max_length=0)
+    (answers,) = Solver(tpt.build("tp-transformer-tiny")).answers(["1"], max_length=0)
     assert [(one.text, one.log_probability, one.is_complete) for one in answers] == [("", 0, False)]
 
 
@@ -377,10 +380,10 @@ def test_texts_that_are_spelled_alike_are_one_answer():
     model = tpt.build("tp-transformer-tiny")
     ids = tuple(model.vocabulary.encode(["<pad>"]).ids[1:].tolist())
     found = [
-        Found(symbols=symbols, log_probability=score, score=score, is_complete=True)
+        Found(tokens=symbols, log_probability=score, score=score, is_complete=True)
         for symbols, score in ((ids, -1.0), ((0, 2), -2.0), ((5, 2), -3.0))
     ]
-    assert [one.score for one in model._answers(found)] == [-1.0, -3.0]
+    assert [one.score for one in Solver(model)._decoded(found)] == [-1.0, -3.0]
 
 
 def test_solving_what_is_trained_finds_what_was_taught():
@@ -395,7 +398,7 @@ def test_solving_what_is_trained_finds_what_was_taught():
         optimizer.step()
     assert model.solve(questions) == answers
     assert model.solve(questions, beam=5) == answers
-    for found, answer in zip(model.answers(questions, beam=3), answers, strict=True):
+    for found, answer in zip(Solver(model).answers(questions, beam=3), answers, strict=True):
         assert found[0].text == answer
         assert found[0].is_complete
         assert found[0].log_probability > math.log(0.5)

@@ -36,7 +36,7 @@ def by_hand(model, source, target):
 def test_equals_one_cell_stepped_by_hand(n_thinking):
     model = model_of(n_thinking=n_thinking)
     batch = Batch.from_text(["What is 3 + 4?", "Hi", "?"], ["7", "-12", ""], VOCABULARY)
-    logits = model(batch.source, batch.target_input)
+    logits = model(batch)
     for row in range(3):
         source = batch.source[row][batch.source[row] != VOCABULARY.pad]
         target = batch.target_input[row][batch.target_mask[row]]
@@ -56,7 +56,7 @@ def test_steps_equal_decoding_at_once():
     batch = Batch.from_text(["1+1", "12"], ["1234", "1234"], VOCABULARY)
     state = model.begin(model.encode(batch.source), 5)
     steps = [model.step(batch.target_input[:, t], state) for t in range(5)]
-    torch.testing.assert_close(torch.stack(steps, 1), model(batch.source, batch.target_input))
+    torch.testing.assert_close(torch.stack(steps, 1), model(batch))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -80,9 +80,9 @@ def test_a_trace_reads_and_replaces_its_hidden_states():
     assert trace["decoder.output"].shape[::2] == (2, 16)
     assert len(answers) == 2
     batch = Batch.from_text(["1+1"], ["2"], VOCABULARY)
-    before = model(batch.source, batch.target_input)
+    before = model(batch)
     with model.trace("encoder.output", edit={"encoder.output": torch.zeros_like}) as trace:
-        after = model(batch.source, batch.target_input)
+        after = model(batch)
     assert trace["encoder.output"].eq(0).all()
     assert (before - after).abs().max() > 1e-6
     with model.trace("decoder.output", edit={"decoder.output": torch.ones_like}) as trace:

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import tp_transformer as tpt
+from tp_transformer.data.layout.base import Pattern
 from tp_transformer.errors import TraceError
-from tp_transformer.model import base
+from tp_transformer.model import solver
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.decoding import greedy
 from tp_transformer.model.trace import trace
@@ -44,7 +45,7 @@ def test_every_name_is_recorded_under_forward_with_its_shape(binding):
     model = model_of(binding)
     batch = batch_for(model)
     with model.trace(*model.trace_names) as trace:
-        model(batch.source, batch.target_input)
+        model(batch)
     source, target = batch.source.shape[1], batch.target_input.shape[1]
     d_bound = model.encoder[0].self_attention.binding.d_bound
     for name in model.trace_names:
@@ -63,7 +64,7 @@ def test_recorded_tensors_obey_the_equations(binding):
     model = model_of(binding)
     batch = batch_for(model)
     with model.trace("*") as trace:
-        model(batch.source, batch.target_input)
+        model(batch)
     for attention in ("encoder.1.self_attention", "decoder.0.cross_attention"):
         at = {part: f"{attention}.{part}" for part in ("weights", "value", "filler", "bound")}
         filler = trace[at["weights"]] @ trace[at["value"]]
@@ -88,7 +89,7 @@ def test_solving_records_what_teacher_forcing_does(binding):
     assert written.shape == (3, 5)
     target = torch.cat([torch.full((3, 1), model.vocabulary.sos), written[:, :4]], dim=1)
     with model.trace(*model.trace_names) as forcing:
-        model(source, target)
+        model.decode(target, model.encode(source))
     for name in model.trace_names:
         torch.testing.assert_close(solving[name], forcing[name], rtol=1e-8, atol=1e-10, msg=name)
 
@@ -114,7 +115,7 @@ def test_every_point_can_be_replaced(binding, call):
 
     def outcome():
         if call == "forward":
-            return model(batch.source, batch.target_input)
+            return model(batch)
         with model.trace("decoder.1.output") as trace:
             model.solve(QUESTIONS, max_length=3)
             return trace["decoder.1.output"]
@@ -135,8 +136,8 @@ def test_an_edit_that_changes_nothing_changes_nothing():
     model = model_of()
     batch = batch_for(model)
     with model.trace(edit={"*": lambda tensor: tensor}):
-        untouched = model(batch.source, batch.target_input)
-    torch.testing.assert_close(untouched, model(batch.source, batch.target_input))
+        untouched = model(batch)
+    torch.testing.assert_close(untouched, model(batch))
 
 
 def test_wildcards_and_iteration():
@@ -187,7 +188,7 @@ def test_nested_traces_of_different_roots_keep_their_names():
 
 
 def test_a_trace_of_a_part_is_in_the_callers_order_too(monkeypatch):
-    monkeypatch.setattr(base, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 2)
     model = model_of()
     with trace(model.encoder, "1.output") as part, model.trace("encoder.1.output") as whole:
         model.solve(QUESTIONS)
@@ -208,7 +209,7 @@ def test_what_is_recorded_is_no_view_and_edits_in_place_do_no_harm():
     batch = batch_for(model)
     at = "encoder.0.self_attention."
     with model.trace(at + "query", at + "filler", edit={at + "bound": torch.Tensor.zero_}) as got:
-        model(batch.source, batch.target_input).sum().backward()
+        model(batch).sum().backward()
     assert got[at + "query"].untyped_storage().nbytes() == got[at + "query"].nbytes
     assert got[at + "filler"].abs().max() > 0
 
@@ -293,11 +294,9 @@ def test_leaves_nothing_behind():
 
 def test_weights_are_computed_only_when_asked_for(monkeypatch):
     """Without a trace the fused attention runs, which never holds the weights."""
-    from tp_transformer.model import attention
-
     calls = []
-    explicit = attention.attention_weights
-    monkeypatch.setattr(attention, "attention_weights", lambda *a: calls.append(1) or explicit(*a))
+    explicit = Pattern.weights
+    monkeypatch.setattr(Pattern, "weights", lambda *a: calls.append(1) or explicit(*a))
     model = model_of()
     model.solve(["1"], max_length=1)
     with model.trace("encoder.0.self_attention.role"):

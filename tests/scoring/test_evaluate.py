@@ -77,7 +77,7 @@ def test_the_size_of_passes_does_not_matter(store, trained, undisturbed, tmp_pat
 
 
 def test_padded_batches_come_to_the_same(store, trained, undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr(tpt.Transformer, "can_pack", False)
+    monkeypatch.setattr(tpt.Transformer, "reads_packed", False)
     choice, work = Choice(train_count=200), Work(diagnose=10)
     found = evaluate(trained, store, tmp_path / "r.json", choice, work)
     assert counted(found) == counted(undisturbed)

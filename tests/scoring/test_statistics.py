@@ -1,14 +1,18 @@
 """Intervals and tests, against closed forms, brute force and simulation."""
 
 import math
+import re
 from fractions import Fraction
+from importlib import util
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import beta
 
+from documents import ROOT
 from tp_transformer.scoring.statistics import (
     Agreement,
     average_interval,
@@ -22,6 +26,17 @@ from tp_transformer.scoring.statistics import (
 )
 
 Z = 1.959963984540054  # the normal distribution's 97.5% quantile, from a table
+
+spec = util.spec_from_file_location("coverage", ROOT / "benchmarks" / "coverage.py")
+simulation = util.module_from_spec(spec)
+spec.loader.exec_module(simulation)
+COVERAGE_CELLS = [
+    ("equal", 15, 0.995, 50),
+    ("equal", 56, 0.99, 100),
+    ("spread", 15, 0.999, 100),
+    ("spread", 56, 0.9999, 1000),
+    ("equal", 56, 0.9999, 10_000),
+]
 
 counts = st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -46,10 +61,59 @@ def test_wilsons_interval_of_a_textbook_example():
         wilson(5, 4)
 
 
-def test_the_average_of_one_module_is_that_module():
-    mean, interval = average_interval([(30, 40)])
-    assert mean == 0.75
-    assert interval == pytest.approx(wilson(30, 40))
+@given(st.lists(counts, min_size=1, max_size=20))
+def test_the_averages_interval_holds_it_and_has_a_width_and_two_sides(modules):
+    mean, (low, high) = average_interval(modules)
+    assert mean == pytest.approx(np.mean([right / n for right, n in modules]))
+    assert 0 <= low <= mean <= high <= 1
+    assert low < high
+    back = average_interval([(n - right, n) for right, n in modules])[1]
+    assert back == pytest.approx((1 - high, 1 - low))
+
+
+@pytest.mark.parametrize("n", [20, 100, 1000])
+def test_the_averages_interval_of_one_module_is_near_the_exact_one(n):
+    for right in {0, 1, n // 20, n // 4, n // 2, n - 1, n}:
+        exact = (
+            beta.ppf(0.025, right, n - right + 1) if right else 0.0,
+            beta.ppf(0.975, right + 1, n - right) if right < n else 1.0,
+        )
+        _, interval = average_interval([(right, n)])
+        assert interval == pytest.approx(exact, abs=0.12 * (exact[1] - exact[0]))
+
+
+@pytest.mark.parametrize("n_modules", [1, 15, 56])
+def test_without_mistakes_the_averages_interval_is_that_of_all_questions_together(n_modules):
+    """As many mistakes as leave 2.5% for none at all, wherever in the modules they are."""
+    mean, (low, high) = average_interval([(200, 200)] * n_modules)
+    assert mean == high == 1
+    assert 1 - low == pytest.approx(-math.log(0.025) / (200 * n_modules), rel=0.01)
+
+
+@pytest.mark.parametrize("cell", COVERAGE_CELLS)
+def test_the_averages_interval_covers_the_truth_near_all_right(cell):
+    """Cells of the table in docs/evaluation.md: below 89% for intervals of modules put together."""
+    assert (
+        simulation.coverage(*cell, draws=1000) >= 0.935
+    )  # 95% less two standard deviations of the draws
+
+
+def test_the_documents_table_of_coverage_is_what_the_script_prints():
+    text = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| (15|56) \|", line)]
+    shown = {}
+    for n_modules, shape, average, *cells in rows:
+        key = (shape.strip(), int(n_modules), round(float(average.strip(" %")) / 100, 6))
+        shown |= {
+            (*key, n): float(x.strip(" %"))
+            for n, x in zip(simulation.QUESTIONS, cells, strict=True)
+        }
+    sizes = (simulation.SHAPES, simulation.MODULES, simulation.ACCURACIES, simulation.QUESTIONS)
+    assert shown.keys() == set(product(*sizes))
+    assert min(shown.values()) >= 94
+    for cell in COVERAGE_CELLS[:2]:
+        # Another version of numpy may draw other numbers.
+        assert shown[cell] == pytest.approx(100 * simulation.coverage(*cell), abs=1.5)
 
 
 def test_the_averages_interval_covers_the_truth_as_often_as_it_says():

@@ -20,10 +20,10 @@ from tp_transformer.data.store import STORE_SPLITS
 from tp_transformer.errors import ResultsError
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.bars import save_bars
-from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pair, rows
+from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pairs, rows
 from tp_transformer.scoring.document import csv_text, latex, markdown
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
-from tp_transformer.scoring.statistics import wilson
+from tp_transformer.scoring.statistics import holm, wilson
 from tp_transformer.scoring.table import interval_bar, pair_line, render_comparison, render_results
 
 
@@ -46,7 +46,7 @@ def made_up(name, *, seed=0, better=0.0, splits=None, n=400, skill=None):
         found[split] = SplitScore(scores)
     return Results(
         model={"name": name, "n_parameters": 49_178_112, "step": 700_000},
-        data={}, choice={}, made={}, splits=found, near_ties=[], decoding=None,
+        data={"held_out": 2048}, choice={}, made={}, splits=found, near_ties=[], decoding=None,
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def test_what_is_as_published_is_comparable():
     for text in (latex([whole]), markdown([whole]), csv_text([whole])):
         assert "omparable" not in text
         assert " of 56" not in text
-    generated = Results(**{**vars(whole), "data": {"kind": "generated"}})
+    generated = Results(**{**vars(whole), "data": {**whole.data, "kind": "generated"}})
     assert caveats([generated]) == ["whole: the questions were generated, not the published ones"]
 
 
@@ -239,7 +239,7 @@ def test_a_terminal_of_another_encoding_is_no_reason_to_stop(tmp_path):
 
 
 def test_pairs_are_of_the_same_questions():
-    found = {one.split: one for one in pair(ONE, TWO)}["interpolate"]
+    found = {one.split: one for one in pairs(ONE, [TWO])[0]}["interpolate"]
     ours, theirs = (one.splits["interpolate"].modules for one in (ONE, TWO))
     for name, one in found.modules.items():
         expected = ours[name].accuracy - theirs[name].accuracy
@@ -248,10 +248,34 @@ def test_pairs_are_of_the_same_questions():
     assert found.interval[0] < found.difference < found.interval[1]
     assert found.p < 1e-6
     assert "by signs flipped within modules" in pair_line(found, "ours", "theirs")
-    back = {one.split: one for one in pair(TWO, ONE)}["interpolate"]
+    back = {one.split: one for one in pairs(TWO, [ONE])[0]}["interpolate"]
     assert back.difference == pytest.approx(-found.difference)
-    assert pair(ONE, ONE)[0].p == 1
-    assert not any(one.is_sure for one in pair(ONE, ONE)[0].modules.values())
+    same = pairs(ONE, [ONE])[0][0]
+    assert same.p == same.p_holm == 1
+    assert not any(one.is_sure for one in same.modules.values())
+
+
+def test_the_averages_p_values_are_adjusted_over_splits_and_opponents():
+    others = [made_up(f"other {seed}", seed=seed, better=-0.002 * seed) for seed in (2, 3, 4)]
+    found = pairs(ONE, others)
+    assert [len(of_other) for of_other in found] == [3, 3, 3]
+    flat = [one for of_other in found for one in of_other]
+    assert [one.p_holm for one in flat] == holm([one.p for one in flat])
+    alone = [one for other in others for one in pairs(ONE, [other])[0]]
+    assert [one.p for one in flat] == [one.p for one in alone]
+    # Near the limit the number of comparisons decides, in every format.
+    decided = next(i for i, one in enumerate(flat) if one.p < 0.05 <= one.p_holm)
+    one, other = flat[decided], others[decided // 3]
+    p = f"p = {one.p_holm:.4f}" if one.p_holm < 0.1 else f"p = {one.p_holm:.2f}"
+    assert p in pair_line(one, "ours", other.name)
+    assert p in " ".join(shown(render_comparison, [ONE, *others], 120).split())
+    assert p in markdown([ONE, *others])
+    (line,) = (
+        line
+        for line in csv.DictReader(io.StringIO(csv_text([ONE, *others])))
+        if (line["kind"], line["versus"], line["split"]) == ("difference", other.name, one.split)
+    )
+    assert (float(line["p"]), float(line["p_holm"])) == (one.p, one.p_holm)
 
 
 def test_other_questions_are_not_paired():
@@ -260,11 +284,11 @@ def test_other_questions_are_not_paired():
     changed = next(iter(modules))
     values = {**modules[changed].to_json(), "questions_sha256": "other"}
     modules[changed] = ModuleScore.from_json(values)
-    found = {one.split: one for one in pair(ONE, other)}["interpolate"]
+    found = {one.split: one for one in pairs(ONE, [other])[0]}["interpolate"]
     assert found.left_out == (changed,)
     assert changed not in found.modules
     nothing = made_up("x", splits={"interpolate": ()})
-    assert pair(ONE, Results(**{**vars(nothing), "splits": {}})) == []
+    assert pairs(ONE, [Results(**{**vars(nothing), "splits": {}})]) == [[]]
 
 
 def test_markdown_tables_are_rectangles():
@@ -288,10 +312,10 @@ def test_csv_has_every_number():
         assert int(line["right"]) == score.right
         assert float(line["accuracy"]) == score.accuracy
         assert float(line["low"]) == score.interval[0]
-    pairs = [line for line in lines if line["kind"] == "module difference"]
-    assert len(pairs) == 56 + 56 + 15
-    expected = {one.split: one.modules for one in pair(ONE, TWO)}
-    for line in pairs:
+    differences = [line for line in lines if line["kind"] == "module difference"]
+    assert len(differences) == 56 + 56 + 15
+    expected = {one.split: one.modules for one in pairs(ONE, [TWO])[0]}
+    for line in differences:
         assert float(line["p_holm"]) == expected[line["split"]][line["module"]].p_holm
 
 

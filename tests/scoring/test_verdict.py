@@ -45,7 +45,8 @@ def spelled_out(model, question, answer):
     wanted = model.vocabulary.encode([answer]).ids.tolist()
     margins, is_right = [], True
     for place in range(1, len(wanted)):
-        scores = model(source, torch.tensor([wanted[:place]]))[0, -1].tolist()
+        memory = model.encode(source)
+        scores = model.decode(torch.tensor([wanted[:place]]), memory)[0, -1].tolist()
         is_right = is_right and max(range(len(scores)), key=scores.__getitem__) == wanted[place]
         own = scores.pop(wanted[place])
         margins.append(own - max(scores))
@@ -55,7 +56,7 @@ def spelled_out(model, question, answer):
 @pytest.mark.parametrize("packed", [True, False])
 def test_verdicts_and_margins_are_those_of_symbol_by_symbol(store, trained, packed, monkeypatch):
     model = tpt.load(trained).double()
-    monkeypatch.setattr(type(model), "can_pack", packed)
+    monkeypatch.setattr(type(model), "reads_packed", packed)
     split = open_store(store)["interpolate"]
     rows = np.arange(0, len(split), 17)
     found = judge(model, *split.tokens(rows, model.vocabulary))

@@ -25,7 +25,7 @@ def add_up(store, symbols_per_pass, signals):
     torch.manual_seed(0)
     model = from_config(config(model__dropout=0.0).model).double()
     rows = feed_of(store).tokens(3)
-    share = Share.of(*rows, VOCABULARY.pad, symbols_per_pass, packed=model.packs_on(CPU))
+    share = Share.of(*rows, VOCABULARY.pad, symbols_per_pass, model.layout_for(CPU))
     found = Gradient(model, Ranks(CPU), seed=0).add_up(share, 3, signals)
     return share, found, model
 

@@ -2,13 +2,23 @@
 
 import os
 import random
+import shutil
 import signal
 import time
 
 import pytest
 
 import tp_transformer
-from runs import assert_same_run, command, config, finish, records, start, wait_for
+from runs import (
+    assert_same_run,
+    before_each_operation,
+    command,
+    config,
+    finish,
+    records,
+    start,
+    wait_for,
+)
 from tp_transformer.training import checkpoint
 from tp_transformer.training.run import train
 from tp_transformer.training.signals import NUMBERS, Signals
@@ -66,6 +76,66 @@ def test_killed_runs_end_like_undisturbed_ones(store, undisturbed, tmp_path, n_k
     assert_same_run(run, undisturbed)
     assert not unfinished(run)
     assert tp_transformer.load(run).solve(["What is the units digit of 12?"])
+
+
+# Two checkpoints, of which the first is removed, and two best models.
+SHORT = {
+    "training__steps": 2,
+    "training__keep": 1,
+    "training__checkpoint_every": 1,
+    "validation__every": 1,
+    "validation__count": 3,
+    "optim__learning_rate": 0.001,
+}
+
+
+def kill_at_operation(store, run, log, text, number):
+    """Kill a short run before an operation on files; whether it was not finished by then.
+
+    What there was for readers must still be there, and the run must go on.
+    """
+    arguments = command(store, run, **SHORT)
+    process = start(arguments, log, kill_at=(text, number))
+    process.join()
+    if process.exitcode == 0:
+        return False
+    assert process.exitcode == -signal.SIGKILL, log.read_text()
+    for name in ("best", "last"):
+        assert not (run / name).is_symlink() or (run / name / "model.safetensors").exists()
+    if (run / "last").exists():
+        tp_transformer.load(run)
+    assert finish(start(arguments, log)) == [0], log.read_text()
+    assert not unfinished(run)
+    return True
+
+
+def test_a_kill_between_a_checkpoint_and_its_links_is_made_good(store, tmp_path):
+    """Before either link of the last checkpoint changes, and before the one before is removed."""
+    undisturbed, operations = tmp_path / "undisturbed" / "run", []
+    with before_each_operation(lambda _, arguments: operations.append(arguments)):
+        train(config(**SHORT), store, undisturbed, quiet=True)
+    operations = [arguments for arguments in operations if "/run/" in str(arguments)]
+    linking = [
+        number
+        for number, arguments in enumerate(operations)
+        if len(arguments) > 1 and str(arguments[1]).endswith(("/run/best", "/run/last"))
+    ]
+    for number in (*linking[-2:], linking[-1] + 1):
+        run = tmp_path / str(number) / "run"
+        assert kill_at_operation(store, run, tmp_path / "log", "/run/", number)
+        assert_same_run(run, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_operation_is_made_good(store, tmp_path):
+    undisturbed, run = tmp_path / "undisturbed", tmp_path / "run"
+    train(config(**SHORT), store, undisturbed, quiet=True)
+    number = 0
+    while kill_at_operation(store, run, tmp_path / "log", "", number):
+        assert_same_run(run, undisturbed)
+        shutil.rmtree(run)
+        number += 1
+    assert number > 50
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

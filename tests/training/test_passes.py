@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tp_transformer import Vocabulary
+from tp_transformer.data.layout.packed import Packed
+from tp_transformer.data.layout.padded import Padded
 from tp_transformer.training.passes import Share, divide
 
 VOCABULARY = Vocabulary()
@@ -27,9 +29,9 @@ def size(row):
 @given(
     st.lists(st.tuples(texts, texts), min_size=1, max_size=30),
     st.sampled_from([1, 20, 60, 10_000]),
-    st.booleans(),
+    st.sampled_from([Padded, Packed]),
 )
-def test_every_row_is_in_one_pass_and_passes_are_small_and_full(pairs, limit, packed):
+def test_every_row_is_in_one_pass_and_passes_are_small_and_full(pairs, limit, layout):
     encoded = [VOCABULARY.encode(column) for column in map(list, zip(*pairs, strict=True))]
     passes = [rows(*one) for one in divide(*encoded, limit)]
     everything = [row for one in passes for row in one]
@@ -39,15 +41,19 @@ def test_every_row_is_in_one_pass_and_passes_are_small_and_full(pairs, limit, pa
     assert all(total <= limit or len(one) == 1 for total, one in zip(sums, passes, strict=True))
     for total, following in zip(sums, passes[1:], strict=False):
         assert total + size(following[0]) > limit
-    share = Share.of(*encoded, VOCABULARY.pad, limit, packed=packed)
+    share = Share.of(*encoded, VOCABULARY.pad, limit, layout)
     assert [sum(map(len, batches)) for batches in share.passes] == [len(one) for one in passes]
     assert share.n_rows == len(everything)
     assert share.n_symbols == sum(map(size, everything))
     assert share.n_tokens == sum(len(target) - 1 for _, target in everything)
-    assert share.n_positions == share.n_symbols if packed else share.n_positions >= share.n_symbols
+    assert (
+        share.n_positions == share.n_symbols
+        if layout is Packed
+        else share.n_positions >= share.n_symbols
+    )
 
 
 def test_no_rows_are_no_passes():
     nothing = VOCABULARY.encode([])
-    share = Share.of(nothing, nothing, VOCABULARY.pad, 10, packed=True)
+    share = Share.of(nothing, nothing, VOCABULARY.pad, 10, Packed)
     assert (share.passes, share.n_rows, share.n_positions) == ([], 0, 0)

@@ -1,5 +1,6 @@
 import contextlib
 import io
+import json
 import re
 
 import pytest
@@ -68,14 +69,20 @@ def test_one_that_fails_just_before_the_last_look_is_not_missed(tmp_path, monkey
 
 
 def test_records_are_read_line_by_line(tmp_path):
-    run = Run("a", tmp_path, ())
-    started = watch._Started(run, None, None)
-    assert started.new_records() == []
+    def text(*steps):
+        shown = {"kind": "monitor", "loss": 1.0, "exact_match": 0.5, "n": 2}
+        return "".join(json.dumps({**shown, "step": step}) + "\n" for step in steps)
+
+    def read():
+        return [record["step"] for record in started.new_records()]
+
+    started = watch._Started(Run("a", tmp_path, ()), None, None)
+    assert read() == []
     records = tmp_path / "metrics.jsonl"
-    records.write_text('{"step": 1}\n{"st')
-    assert started.new_records() == [{"step": 1}]
-    assert started.new_records() == []
-    records.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
-    assert started.new_records() == [{"step": 2}, {"step": 3}]
-    records.write_text('{"step": 1}\n')  # a run that goes on has forgotten the rest
-    assert started.new_records() == [{"step": 1}]
+    records.write_text(text(1) + '{"st')
+    assert read() == [1]
+    assert read() == []
+    records.write_text(text(1, 2) + "not a record\n" + text(3))
+    assert read() == [2, 3]
+    records.write_text(text(1))  # a run that goes on has forgotten the rest
+    assert read() == [1]

@@ -19,8 +19,20 @@ from typing import IO
 DAMAGE = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 _READ_BYTES = 2**18  # compressed; about four times as much comes out
 _BLOCK_BYTES = 2**22
-_MAX_HEADER = 2**20  # of the headers that only hold a long name
+# Bounds on what is kept of an archive besides its content. The published one has about 250 files.
+_MAX_HEADER = 2**16  # bytes of the headers that precede one member, which hold names and times
+_MAX_NAME = 2**12
+_MAX_MEMBERS = 10_000
+_MAX_NAMED = 3  # of the files that follow an end mark
 _GZIP = b"\x1f\x8b"
+# What says something about the member that follows, or about all.
+_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME)
+# A record of a pax header: its length, a space, a name, an equals sign, and then the value.
+_RECORD = re.compile(rb"(\d{1,7}) ([^=]+)=")
+
+
+class TrailingError(tarfile.ReadError):
+    """Something follows the mark that ends an archive; what came before it is as it should be."""
 
 
 def is_archive(path: Path) -> bool:
@@ -57,22 +69,17 @@ def unzip(raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_archive(blocks: Iterator[bytes]) -> Iterator[tuple[TarInfo, memoryview | None]]:
-    """Each member of a tar archive with its content in blocks, and with None after the last."""
+    """Each member of a tar archive with its content in blocks, and with None after the last.
+
+    A block of zeros ends an archive. If anything else follows it, a TrailingError names that: a
+    header overwritten with zeros looks like an end, too.
+    """
     stream = _Stream(blocks)
-    renamed: dict[str, str] = {}
-    while any(header := stream.exactly(BLOCKSIZE)):
-        member = TarInfo.frombuf(header, "utf-8", "surrogateescape")
-        if member.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME):
-            if member.size > _MAX_HEADER:
-                raise tarfile.ReadError("a header too long to be one")
-            content = stream.exactly(member.size)
-            stream.exactly(-member.size % BLOCKSIZE)
-            if member.type != tarfile.XGLTYPE:  # which holds for all, and so names none
-                renamed |= _fields(member.type, content)
-            continue
-        member.name = renamed.get("path", member.name)
-        member.size = int(renamed.get("size", member.size))
-        renamed = {}
+    n_members = 0
+    while member := _next_member(stream):
+        n_members += 1
+        if n_members > _MAX_MEMBERS:
+            raise tarfile.ReadError(f"more than {_MAX_MEMBERS:,} files")
         n_left = member.size if member.type in tarfile.REGULAR_TYPES else 0
         n_padding = -n_left % BLOCKSIZE
         while n_left:
@@ -81,8 +88,52 @@ def read_archive(blocks: Iterator[bytes]) -> Iterator[tuple[TarInfo, memoryview 
             yield member, data
         stream.exactly(n_padding)
         yield member, None
-    for _ in blocks:
-        pass  # to the end, where gzip keeps its checksum
+    _refuse_rest(stream)  # which also reads to the end, where gzip keeps its checksum
+
+
+def _next_member(stream: "_Stream") -> TarInfo | None:
+    """The next header, with what headers before it say about it; None for a block of zeros."""
+    fields: dict[str, str] = {}
+    n_bytes = 0
+    while any(header := stream.exactly(BLOCKSIZE)):
+        member = TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        if member.type not in _HEADERS:
+            member.name = fields.get("path", member.name)
+            member.size = int(fields.get("size", member.size))
+            if member.size < 0 or len(member.name) > _MAX_NAME:
+                raise tarfile.ReadError("a header with an impossible size or name")
+            return member
+        n_bytes += BLOCKSIZE + member.size
+        if not 0 <= member.size <= n_bytes <= _MAX_HEADER:
+            raise tarfile.ReadError(f"headers of more than {_MAX_HEADER:,} bytes for one file")
+        content = stream.exactly(member.size)
+        stream.exactly(-member.size % BLOCKSIZE)
+        if member.type != tarfile.XGLTYPE:  # which holds for all, and so names none
+            fields |= _fields(member.type, content)
+    return None
+
+
+def _refuse_rest(stream: "_Stream") -> None:
+    """Read to the end of the stream, which is all zeros after an archive's end mark."""
+    names: list[str] = []
+    n_files = n_bytes = 0
+    while block := stream.at_most(BLOCKSIZE):
+        if not block.strip(b"\0"):
+            continue
+        n_bytes += len(block)
+        try:
+            member = TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.HeaderError:
+            continue  # the content of a file whose header is lost, as it may be
+        if member.type not in _HEADERS:
+            n_files += 1
+            names += [member.name] if len(names) < _MAX_NAMED else []
+        stream.skip(max(member.size, 0) + -member.size % BLOCKSIZE)
+    if names:
+        more = f" and {n_files - len(names):,} more" if n_files > len(names) else ""
+        raise TrailingError(f"an end mark, and then {', '.join(names)}{more}")
+    if n_bytes:
+        raise TrailingError(f"an end mark, and then {n_bytes:,} bytes without a file's name")
 
 
 def why_refused(member: TarInfo) -> str | None:
@@ -104,19 +155,39 @@ class _Stream:
 
     def some(self, most: int) -> memoryview:
         """At least one and at most `most` bytes, without copying."""
-        while not self._rest:
-            block = next(self._blocks, None)
-            if block is None:
-                raise EOFError("the end is missing")
-            self._rest = memoryview(block)
-        taken, self._rest = self._rest[:most], self._rest[most:]
+        taken = self._take(most)
+        if not taken:
+            raise EOFError("the end is missing")
         return taken
 
     def exactly(self, count: int) -> bytes:
         """So many bytes."""
-        taken = b""
-        while len(taken) < count:
-            taken += self.some(count - len(taken))
+        taken = self.at_most(count)
+        if len(taken) < count:
+            raise EOFError("the end is missing")
+        return taken
+
+    def at_most(self, count: int) -> bytes:
+        """So many bytes, or fewer at the end."""
+        pieces = []
+        while count and (piece := self._take(count)):
+            pieces.append(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+    def skip(self, count: int) -> None:
+        """Pass over so many bytes, or fewer at the end."""
+        while count and (piece := self._take(count)):
+            count -= len(piece)
+
+    def _take(self, most: int) -> memoryview:
+        """At most so many bytes, and none at the end only."""
+        while not self._rest:
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            self._rest = memoryview(block)
+        taken, self._rest = self._rest[:most], self._rest[most:]
         return taken
 
 
@@ -125,13 +196,17 @@ def _fields(kind: bytes, content: bytes) -> dict[str, str]:
     if kind == tarfile.GNUTYPE_LONGNAME:
         return {"path": content.rstrip(b"\0").decode("utf-8", "surrogateescape")}
     fields = {}
-    while found := re.match(rb"(\d{1,7}) ([^=]+)=", content):
-        length = int(found[1])
-        if length <= found.end():
+    start = 0
+    while found := _RECORD.match(content, start):
+        end = start + int(found[1])
+        if not found.end() < end <= len(content):
             raise tarfile.ReadError("a broken header")
-        value = content[found.end() : length - 1]
-        fields[found[2].decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
-        content = content[length:]
+        if found[2] in (b"path", b"size"):
+            value = content[found.end() : end - 1]
+            fields[found[2].decode()] = value.decode("utf-8", "surrogateescape")
+        start = end
+    if content[start:].strip(b"\0"):
+        raise tarfile.ReadError("a broken header")
     return fields
 
 

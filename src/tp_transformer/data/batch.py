@@ -1,9 +1,9 @@
-"""Batch: padding, masks and the target's shift, so that no other file counts positions.
+"""Batches: questions and answers as ids, in a layout.
 
 Of the positions of a random batch over all modules only 42% of the source's and 22% of the target's
-hold a symbol. Two ways to spare a model the rest: `Packed` lays all rows end to end, for models
-that can tell them apart; `cut` divides a batch into padded parts of rows of like lengths, in which
-seven of eight positions hold a symbol. The losses of parts add up to that of the whole.
+hold a token. `Packed` rows have no padding at all; where a model or a device wants padded rows,
+`cut` divides a batch into parts of rows of similar lengths, in which seven of eight positions hold
+a token. The losses of parts add up to that of the whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 
 # Measured over 50 random batches of 1024 of the v1.0 sample: three classes of target length and the
-# cost below make 26 parts with 1.14 times the positions of the symbols alone. Full search over both
+# cost below make 26 parts with 1.14 times the positions of the tokens alone. Full search over both
 # lengths comes to the same and takes ten times as long.
 TARGET_CLASSES = (5, 10)
 PART_COST = 300  # source positions that one more part must save
@@ -26,10 +28,17 @@ PART_COST = 300  # source positions that one more part must save
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Questions and answers as padded ids, each row `<sos> text <eos> <pad>…`."""
+    """Questions and answers as ids; a question is `<sos> text <eos>` and so is an answer.
 
-    source: Tensor  # (batch, source)
-    target: Tensor  # (batch, target)
+    The decoder reads an answer without its end and predicts it without its start, so both have one
+    layout. All tensors are (row, position) if padded and (1, position) if packed.
+    """
+
+    source: Tensor
+    target_input: Tensor  # what the decoder reads
+    target_output: Tensor  # what it should predict after each position
+    source_layout: Layout
+    target_layout: Layout
     pad: int
 
     @classmethod
@@ -44,130 +53,70 @@ class Batch:
         )
 
     @classmethod
-    def from_ragged(cls, source: Ragged, target: Ragged, pad: int) -> Self:
-        """Pad rows of ids."""
+    def from_ragged(
+        cls, source: Ragged, target: Ragged, pad: int, layout: type[Layout] = Padded
+    ) -> Self:
+        """Lay out rows of ids."""
+        source_ids, source_layout = layout.lay_out(source, pad)
+        target_input, target_output, target_layout = layout.shift(target, pad)
         return cls(
-            source=torch.from_numpy(source.padded(pad)),
-            target=torch.from_numpy(target.padded(pad)),
+            source=source_ids,
+            target_input=target_input,
+            target_output=target_output,
+            source_layout=source_layout,
+            target_layout=target_layout,
             pad=pad,
         )
 
     def __len__(self) -> int:
-        """How many rows there are."""
-        return len(self.source)
-
-    @property
-    def target_input(self) -> Tensor:
-        """What the decoder reads: the target without its last position."""
-        return self.target[:, :-1]
-
-    @property
-    def target_output(self) -> Tensor:
-        """What the decoder must say: the target without its start symbol."""
-        return self.target[:, 1:]
+        return len(self.source_layout)
 
     @property
     def target_mask(self) -> Tensor:
-        """True where `target_output` holds a symbol to predict."""
+        """True where `target_output` holds a token to predict."""
         return self.target_output != self.pad
-
-    def count_rows(self, marked: Tensor) -> Tensor:
-        """How many rows have a marked target position."""
-        return marked.any(dim=1).sum()
 
     def to(self, device: torch.device | str) -> Self:
         """The same batch on another device."""
         return type(self)(
-            source=self.source.to(device), target=self.target.to(device), pad=self.pad
+            source=self.source.to(device),
+            target_input=self.target_input.to(device),
+            target_output=self.target_output.to(device),
+            source_layout=self.source_layout.to(device),
+            target_layout=self.target_layout.to(device),
+            pad=self.pad,
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Packed:
-    """Questions and answers end to end, without padding: the shortest first, both on their own."""
+def group_by_length(
+    *lengths: Ids, limit: int, cost: Ids | None = None, longest_first: bool = False
+) -> list[Ids]:
+    """Rows in groups of similar lengths, shortest first by default, each of at most `limit` in all.
 
-    source: Tensor  # (1, position)
-    target_input: Tensor  # (1, position)
-    target_output: Tensor  # (1, position)
-    source_lengths: Ids  # ascending
-    target_lengths: Ids  # ascending, of what the decoder reads
-    target_of_source: Ids  # which of the targets belongs to each source
-    pad: int
-
-    @classmethod
-    def from_ragged(cls, source: Ragged, target: Ragged, pad: int) -> Self:
-        """Lay rows of ids end to end."""
-        by_source = np.argsort(source.lengths, kind="stable")
-        by_target = np.argsort(target.lengths, kind="stable")
-        source, target = source.take(by_source), target.take(by_target)
-        rank = np.empty_like(by_target)
-        rank[by_target] = np.arange(len(by_target))
-        return cls(
-            source=torch.from_numpy(source.ids[None]),
-            target_input=torch.from_numpy(np.delete(target.ids, target.offsets[1:] - 1)[None]),
-            target_output=torch.from_numpy(np.delete(target.ids, target.offsets[:-1])[None]),
-            source_lengths=source.lengths,
-            target_lengths=target.lengths - 1,
-            target_of_source=rank[by_source],
-            pad=pad,
-        )
-
-    @classmethod
-    def of(cls, batch: Batch) -> Self:
-        """Leave out the padding of a batch."""
-        return cls.from_ragged(
-            _ragged(batch.source, batch.pad), _ragged(batch.target, batch.pad), batch.pad
-        )
-
-    def __len__(self) -> int:
-        """How many rows there are."""
-        return len(self.source_lengths)
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same batch; packed batches are for CPUs."""
-        if torch.device(device).type != "cpu":
-            raise ValueError(f"a packed batch stays on the CPU; cut one into parts for {device}")
-        return self
-
-    @property
-    def source_position(self) -> Tensor:
-        """The position of each source symbol within its row."""
-        return _position(self.source_lengths)
-
-    @property
-    def target_position(self) -> Tensor:
-        """The position of each target symbol within its row."""
-        return _position(self.target_lengths)
-
-    @property
-    def target_mask(self) -> Tensor:
-        """True where `target_output` holds a symbol to predict, as everywhere."""
-        return torch.ones_like(self.target_output, dtype=torch.bool)
-
-    def count_rows(self, marked: Tensor) -> Tensor:
-        """How many rows have a marked target position."""
-        row = torch.from_numpy(np.repeat(np.arange(len(self)), self.target_lengths))
-        return torch.tensor(len(torch.unique(row[marked[0]])))
-
-
-def _ragged(padded: Tensor, pad: int) -> Ragged:
-    mask = padded != pad
-    ends = mask.sum(dim=1).cumsum(dim=0)
-    return Ragged(padded[mask].numpy(), np.concatenate([[0], ends.numpy()]))
-
-
-def _position(lengths: Ids) -> Tensor:
-    starts = np.cumsum(lengths) - lengths
-    return torch.from_numpy(np.arange(lengths.sum()) - np.repeat(starts, lengths))
+    What is limited is the number of rows, or the sum of their `cost`; a row that costs more by
+    itself is a group of its own. Rows of equal length are sorted by their next length, if several
+    are given.
+    """
+    order = np.lexsort(lengths[::-1])
+    if longest_first:
+        order = order[::-1]
+    ends = np.cumsum(np.ones_like(order) if cost is None else cost[order])
+    groups: list[Ids] = []
+    start = before = 0
+    while start < len(order):
+        end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        groups.append(order[start:end])
+        start, before = end, int(ends[end - 1])
+    return groups
 
 
 def cut(source: Ragged, target: Ragged, pad: int, part_cost: int = PART_COST) -> list[Batch]:
-    """A batch in parts with little padding, each row in one of them.
+    """A batch in padded parts with little padding, each row in one of them.
 
     Rows whose targets are about as long come together, and of these the ones whose sources are; a
     part is cut in two for as long as that saves more than `part_cost` source positions.
     """
-    target_class = np.searchsorted(TARGET_CLASSES, target.lengths - 1)  # without the start symbol
+    target_class = np.searchsorted(TARGET_CLASSES, target.lengths - 1)  # without the start token
     order = np.lexsort((source.lengths, target_class))
     source, target = source.take(order), target.take(order)
     lengths = source.lengths

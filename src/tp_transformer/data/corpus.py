@@ -9,6 +9,7 @@ for, left out and counted.
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -29,7 +30,16 @@ from tp_transformer.data.parsers import (
     TableParser,
 )
 from tp_transformer.data.pieces import Piece, Report, by_difficulty, check
-from tp_transformer.data.sources import JSON_LINES, OTHER, PARQUET, TEXT, Block, File, Source
+from tp_transformer.data.sources import (
+    JSON_LINES,
+    OTHER,
+    PARQUET,
+    TEXT,
+    Block,
+    File,
+    Source,
+    in_one_line,
+)
 from tp_transformer.data.store import STORE_SPLITS, TRAIN, Store, open_store
 from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store
 from tp_transformer.errors import CorpusError
@@ -83,8 +93,12 @@ def prepare(
     corpus = Source(source)
     reading = _Reading(Report(skip_errors))
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}
-    with write_store(out, origin, rows_per_batch) as writer:
-        for rows in reading.rows(corpus.blocks()):
+    # Closed at once: after an error, its traceback would keep the archive open.
+    with (
+        write_store(out, origin, rows_per_batch) as writer,
+        closing(corpus.blocks()) as blocks,
+    ):
+        for rows in reading.rows(blocks):
             writer.append(*rows.key, rows.questions, rows.answers, checked=True)
             if progress:
                 progress(rows.n_read, corpus.n_bytes)
@@ -184,7 +198,7 @@ class _Reading:
         try:
             piece = parse()
         except pa.ArrowException as error:
-            report.fault(name, self._parser.line, f"cannot be read: {error}", 0)
+            report.fault(name, self._parser.line, f"cannot be read: {in_one_line(error)}", 0)
             return
         if piece is None or place is None:
             return

@@ -5,6 +5,7 @@ first and takes its name when it is complete.
 """
 
 import gzip
+import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ import pyarrow.parquet as parquet
 
 from tp_transformer.atomic import whole
 from tp_transformer.data.modules import INTERPOLATE
-from tp_transformer.data.store import TRAIN, Segment, Split, Store
-from tp_transformer.data.writer import texts_as_bytes
+from tp_transformer.data.store import SCHEMA, TRAIN, Segment, Split, Store
+from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.errors import StoreError
 from tp_transformer.progress import Update
 
@@ -117,18 +118,10 @@ def _write_archive(file: Path, chosen: Chosen, counted: _Counted) -> None:
         archive.write(bytes(2 * tarfile.BLOCKSIZE))
 
 
-def _alternating_lines(batch: pa.RecordBatch) -> bytes:
+def _alternating_lines(batch: pa.RecordBatch) -> memoryview:
     """Questions and answers on alternating lines."""
-    columns = [texts_as_bytes(batch.column(name)) for name in ("question", "answer")]
-    lengths = np.stack([np.diff(offsets) for offsets, _ in columns], axis=1)
-    ends = np.cumsum(lengths.reshape(-1) + 1)
-    lines = np.full(ends[-1], ord("\n"), dtype=np.uint8)
-    for column, (offsets, data) in enumerate(columns):
-        starts = ends[column::2] - 1 - lengths[:, column]
-        places = np.repeat(starts - offsets[:-1], lengths[:, column])
-        places += np.arange(len(data))
-        lines[places] = np.frombuffer(data, np.uint8)
-    return lines.tobytes()
+    lines = pc.binary_join_element_wise(batch.column("question"), batch.column("answer"), "", "\n")
+    return texts_as_bytes(lines)[1]
 
 
 def _write_tables(folder: Path, kind: str, chosen: Chosen, counted: _Counted) -> None:
@@ -145,11 +138,11 @@ def _write_tables(folder: Path, kind: str, chosen: Chosen, counted: _Counted) ->
 
 
 def _write_parquet(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
-    text = pa.string()
-    schema = pa.schema([(name, text) for name in ("module", "difficulty", "question", "answer")])
-    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+    # Names stay numbers until Parquet numbers them itself. Without Arrow's schema in the file, they
+    # are read as the texts that they are.
+    with parquet.ParquetWriter(file, SCHEMA, compression="zstd", store_schema=False) as writer:
         for batch in batches:
-            writer.write_table(pa.Table.from_batches([batch]).cast(schema), _ROWS_PER_GROUP)
+            writer.write_batch(batch, _ROWS_PER_GROUP)
 
 
 def _write_json_lines(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
@@ -159,19 +152,14 @@ def _write_json_lines(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
             text.write(_json_lines(batch))
 
 
-def _json_lines(batch: pa.RecordBatch) -> bytes:
-    difficulty = batch.column("difficulty").cast(pa.string())
-    quoted = pc.binary_join_element_wise('"', difficulty, '"', "")
+def _json_lines(batch: pa.RecordBatch) -> memoryview:
+    names = {name: batch.column(name)[0].as_py() for name in ("module", "difficulty")}
     lines = pc.binary_join_element_wise(
-        '{"module": "',
-        batch.column("module").cast(pa.string()),
-        '", "difficulty": ',
-        pc.fill_null(quoted, "null"),
-        ', "question": "',
+        json.dumps(names).removesuffix("}") + ', "question": "',
         batch.column("question"),
         '", "answer": "',
         batch.column("answer"),
         '"}\n',
         "",
     )
-    return bytes(texts_as_bytes(lines)[1])
+    return texts_as_bytes(lines)[1]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from tp_transformer.data.pieces import IS_ALLOWED, Bytes, Piece, Places, Report
-from tp_transformer.data.writer import texts_as_bytes
+from tp_transformer.data.summary import texts_as_bytes
 
 COLUMNS = ("question", "answer", "difficulty")
 _IS_ODD = (~IS_ALLOWED).tobytes()  # newlines included
@@ -134,6 +134,7 @@ class JsonLinesParser:
         lines = np.arange(self.line, self.line + n_lines)
         try:
             table = arrow_json.read_json(pa.BufferReader(data), blocks, options)
+            table.validate(full=True)  # Arrow takes any bytes for text
         except pa.ArrowInvalid:
             table = None
         if table is None or table.num_rows != n_lines:
@@ -167,6 +168,7 @@ class TableParser:
         table = pa.Table.from_batches([block])
         lines = np.arange(self.line, self.line + block.num_rows)
         try:
+            table.validate(full=True)  # Arrow takes any bytes for text
             piece = _piece_of(table, lines)
         except pa.ArrowInvalid:
             good = np.array([self._is_text(table.slice(row, 1), row) for row in range(len(lines))])
@@ -178,7 +180,7 @@ class TableParser:
         """Whether a row holds texts; if not, that is reported."""
         try:
             for name in row.column_names:
-                row.column(name).cast(pa.string())
+                row.column(name).cast(pa.string()).validate(full=True)
         except pa.ArrowInvalid:
             self.report.fault(self.name, self.line + number, "bytes that are not text", 1)
             return False
@@ -273,7 +275,7 @@ def _unescape(texts: pa.StringArray, wrapped: pa.StringArray) -> pa.StringArray:
     for row in rows:
         try:
             value = ast.literal_eval(wrapped[row].as_py())
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue  # left as it is, for the check to refuse
         if isinstance(value, bytes):
             values[row] = value.decode("latin-1").removesuffix("\n")

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tp_transformer.atomic import lock, whole
+from tp_transformer.data.manifest import TRAIN, rank
 from tp_transformer.data.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
@@ -26,7 +27,6 @@ from tp_transformer.data.modules import (
     match_modules,
     modules_of,
 )
-from tp_transformer.data.store import TRAIN, rank
 from tp_transformer.errors import SettingsError, StoreError
 from tp_transformer.ranges import PositiveInt, Seed, check_fields
 

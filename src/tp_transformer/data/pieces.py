@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
+from tp_transformer.data.summary import has_foreign, texts_as_bytes
 from tp_transformer.data.vocabulary import CHARACTERS
-from tp_transformer.data.writer import has_foreign, texts_as_bytes
 from tp_transformer.errors import CorpusError
 
 IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(CHARACTERS.encode(), np.uint8))

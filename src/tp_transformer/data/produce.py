@@ -15,10 +15,11 @@ from typing import Any
 from tp_transformer.data.deepmind import generator
 from tp_transformer.data.generate import CHUNK, Chunk, Questions, generate_chunks
 from tp_transformer.data.leaks import Redraws, count_repeats
+from tp_transformer.data.manifest import is_store
 from tp_transformer.data.modules import TRAIN_SPLITS
 from tp_transformer.data.parallel import OpenPool
 from tp_transformer.data.partial import File, Order, Pieces, unfinished
-from tp_transformer.data.store import Store, is_store, open_store
+from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
 from tp_transformer.errors import StoreError
 from tp_transformer.progress import Update

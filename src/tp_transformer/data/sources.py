@@ -4,14 +4,22 @@ Each gives its files as blocks of a few megabytes. An archive is streamed and ne
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from tp_transformer.data.archive import DAMAGE, ahead, is_archive, read_archive, unzip, why_refused
+from tp_transformer.data.archive import (
+    DAMAGE,
+    TrailingError,
+    ahead,
+    is_archive,
+    read_archive,
+    unzip,
+    why_refused,
+)
 from tp_transformer.errors import CorpusError
 
 BLOCK_BYTES = 2**22
@@ -64,11 +72,11 @@ class Source:
         else:
             raise CorpusError(f"there is no archive or folder {self.path}")
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Generator[Block, None, None]:
         """Every file, block by block, each ended by a block without data."""
         return self._from_folder() if self.path.is_dir() else self._from_archive()
 
-    def _from_folder(self) -> Iterator[Block]:
+    def _from_folder(self) -> Generator[Block, None, None]:
         n_before = 0
         for path in self._files:
             name = path.relative_to(self.path).as_posix()
@@ -81,9 +89,9 @@ class Source:
                 n_before += path.stat().st_size
                 yield Block(file, None, n_before)
             except _DAMAGE as error:
-                yield Block(file, None, n_before, f"cannot be read: {error}")
+                yield Block(file, None, n_before, f"cannot be read: {in_one_line(error)}")
 
-    def _from_archive(self) -> Iterator[Block]:
+    def _from_archive(self) -> Generator[Block, None, None]:
         # Until its first member is known, what is wrong is wrong with the archive itself.
         file, where = File(self.path.name, OTHER), "here"
         n_read, current = 0, None
@@ -100,11 +108,17 @@ class Source:
                     if data is None:
                         file, where = File(self.path.name, OTHER), f"after {member.name}"
         except _DAMAGE as error:
-            # What is cut off is right up to there. What is damaged was perhaps damaged before it
-            # was noticed: gzip's checksum comes last.
+            # What is cut off is right up to there, and so is what an end mark follows. What is
+            # damaged was perhaps damaged before it was noticed: gzip's checksum comes last.
             cut_off = isinstance(error, EOFError)
             damage = f"the archive is {'cut off' if cut_off else 'damaged'} {where} ({error})"
-            yield Block(file, None, n_read, damage, is_doubtful=not cut_off)
+            is_doubtful = not cut_off and not isinstance(error, TrailingError)
+            yield Block(file, None, n_read, damage, is_doubtful)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The message of an error of Arrow's, which may have several lines."""
+    return " ".join(str(error).split())
 
 
 def _kind(path: PurePosixPath | Path) -> str:

@@ -6,7 +6,6 @@ of a split are sorted by module and difficulty in the order of the table of modu
 is the run of rows that share both. A record batch holds rows of one segment only.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,46 +17,29 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import ipc
 
-from tp_transformer.data.modules import (
-    DIFFICULTIES,
-    EXTRAPOLATE,
-    EXTRAPOLATED,
-    INTERPOLATE,
-    MODULE_NAMES,
-    match_modules,
-)
+from tp_transformer.data.manifest import MANIFEST as MANIFEST
+from tp_transformer.data.manifest import STORE_SPLITS as STORE_SPLITS
+from tp_transformer.data.manifest import TRAIN as TRAIN
+from tp_transformer.data.manifest import Segment as Segment
+from tp_transformer.data.manifest import SplitEntry, read_manifest
+from tp_transformer.data.modules import match_modules
+from tp_transformer.data.summary import Summary, has_foreign
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.errors import StoreError
 
-TRAIN = "train"
-# The modules of each split, in the order of their rows.
-STORE_SPLITS = {
-    TRAIN: MODULE_NAMES,
-    INTERPOLATE: MODULE_NAMES,
-    EXTRAPOLATE: tuple(EXTRAPOLATED),
-}
-MANIFEST = "store.json"
-FORMAT, VERSION = "tp-transformer-store", 1
+# Names as numbers: as texts they would add a third to the size of the file.
+_NAME = pa.dictionary(pa.int8(), pa.string())
+SCHEMA = pa.schema(
+    [
+        ("module", _NAME),
+        ("difficulty", _NAME),
+        ("question", pa.string()),
+        ("answer", pa.string()),
+    ]
+)
+_TEXT_COLUMNS = ("question", "answer")
 
 Rows = npt.ArrayLike
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Consecutive rows of one module and difficulty, and how long their texts are."""
-
-    module: str
-    difficulty: str | None
-    start: int
-    count: int
-    checksum: str  # of the texts; independent of how the files are laid out
-    question_lengths: tuple[int, ...]  # how many questions have 0, 1, 2, … characters
-    answer_lengths: tuple[int, ...]
-
-    @property
-    def rows(self) -> range:
-        """The rows' numbers in their split."""
-        return range(self.start, self.start + self.count)
 
 
 @dataclass(frozen=True)
@@ -86,17 +68,12 @@ class Store(Mapping[str, "Split"]):
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder)
-        manifest = _read_manifest(self.path)
-        try:
-            self.source: dict[str, Any] = manifest["source"]
-            self.skipped: list[dict[str, Any]] = manifest["skipped"]
-            self._splits = {
-                name: Split(self.path, name, manifest["splits"][name])
-                for name in STORE_SPLITS
-                if name in manifest["splits"]
-            }
-        except (KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{self.path / MANIFEST} is damaged: {error!r}") from error
+        manifest = read_manifest(self.path)
+        self.source = manifest.source
+        self.skipped = manifest.skipped
+        self._splits = {
+            name: Split(self.path, name, entry) for name, entry in manifest.splits.items()
+        }
 
     def __getitem__(self, split: str) -> "Split":
         if split not in self._splits:
@@ -125,23 +102,24 @@ class Store(Mapping[str, "Split"]):
 class Split:
     """The rows of one split, by number from 0; a module's rows are one range of numbers."""
 
-    def __init__(self, folder: Path, name: str, described: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, name: str, entry: SplitEntry) -> None:
         self.name = name
         self.path = folder / f"{name}.arrow"
-        self.segments = tuple(_segment(entry) for entry in described["segments"])
-        self.digest: str = described["digest"]
-        self._described = dict(described)
-        self._n_rows: int = described["rows"]
+        self.segments = entry.segments
+        self.digest = entry.digest
+        self.sha256 = entry.sha256
+        self.n_bytes = entry.bytes
+        self._entry = entry
         size = self.path.stat().st_size if self.path.is_file() else None
-        if size != described["bytes"]:
+        if size != entry.bytes:
             found = "is missing" if size is None else f"has {size:,} bytes"
             raise StoreError(
-                f"{self.path} {found}, where {MANIFEST} promises {described['bytes']:,}; "
+                f"{self.path} {found}, where {MANIFEST} promises {entry.bytes:,}; "
                 f"prepare the store again"
             )
 
     def __len__(self) -> int:
-        return self._n_rows
+        return self._entry.rows
 
     def __getitem__(self, row: int) -> Example:
         (question,), (answer,) = self.rows([row])
@@ -155,7 +133,7 @@ class Split:
         return f"Split({self.name!r}, {len(self):,} rows of {len(self.modules)} modules)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Split, (self.path.parent, self.name, self._described)
+        return Split, (self.path.parent, self.name, self._entry)
 
     @cached_property
     def modules(self) -> dict[str, range]:
@@ -199,7 +177,10 @@ class Split:
         """The rows of the modules that match the patterns, one by one."""
         for segment in self.select(modules):
             for batch in self.batches(segment):
-                questions, answers = (batch[name].to_pylist() for name in ("question", "answer"))
+                try:
+                    questions, answers = (batch[name].to_pylist() for name in _TEXT_COLUMNS)
+                except UnicodeDecodeError as error:
+                    raise self._damaged(segment, str(error)) from error
                 for question, answer in zip(questions, answers, strict=True):
                     yield Example(segment.module, segment.difficulty, question, answer)
 
@@ -226,11 +207,26 @@ class Split:
         """The rows of a segment as Arrow record batches.
 
         They are read, not mapped, so that going through a whole store keeps one batch in memory.
+        A batch is given when its offsets are known to be in bounds. That the texts are those that
+        were written is known when the segment has been gone through.
         """
         starts = self._file.starts
         first, end = np.searchsorted(starts, [segment.start, segment.start + segment.count])
-        for batch in range(first, end):
-            yield self._reader.get_batch(batch)
+        summary = Summary()
+        for number in range(first, end):
+            try:
+                batch = self._reader.get_batch(number)
+                _check_batch(batch, segment)
+                summary.add(batch.column("question"), batch.column("answer"))
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise self._damaged(segment, str(error)) from error
+            yield batch
+        if summary.segment(segment.module, segment.difficulty, segment.start) != segment:
+            raise self._damaged(segment, f"its texts are not those that {MANIFEST} describes")
+
+    def _damaged(self, segment: Segment, reason: str) -> StoreError:
+        which = " ".join(filter(None, (segment.module, segment.difficulty)))
+        return StoreError(f"{self.path} is damaged in {which}: {' '.join(reason.split())}")
 
     @cached_property
     def _reader(self) -> ipc.RecordBatchFileReader:
@@ -238,11 +234,15 @@ class Split:
 
     @cached_property
     def _file(self) -> "_MappedFile":
-        mapped = _MappedFile(self.path)
+        mapped = _MappedFile(self.path, self.max_lengths)
         if mapped.starts[-1] != len(self):
             raise StoreError(
                 f"{self.path} has {mapped.starts[-1]:,} rows, where {MANIFEST} promises "
                 f"{len(self):,}; prepare the store again"
+            )
+        if not np.isin(self._starts, mapped.starts).all():
+            raise StoreError(
+                f"{self.path} is not divided as {MANIFEST} says; prepare the store again"
             )
         return mapped
 
@@ -266,7 +266,10 @@ class Split:
         starts, lengths = self._file.spans(column, batch, row)
         ends = np.cumsum(lengths)
         places = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
-        text = self._file.data[places].tobytes().decode("ascii")
+        data = self._file.data[places].tobytes()
+        if has_foreign(data):
+            raise StoreError(f"{self.path} is damaged: a text has a character outside the 69")
+        text = data.decode("ascii")
         bounds = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
         return [text[start:end] for start, end in bounds]
 
@@ -276,79 +279,79 @@ class _MappedFile:
 
     Arrow keeps a column of texts as one run of bytes and one run of 32-bit offsets into it. With
     the positions of both in the file, the bytes of any rows are found by arithmetic on arrays: no
-    object per row or batch is made, and only the pages that hold those rows are read.
+    object per row or batch is made, and only the pages that hold those rows are read. What a
+    damaged file could lead out of bounds is checked here: the layout of the batches at once, the
+    offsets of a row whenever it is asked for.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, longest: tuple[int, int]) -> None:
+        self.path = path
+        self._longest = longest
         try:
             buffer = pa.memory_map(str(path)).read_buffer()
             reader = ipc.open_file(pa.BufferReader(buffer))
+            if not reader.schema.equals(SCHEMA):
+                raise ValueError("its columns are not those of a store")
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-            columns = [[batch.column(name) for batch in batches] for name in ("question", "answer")]
-        except (OSError, pa.ArrowException, KeyError) as error:
-            raise StoreError(f"{path} is damaged or not an Arrow file: {error}") from error
+            columns = [[batch.column(name) for batch in batches] for name in _TEXT_COLUMNS]
+            self._tables = [_positions(column, buffer) for column in columns]
+        except (OSError, ValueError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            raise StoreError(f"{path} is damaged or not an Arrow file: {reason}") from error
         self.data: npt.NDArray[np.uint8] = np.frombuffer(buffer, dtype=np.uint8)
         # The format aligns every buffer to 8 bytes.
         self._words = np.frombuffer(buffer, dtype="<i4", count=buffer.size // 4)
         self.starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
-        self._tables = [_positions(column, buffer.address) for column in columns]
 
     def spans(self, column: int, batch: Ids, row: Ids) -> tuple[Ids, Ids]:
         """Where in the file each row's text starts, and how long it is."""
-        offsets_at, data_at = self._tables[column]
+        offsets_at, data_at, sizes = self._tables[column]
         place = offsets_at[batch] + row
         start = self._words[place].astype(np.int64)
-        return data_at[batch] + start, self._words[place + 1] - start
+        lengths = self._words[place + 1] - start
+        fits = (start >= 0) & (lengths > 0) & (start + lengths <= sizes[batch])
+        fits &= lengths <= self._longest[column]
+        if not fits.all():
+            wrong = int(np.argmin(fits))
+            number = self.starts[batch[wrong]] + row[wrong]
+            raise StoreError(f"{self.path} is damaged: the offsets of row {number:,} are wrong")
+        return data_at[batch] + start, lengths
 
 
-def _positions(arrays: Sequence[pa.Array], base: int) -> tuple[Ids, Ids]:
-    """Of each array, the place of its offsets in the file's words and of its data in the bytes."""
-    buffers = [array.buffers() for array in arrays]
-    offsets = [(offsets.address - base) // 4 for _, offsets, _ in buffers]
-    data = [data.address - base for _, _, data in buffers]
-    return np.array(offsets, dtype=np.int64), np.array(data, dtype=np.int64)
+def _positions(arrays: Sequence[pa.Array], file: pa.Buffer) -> tuple[Ids, Ids, Ids]:
+    """Of each array, the place of its offsets in the file's words and of its data in the bytes.
+
+    The last is how many bytes the data has. Buffers that are not where an intact file has them,
+    within the bytes of the file, raise a ValueError.
+    """
+    found = np.empty((len(arrays), 3), dtype=np.int64)
+    for number, array in enumerate(arrays):
+        validity, offsets, data = array.buffers()
+        if validity is not None or offsets is None or data is None or not len(array):
+            raise ValueError(f"record batch {number} lacks texts")
+        at, data_at = (part.address - file.address for part in (offsets, data))
+        # A byte before and one behind a text may be read along with it.
+        is_inside = at >= 0 and data_at > 0 and data_at + data.size < file.size
+        if at % 4 or not is_inside or at + 4 * (len(array) + 1) > min(at + offsets.size, file.size):
+            raise ValueError(f"the buffers of record batch {number} are out of bounds")
+        found[number] = at // 4, data_at, data.size
+    return found[:, 0], found[:, 1], found[:, 2]
 
 
-def is_store(folder: str | Path) -> bool:
-    """Whether a folder is a store, of whatever version and however damaged."""
-    try:
-        manifest = json.loads((Path(folder) / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
+def _check_batch(batch: pa.RecordBatch, segment: Segment) -> None:
+    """Refuse a batch whose offsets are out of bounds or whose names are not its segment's.
 
-
-def rank(split: str, module: str, difficulty: str | None) -> tuple[int, int]:
-    """Where a module and difficulty stand in the order of a split's rows."""
-    hardness = DIFFICULTIES.index(difficulty) if difficulty else len(DIFFICULTIES)
-    return STORE_SPLITS[split].index(module), hardness
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    file = folder / MANIFEST
-    if not folder.is_dir():
-        raise StoreError(f"there is no store {folder}; `tpt data prepare` or `generate` makes one")
-    if not file.is_file():
-        raise StoreError(f"{folder} is not a store: it has no {MANIFEST}")
-    try:
-        manifest = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"{file} is damaged or not JSON: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise StoreError(f"{folder} is not a store: {MANIFEST} does not describe one")
-    if manifest.get("version") != VERSION:
-        raise StoreError(
-            f"{folder} is a store of version {manifest.get('version')}, and this is for version "
-            f"{VERSION}; prepare it again"
-        )
-    return manifest
-
-
-def _segment(entry: Mapping[str, Any]) -> Segment:
-    return Segment(
-        **{
-            **entry,
-            "question_lengths": tuple(entry["question_lengths"]),
-            "answer_lengths": tuple(entry["answer_lengths"]),
-        }
-    )
+    Arrow's own full validation decodes every text as well, which takes three times as long as
+    this and its checksum together.
+    """
+    batch.validate()  # the sizes of the buffers, and of the offsets the first and the last
+    for name in _TEXT_COLUMNS:
+        _, offsets_buffer, _ = batch.column(name).buffers()
+        offsets = np.frombuffer(offsets_buffer, np.int32)[: batch.num_rows + 1]
+        if not (offsets[1:] > offsets[:-1]).all():
+            raise ValueError(f"the offsets of its column {name!r} are wrong")
+    for name, expected in (("module", segment.module), ("difficulty", segment.difficulty)):
+        column = batch.column(name)
+        column.validate(full=True)
+        if column.unique().to_pylist() != [expected]:
+            raise ValueError(f"its column {name!r} is not {expected!r} throughout")

@@ -7,42 +7,38 @@ everything a second time in order, costs as much disk and time again.
 """
 
 import hashlib
-import json
+import io
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import ipc
 
 from tp_transformer import __version__
 from tp_transformer.atomic import whole
-from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
-from tp_transformer.data.store import FORMAT, MANIFEST, STORE_SPLITS, TRAIN, VERSION, is_store, rank
-from tp_transformer.data.vocabulary import CHARACTERS
+from tp_transformer.data.manifest import (
+    STORE_SPLITS,
+    TRAIN,
+    Segment,
+    SplitEntry,
+    content_digest,
+    is_store,
+    rank,
+    write_manifest,
+)
+from tp_transformer.data.modules import DIFFICULTIES
+from tp_transformer.data.store import SCHEMA
+from tp_transformer.data.summary import Summary, has_foreign, texts_as_bytes
 from tp_transformer.errors import StoreError
 
 # About 20 MB of questions and answers; the full dataset has about 500 such batches.
 ROWS_PER_BATCH = 2**18
-
-# Names as numbers: as texts they would add a third to the size of the file.
-_NAME = pa.dictionary(pa.int8(), pa.string())
-SCHEMA = pa.schema(
-    [
-        ("module", _NAME),
-        ("difficulty", _NAME),
-        ("question", pa.string()),
-        ("answer", pa.string()),
-    ]
-)
-_CHARACTERS = CHARACTERS.encode()
 
 Texts: TypeAlias = pa.StringArray | Sequence[str]
 Key: TypeAlias = tuple[str, str | None]  # module, difficulty
@@ -135,17 +131,17 @@ class StoreWriter:
 
     def finish(self) -> None:
         """Complete the files and describe them."""
-        manifest = {
-            "format": FORMAT,
-            "version": VERSION,
-            "made_by": f"tp-transformer {__version__}",
-            "source": self._source,
-            "skipped": self.skipped,
-            "splits": {
-                name: self._splits[name].finish() for name in STORE_SPLITS if name in self._splits
+        write_manifest(
+            self._folder,
+            made_by=f"tp-transformer {__version__}",
+            source=self._source,
+            skipped=self.skipped,
+            splits={
+                name: asdict(self._splits[name].finish())
+                for name in STORE_SPLITS
+                if name in self._splits
             },
-        }
-        (self._folder / MANIFEST).write_text(json.dumps(manifest) + "\n", "utf-8")
+        )
 
 
 class _SplitWriter:
@@ -155,9 +151,9 @@ class _SplitWriter:
         self._rows_per_batch = rows_per_batch
         self._modules = pa.array(STORE_SPLITS[split])
         self._difficulties = pa.array(DIFFICULTIES)
-        self._sink = files.enter_context(pa.OSFile(str(file), "wb"))
+        self._sink = files.enter_context(_HashedFile(file))
         self._writer = ipc.new_file(self._sink, SCHEMA)
-        self._summaries: dict[Key, _Summary] = {}
+        self._summaries: dict[Key, Summary] = {}
         self._written: list[tuple[Key, int]] = []  # the batches, in the order of the file
         self._key: Key | None = None
         self._pending: list[tuple[pa.StringArray, pa.StringArray]] = []
@@ -167,7 +163,7 @@ class _SplitWriter:
         if key != self._key:
             self.flush()
             self._key = key
-        self._summaries.setdefault(key, _Summary()).add(questions, answers)
+        self._summaries.setdefault(key, Summary()).add(questions, answers)
         while len(questions):
             fits = self._rows_per_batch - self._n_pending
             self._pending.append((questions[:fits], answers[:fits]))
@@ -191,9 +187,10 @@ class _SplitWriter:
         self._written.append((self._key, n_rows))
         self._pending, self._n_pending = [], 0
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> SplitEntry:
         """Complete the file, and describe it for the manifest."""
         self.flush()
+        footer_at, sha256 = self._sink.tell(), self._sink.sha256.copy()
         self._writer.close()
         self._sink.close()
         ranks = [rank(self._split, *key) for key, _ in self._written]
@@ -204,59 +201,34 @@ class _SplitWriter:
                 sizes = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
             if sizes != [self._written[i][1] for i in order]:
                 raise RuntimeError(f"{self._path} does not list its batches in the new order")
-        segments: list[dict[str, Any]] = []
+        with self._path.open("rb") as file:  # the footer, in the order it has now
+            file.seek(footer_at)
+            sha256.update(file.read())
+        segments: list[Segment] = []
         start = 0
         for key in sorted(self._summaries, key=lambda key: rank(self._split, *key)):
-            summary = self._summaries[key].describe()
-            segments.append({"module": key[0], "difficulty": key[1], "start": start, **summary})
-            start += summary["count"]
-        content = [[s["module"], s["difficulty"], s["count"], s["checksum"]] for s in segments]
-        return {
-            "rows": start,
-            "bytes": self._path.stat().st_size,
-            "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
-            "segments": segments,
-        }
+            segments.append(self._summaries[key].segment(*key, start))
+            start += segments[-1].count
+        return SplitEntry(
+            rows=start,
+            bytes=self._path.stat().st_size,
+            digest=content_digest(segments),
+            segments=tuple(segments),
+            sha256=sha256.hexdigest(),
+        )
 
 
-@dataclass
-class _Summary:
-    """What a segment's texts add up to, whatever the pieces they came in."""
+class _HashedFile(io.BufferedWriter):
+    """A file to write, and the hash of what has been written: it is not read a second time."""
 
-    question_lengths: npt.NDArray[np.int64] = field(
-        default_factory=lambda: np.zeros(MAX_QUESTION + 1, np.int64)
-    )
-    answer_lengths: npt.NDArray[np.int64] = field(
-        default_factory=lambda: np.zeros(MAX_ANSWER + 1, np.int64)
-    )
-    # Of lengths and bytes of questions, lengths and bytes of answers: one each, so that the sizes
-    # of the pieces do not matter. SHA-256 would take twice the time (0.6 ns a byte).
-    checksums: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "w"))
+        self.sha256 = hashlib.sha256()
 
-    def add(self, questions: pa.StringArray, answers: pa.StringArray) -> None:
-        columns = ((questions, self.question_lengths), (answers, self.answer_lengths))
-        for column, (texts, histogram) in enumerate(columns):
-            offsets, data = texts_as_bytes(texts)
-            lengths = offsets[1:] - offsets[:-1]
-            counts = np.bincount(lengths, minlength=len(histogram))
-            if counts[0] or len(counts) > len(histogram):
-                raise ValueError(f"every text must have 1 to {len(histogram) - 1} characters")
-            histogram += counts
-            parts: tuple[bytes, bytes | memoryview] = lengths.astype(np.uint8).tobytes(), data
-            for place, part in enumerate(parts, 2 * column):
-                self.checksums[place] = zlib.crc32(part, self.checksums[place])
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "count": int(self.question_lengths.sum()),
-            "checksum": "".join(f"{checksum:08x}" for checksum in self.checksums),
-            "question_lengths": _without_last_zeros(self.question_lengths),
-            "answer_lengths": _without_last_zeros(self.answer_lengths),
-        }
-
-
-def _without_last_zeros(counts: npt.NDArray[np.int64]) -> list[int]:
-    return counts[: int(counts.nonzero()[0].max(initial=-1)) + 1].tolist()
+    def write(self, data: Any) -> int:
+        """Write bytes, and add them to the hash."""
+        self.sha256.update(data)
+        return super().write(data)
 
 
 def _name_column(names: pa.StringArray, name: str | None, count: int) -> pa.DictionaryArray:
@@ -265,20 +237,6 @@ def _name_column(names: pa.StringArray, name: str | None, count: int) -> pa.Dict
     else:
         numbers = pa.array(np.full(count, names.index(name).as_py(), np.int8))
     return pa.DictionaryArray.from_arrays(numbers, names, safe=False)
-
-
-def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memoryview]:
-    """The offsets of an array's texts, from 0, and their bytes end to end; nothing is copied."""
-    _, offsets_buffer, data = texts.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    text = memoryview(data if data is not None else b"")[offsets[0] : offsets[-1]]
-    return offsets - offsets[0], text
-
-
-def has_foreign(text: bytes | memoryview) -> bool:
-    """Whether a text holds anything but the 69 characters."""
-    # `translate` deletes what is allowed: 0.6 ns a byte, where a lookup in numpy takes 3.
-    return bool(bytes(text).translate(None, _CHARACTERS))
 
 
 def _joined(chunks: Sequence[pa.StringArray]) -> pa.StringArray:

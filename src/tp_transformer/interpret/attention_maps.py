@@ -104,16 +104,13 @@ def search(
     chosen = chosen_relations(relation)
     model = transformer_of(model)
     drawn = [
-        [following.greatest_margin(one, initial) for one in chosen.values()]
+        {name: following.greatest_margin(name, one, initial) for name, one in chosen.items()}
         for initial in (
             _attention(fresh(model, seed + number), sample) for number in range(INITIAL_DRAWS)
         )
     ]
-    attention = _attention(model, sample)
-    return tuple(
-        following.rank(name, one, attention, initial=max(margins), seed=seed)
-        for (name, one), margins in zip(chosen.items(), zip(*drawn, strict=True), strict=True)
-    )
+    greatest = {name: max(margins[name] for margins in drawn) for name in chosen}
+    return following.rank(chosen, _attention(model, sample), initial=greatest, seed=seed)
 
 
 def _attention(model: Transformer, sample: Sample) -> following.Attention:

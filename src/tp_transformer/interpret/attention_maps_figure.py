@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tp_transformer import figures
 from tp_transformer.interpret.attention_maps_result import AttentionMaps, Map
 from tp_transformer.interpret.expressions import parse
-from tp_transformer.interpret.following import Ranking
+from tp_transformer.interpret.following import LEAST_MARGIN, Ranking
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import ENCODER
 from tp_transformer.interpret.roles_figure import SIDE_COLOURS
@@ -209,9 +209,10 @@ def _save_rankings(maps: AttentionMaps, context: Context, folder: Path) -> list[
         drawn.legend(loc="outside upper center", ncols=2, title=title)
         below = figures.caption(
             drawn,
-            "Blue where the interval is above the largest baseline and what heads with initial "
-            "weights exceed theirs by; grey where not. Intervals by bootstrap over questions, for "
-            f"all heads together; none of fewer than {FEWEST} questions. "
+            "Blue where the interval is above the largest baseline by more than heads with initial "
+            f"weights are, and by more than {100 * LEAST_MARGIN:g} points; grey where not. "
+            "Intervals by bootstrap over questions, for all heads and relations together; none of "
+            f"fewer than {FEWEST} questions. "
             f"{context.caption(maps.seed)}",
         )
         drawn.set_figheight(0.28 * len(found) + below + 1.3)
@@ -222,7 +223,8 @@ MARKS: Mapping[str, Mapping[str, Any]] = {
     "this head": {"marker": "o", "color": figures.COLOURS[0], "markersize": 5},
     "attending evenly": {"marker": "|", "color": "black", "markersize": 9},
     "on what others relate to": {"marker": "x", "color": figures.COLOURS[5], "markersize": 5},
-    "by distance alone": {"marker": "+", "color": figures.COLOURS[2], "markersize": 7},
+    "by character, distance": {"marker": "+", "color": figures.COLOURS[2], "markersize": 7},
+    "like what is skipped": {"marker": "1", "color": figures.COLOURS[3], "markersize": 7},
     "to exceed": {"marker": "$]$", "color": "black", "markersize": 7},
 }
 
@@ -234,7 +236,9 @@ def _draw_ranking(axes: "Axes", ranking: Ranking, row: int) -> None:
     if best.interval is not None:
         ends = [best.baseline + end for end in best.interval]
         axes.plot(ends, [row, row], color=colour, linewidth=3, alpha=0.35)
-    to_exceed = best.baseline + max(ranking.initial, 0.0)
-    places = (best.mass, best.even, best.exchanged, best.by_distance, to_exceed)
+    to_exceed = best.baseline + ranking.to_exceed
+    places = (best.mass, best.even, best.exchanged, best.by_text, best.skipped, to_exceed)
     for place, look in zip(places, MARKS.values(), strict=True):
+        if place is None:
+            continue
         axes.plot(place, row, **(look if place is not best.mass else {**look, "color": colour}))

@@ -83,7 +83,7 @@ def _meaning_of(ranking: Ranking) -> str:
         questions = "1 question has" if n == 1 else f"{n} questions have"
         said = f"{questions} it, too few to say whether a head favours it ({FEWEST} are needed)"
     elif not best.is_clear:
-        said = "favoured by no head"
+        said = "favoured by no head beyond the baselines"
     else:
         said, subject = f"favoured by head {head}", "It"
         if others := len(ranking.clear) - 1:
@@ -96,11 +96,13 @@ def _numbers(one: Following, ranking: Ranking) -> str:
     interval = ""
     if one.interval is not None:
         interval = " ({:z.1f} to {:z.1f})".format(*(100 * end for end in one.interval))
+    skipped = "" if one.skipped is None else f", like what is to be skipped {one.skipped:.1%}"
     return (
         f"has {one.mass:.1%} of its attention on what is related, where the largest "
         f"baseline has {one.baseline:.1%}: evenly {one.even:.1%}, on what others relate to "
-        f"{one.exchanged:.1%}, by distance alone {one.by_distance:.1%}. That is "
-        f"{100 * one.margin:z.1f} points more{interval}; with initial weights up to "
+        f"{one.exchanged:.1%}, by character and distance {one.by_text:.1%}{skipped}. That is "
+        f"{100 * one.margin:z.1f} points more{interval}; to be clear it must be more than "
+        f"{100 * ranking.to_exceed:z.1f}, with initial weights it is up to "
         f"{100 * ranking.initial:z.1f}. Its most attended is a related one in {one.hits:.0%} of "
         f"{ranking.n_positions:,} positions."
     )

@@ -7,10 +7,13 @@ enters the value map, and the one that the layer hands on.
 
 Two protocols stand side by side:
 
-- The paper's: fitted and scored on the same n positions. It can show that information is missing,
-  if even this error is large. It cannot show that information is there: vectors that know nothing
-  of the states already explain a share of d_head / (n - 1) of their variance, and positions of one
-  question resemble each other.
+- The paper's: fitted and scored on the same positions. It can show that information is missing, if
+  even this error is large. It cannot show that information is there: vectors that know nothing of
+  the states already explain a share of d_head / (positions - 1) of their variance, and positions of
+  one question resemble each other. The paper has "n = 100 samples" and leaves open of what: the
+  sum of its equation has a position t and a factor 1/n, while elsewhere its samples are problems.
+  Both readings are measured, over many draws, because a single draw of 100 positions differs from
+  the next by several percent.
 - Held-out: fitted on some questions, scored on others, over all positions, beside the best that any
   d_head numbers could do (principal components) and beside value maps drawn at random. Where states
   lie in few dimensions, any map keeps nearly everything, and that is no merit of the head.
@@ -20,8 +23,11 @@ is averaged ("mean squared error"), and the sum is d_model times as much. R2 is 
 states' total variance that is explained, all dimensions together.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import cast
 
 import numpy as np
@@ -32,6 +38,8 @@ from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interpret import information_figure, outcome
 from tp_transformer.interpret.information_result import (
     MAP_DRAWS,
+    POSITIONS,
+    PROBLEMS,
     Floats,
     HeldOut,
     Information,
@@ -49,11 +57,12 @@ from tp_transformer.interpret.record import (
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.layers import EncoderCell
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import Interval, resample
+from tp_transformer.scoring.statistics import CONFIDENCE, Interval, resample
 
 Ids = npt.NDArray[np.int64]
 
 FOLDS = 5
+SAMPLE_DRAWS = 100  # of the paper's n samples
 CONTROL_DRAWS = 20  # of random features, for the paper's protocol
 
 
@@ -63,7 +72,7 @@ def analyse(
     """Reconstruct an encoder layer's input and output from the value vector of each head."""
     model = transformer_of(model)
     if n_paper < 3:
-        raise SettingsError(f"the paper's protocol needs at least 3 positions, not {n_paper}")
+        raise SettingsError(f"the paper's protocol needs at least 3 samples, not {n_paper}")
     layer = chosen_layer(model, layer)
     before = f"encoder.{layer - 1}.output" if layer else "embedding"
     names = [before, f"encoder.{layer}.output", f"encoder.{layer}.self_attention.value"]
@@ -76,11 +85,11 @@ def analyse(
         if not state.var(axis=0).sum() > 0:
             raise UserError(f"the {name} of encoder layer {layer} is the same at all positions")
         rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.permutation(len(state))[:n_paper])
         states.append(
             StateInformation(
                 name=name,
-                in_sample=in_sample(values[chosen], state[chosen], rng),
+                by_positions=in_sample(values, state, Draws.of_positions(questions, n_paper, rng)),
+                by_problems=in_sample(values, state, Draws.of_problems(questions, n_paper, rng)),
                 held_out=held_out(values, state, entering, questions, rng),
             )
         )
@@ -103,25 +112,117 @@ def _entering(model: Transformer, layer: int, found: Recording, before: str) -> 
         return cell.self_attention_norm(state).double().cpu().numpy()
 
 
-def in_sample(values: Floats, states: Floats, rng: np.random.Generator) -> InSample:
-    """Fit and score on the same positions.
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """The paper's n samples, drawn many times without replacement from the questions there are.
+
+    Draws from the same questions differ less than draws from all questions would. What is missing
+    is estimated by resampling questions, see `of_positions` and `of_problems`.
+
+    Attributes:
+        reading: what a sample is, POSITIONS or PROBLEMS
+        n: samples in a draw
+        positions: of each draw; a single draw where there are too few samples for many
+        widening: the variance between the mean of these draws and an independent draw, divided by
+            the variance of these draws
+        rng: draws the random features that each draw is compared with
+    """
+
+    reading: str
+    n: int
+    positions: list[Ids]
+    widening: float
+    rng: np.random.Generator
+
+    @classmethod
+    def of_positions(cls, questions: Ids, n: int, rng: np.random.Generator) -> "Draws":
+        """Draw n positions, each time from another half of the questions.
+
+        The mean over half of the questions varies about the mean over all of them as that does
+        about the truth (McCarthy's half-samples): what positions of a question have in common is
+        so accounted for. Positions also run out: their P have a factor 1/n - 1/P in the variance,
+        not 1/n + 1/P.
+        """
+        lengths = np.bincount(questions)
+        half = len(lengths) // 2
+        if np.sort(lengths)[:half].sum() < n:
+            chosen, widening = [np.sort(rng.permutation(len(questions))[:n])], 1.0
+        else:
+            halves = (rng.permutation(len(lengths))[:half] for _ in range(SAMPLE_DRAWS))
+            chosen = [
+                np.sort(rng.permutation(np.flatnonzero(np.isin(questions, one)))[:n])
+                for one in halves
+            ]
+            widening = (len(questions) + n) / (len(questions) - n)
+        return cls(
+            reading=POSITIONS, n=len(chosen[0]), positions=chosen, widening=widening, rng=rng
+        )
+
+    @classmethod
+    def of_problems(cls, questions: Ids, n: int, rng: np.random.Generator) -> "Draws":
+        """Draw n questions with all their positions, given the question of each position.
+
+        The variance of such draws has a factor 1/n - 1/N, where independent draws have 1/n and the
+        mean over the N questions 1/N (the delete-d jackknife of Shao and Wu, 1989).
+        """
+        n_questions = int(questions.max()) + 1
+        if n_questions <= n:
+            chosen, widening = [np.arange(n_questions)], 1.0
+        else:
+            chosen = [rng.permutation(n_questions)[:n] for _ in range(SAMPLE_DRAWS)]
+            widening = (n_questions + n) / (n_questions - n)
+        positions = [np.flatnonzero(np.isin(questions, one)) for one in chosen]
+        return cls(
+            reading=PROBLEMS, n=len(chosen[0]), positions=positions, widening=widening, rng=rng
+        )
+
+    def interval(self, statistic: Floats) -> Interval | None:
+        """Where a statistic, given for each draw, is expected to lie in 95% of independent draws.
+
+        None where there is only one draw.
+        """
+        if len(statistic) < 2:
+            return None
+        deviation = math.sqrt(self.widening * statistic.var(ddof=1))
+        reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * deviation
+        mean = float(statistic.mean())
+        return max(0.0, mean - reach), mean + reach
+
+
+def in_sample(values: Floats, states: Floats, draws: Draws) -> InSample:
+    """Fit and score on the same positions, draw by draw.
 
     The values are (position, head, d_head), the states (position, d_model).
     """
-    n, _, d_head = values.shape
-    variance = float(states.var(axis=0).mean())
-    mse = np.array([_fitted_error(own, states) for own in values.swapaxes(0, 1)])
-    controls = [
-        _fitted_error(rng.standard_normal((n, d_head)), states) for _ in range(CONTROL_DRAWS)
-    ]
-    left = np.square(states - project(states, d_head, states)).mean()
+    d_head = values.shape[2]
+    variance = np.array([states[own].var(axis=0).mean() for own in draws.positions])
+    mse = np.array(  # (draw, head)
+        [
+            [_fitted_error(one, states[own]) for one in values[own].swapaxes(0, 1)]
+            for own in draws.positions
+        ]
+    )
+    optimum, control = [], []
+    for number in range(CONTROL_DRAWS):
+        draw = number % len(draws.positions)
+        own = states[draws.positions[draw]]
+        features = draws.rng.standard_normal((len(own), d_head))
+        control.append(1 - _fitted_error(features, own) / variance[draw])
+        if number == draw:
+            left = np.square(own - project(own, d_head, own)).mean()
+            optimum.append(1 - left / variance[draw])
+    n_positions = float(np.mean([len(own) for own in draws.positions]))
     return InSample(
-        n=n,
-        mse=mse,
-        r2=1 - mse / variance,
-        optimum_r2=float(1 - left / variance),
-        control_r2=float(1 - np.mean(controls) / variance),
-        expected_r2=min(1.0, d_head / (n - 1)),
+        reading=draws.reading,
+        n=draws.n,
+        n_draws=len(draws.positions),
+        n_positions=n_positions,
+        mse=mse.mean(axis=0),
+        mse_interval=draws.interval(mse.mean(axis=1)),
+        r2=(1 - mse / variance[:, None]).mean(axis=0),
+        optimum_r2=float(np.mean(optimum)),
+        control_r2=float(np.mean(control)),
+        expected_r2=min(1.0, d_head / (n_positions - 1)),
     )
 
 

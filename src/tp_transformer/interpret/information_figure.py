@@ -31,38 +31,35 @@ def draw(shown: Sequence[tuple[Information, Context]], folder: Path) -> list[Pat
             axes.set_title(title)
         drawn.supylabel("R² of the reconstruction", fontsize=7)
         handles, labels = grid[0, 0].get_legend_handles_labels()
-        # By name, so that what is held out stands in a column, what is in sample in another.
-        named = dict(sorted(zip(labels, handles, strict=True)))
+        named = dict(sorted(zip(labels, handles, strict=True)))  # each protocol's together
         drawn.legend(named.values(), named.keys(), loc="outside upper center", ncols=2)
         captions = " | ".join(context.caption(one.seed) for one, context in shown)
         below = figures.caption(drawn, f"Green: the range of random maps. {captions}")
-        drawn.set_figheight(2.0 * len(shown) + below + 0.7)
+        drawn.set_figheight(2.25 * len(shown) + below + 0.8)
         return figures.save(drawn, folder, "information")
 
 
 def _errors(found: Information, state: StateInformation) -> str:
     """The errors beside the paper's, which the R2 of the panel does not show."""
-    ours, sound = state.in_sample, state.held_out
-    held = "" if sound is None else f",\n{sound.mse.mean():.3f} held out"
-    paper = RECONSTRUCTION_ERROR[found.kind]
-    return f"MSE {ours.mse.mean():.3f} in sample\n(the paper's: {paper}){held}"
+    ours = "\n".join(f"{one.mse.mean():.3f} ({one.n} {one.reading})" for one in state.readings)
+    sound = state.held_out
+    held = "" if sound is None else f"\n{sound.mse.mean():.3f} (held out)"
+    return f"mean squared error\n{ours}{held}\n{RECONSTRUCTION_ERROR[found.kind]} (the paper's)"
 
 
 def _draw(axes: "Axes", state: StateInformation) -> None:
     """A bar for each head, with the lines that it has to be compared with.
 
-    What is in sample is orange: its optimum and its random vectors are others than those held out.
+    The two readings of the paper's protocol have an optimum and random vectors of their own.
     """
-    blue, orange, green, *_ = figures.COLOURS
-    ours, sound = state.in_sample, state.held_out
-    heads = np.arange(len(ours.r2))
+    blue, orange, green, pink, *_ = figures.COLOURS
+    heads = np.arange(len(state.by_positions.r2))
+    sound = state.held_out
     if sound is not None:
         limits = sound.r2_intervals
         reach = None if limits is None else np.abs(np.array(limits).T - sound.r2)
         ends = {"elinewidth": 0.8, "ecolor": "#303030"}
         axes.bar(heads, sound.r2, 0.6, yerr=reach, color=blue, error_kw=ends, label="held out")
-    axes.plot(heads, ours.r2, "D", color=orange, markersize=3, label=f"in sample, n = {ours.n}")
-    if sound is not None:
         axes.axhline(sound.optimum_r2, color=blue, linewidth=1, label="held out, optimum (PCA)")
         axes.axhspan(*sound.random_map_range, color=green, alpha=0.2, linewidth=0)
         axes.axhline(
@@ -72,14 +69,17 @@ def _draw(axes: "Axes", state: StateInformation) -> None:
             linestyle="--",
             label="held out, random maps",
         )
-    axes.axhline(ours.optimum_r2, color=orange, linewidth=1, label="in sample, optimum (PCA)")
-    axes.axhline(
-        ours.control_r2,
-        color=orange,
-        linewidth=1,
-        linestyle=":",
-        label="in sample, random vectors",
-    )
+    for one, colour, marker in zip(state.readings, (orange, pink), "Ds", strict=True):
+        name = f"{one.n} {one.reading}"
+        axes.plot(heads, one.r2, marker, color=colour, markersize=3, label=name, linestyle="")
+        axes.axhline(one.optimum_r2, color=colour, linewidth=1, label=f"{name}, optimum (PCA)")
+        axes.axhline(
+            one.control_r2,
+            color=colour,
+            linewidth=1,
+            linestyle=":",
+            label=f"{name}, random vectors",
+        )
     axes.set_xticks(figures.every(len(heads), 8))
     axes.set_ylim(top=1.04)
     axes.grid(axis="x", visible=False)

@@ -12,27 +12,41 @@ from tp_transformer.scoring.statistics import FEWEST, Interval
 Floats = npt.NDArray[np.float64]
 
 MAP_DRAWS = 5  # of random value maps
+POSITIONS, PROBLEMS = "positions", "problems"  # what the samples of section 6.1 may be
 
 
 @dataclass(frozen=True, kw_only=True)
 class InSample:
-    """The paper's protocol: fitted and scored on the same positions.
+    """The paper's protocol, fitted and scored on the same positions, averaged over draws of them.
 
     Attributes:
-        n: positions
+        reading: what one of the paper's samples is, POSITIONS or PROBLEMS
+        n: samples in a draw
+        n_draws: how many times they are drawn
+        n_positions: in a draw, on average
         mse: of each head, mean over positions and dimensions
+        mse_interval: of the error averaged over heads, for 95% of other single draws of n samples;
+            None where there are too few samples for more than one draw
         r2: of each head
         optimum_r2: of the best d_head numbers, the principal components of these positions
         control_r2: of random features of the same size, measured
-        expected_r2: of random features of the same size, in theory: d_head / (n - 1)
+        expected_r2: of random features of the same size, in theory: d_head / (n_positions - 1)
     """
 
+    reading: str
     n: int
+    n_draws: int
+    n_positions: float
     mse: Floats  # (head)
+    mse_interval: Interval | None
     r2: Floats  # (head)
     optimum_r2: float
     control_r2: float
     expected_r2: float
+
+    def to_values(self) -> Values:
+        """The numbers as JSON has them, with averages over heads."""
+        return {**vars(self), "average_mse": self.mse.mean(), "average_r2": self.r2.mean()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +83,20 @@ class StateInformation:
     """What the heads tell of one state; held-out scores need two questions."""
 
     name: str  # input or output
-    in_sample: InSample
+    by_positions: InSample
+    by_problems: InSample
     held_out: HeldOut | None
+
+    @property
+    def readings(self) -> tuple[InSample, InSample]:
+        """The paper's protocol, by what its samples may be."""
+        return self.by_positions, self.by_problems
 
     def to_values(self) -> Values:
         """The numbers as JSON has them, with averages over heads."""
-        ours, sound = self.in_sample, self.held_out
+        sound = self.held_out
         values: Values = {
-            "paper_protocol": {
-                **vars(ours),
-                "average_mse": ours.mse.mean(),
-                "average_r2": ours.r2.mean(),
-            },
+            "paper_protocol": {one.reading: one.to_values() for one in self.readings},
             "held_out": None,
         }
         if sound is not None:
@@ -111,16 +127,15 @@ class Information:
         return [line for state in self.states for line in self._meaning_of(state)]
 
     def _meaning_of(self, state: StateInformation) -> list[str]:
-        ours, sound = state.in_sample, state.held_out
+        sound = state.held_out
+        errors = "; ".join(map(self._error_of, state.readings))
         lines = [
-            f"The {state.name} of encoder layer {self.layer}, by the paper's protocol: "
-            f"mean squared error {ours.mse.mean():.3f}, R2 {ours.r2.mean():.3f}, averaged over "
-            f"heads (the paper's error: {RECONSTRUCTION_ERROR[self.kind]}). It fits "
-            f"{self.d_head + 1} numbers per dimension to the {ours.n} positions that it scores, "
-            f"so random vectors reach an R2 of {ours.control_r2:.3f} "
-            f"(expected: {ours.expected_r2:.3f}) and the best {self.d_head} numbers "
-            f"{ours.optimum_r2:.3f}, and positions of one question resemble each "
-            "other: it can show that information is missing, not that it is there."
+            f"The {state.name} of encoder layer {self.layer}, by the paper's protocol, averaged "
+            f"over heads (the paper's mean squared error: {RECONSTRUCTION_ERROR[self.kind]}). The "
+            'paper leaves open whether its "100 samples" are positions or problems. '
+            f"{errors}. What is scored is what {self.d_head + 1} numbers per dimension were fitted "
+            "to, and positions of one question resemble each other: it can show that information "
+            "is missing, not that it is there."
         ]
         if sound is None:
             return [*lines, "With a single question nothing can be held out."]
@@ -133,6 +148,19 @@ class Information:
             f"{sound.random_map_range[1]:.3f}).",
         ]
 
+    def _error_of(self, one: InSample) -> str:
+        """One reading of the paper's protocol, beside random vectors and the optimum."""
+        spread = (
+            "no interval: too few to draw from"
+            if one.mse_interval is None
+            else f"95% of single draws {one.mse_interval[0]:.3f} to {one.mse_interval[1]:.3f}"
+        )
+        return (
+            f"{one.n} {one.reading}: mean squared error {one.mse.mean():.3f} ({spread}), R2 "
+            f"{one.r2.mean():.3f}, where random vectors reach {one.control_r2:.3f} (expected: "
+            f"{one.expected_r2:.3f}) and the best {self.d_head} numbers {one.optimum_r2:.3f}"
+        )
+
     def to_values(self) -> Values:
         """The numbers as JSON has them."""
         return {
@@ -142,6 +170,7 @@ class Information:
             "d_head": self.d_head,
             "error": "mean over positions and dimensions; summed over dimensions it is d_model "
             "times as much",
+            "samples": "the paper leaves open whether its 100 samples are positions or problems",
             "paper_mse": RECONSTRUCTION_ERROR[self.kind],
             "states": {state.name: state.to_values() for state in self.states},
             "meaning": self.meaning,

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tp_transformer.data.batch import Batch
 from tp_transformer.interpret.record import ENCODER, Sample, point, portions, symbols
-from tp_transformer.model.base import evaluating
+from tp_transformer.model.loss import token_losses
+from tp_transformer.model.solver import evaluating
 from tp_transformer.model.trace import Edit
 from tp_transformer.model.transformer import Transformer
 
@@ -62,13 +63,13 @@ def ask(
             edit = _edit(operation, heads, few.questions, numbers, moves)
             edits = {role_of(layer): edit for layer in layers}
         with evaluating(model), torch.no_grad(), model.trace(edit=edits):
-            scores = model(batch.source, batch.target_input).float()
-        likeliest = scores.argmax(dim=-1)
-        wanted = scores.log_softmax(dim=-1).gather(2, batch.target_output[..., None])[..., 0]
+            logits = model(batch)
+        likeliest = logits.argmax(dim=-1)
+        losses = token_losses(logits, batch).double()
         for row, (number, mask) in enumerate(zip(numbers, batch.target_mask, strict=True)):
             said[number] = tuple(likeliest[row, mask].tolist())
             right[number] = torch.equal(likeliest[row, mask], batch.target_output[row, mask])
-            surprise[number] = -float(wanted[row, mask].double().sum())
+            surprise[number] = float(losses[row].sum())
     moved, length = np.concatenate(moves).T  # of each role
     is_moved = moved > UNMOVED * length
     return Asked(

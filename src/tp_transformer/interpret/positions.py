@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from tp_transformer.interpret.expressions import Expression, parse
 from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import LABELS, labels
+from tp_transformer.interpret.structure import LABELS, labels, unreversed_sides
 
 Integers = npt.NDArray[np.int64]
 
@@ -22,16 +22,20 @@ class Positions:
     question: Integers  # (position,): of which question
     characters: str
     labels: dict[str, list[str | None]]
+    unreversed_sides: list[str | None]
 
     @classmethod
     def of(cls, questions: Sequence[str]) -> "Positions":
         """Parse the questions; where there is no expression there are no labels."""
         expressions = tuple(map(parse, questions))
         found: dict[str, list[str | None]] = {name: [] for name in LABELS}
+        unreversed: list[str | None] = []
         for question, expression in zip(questions, expressions, strict=True):
+            none: list[str | None] = [None] * len(symbols(question))
             own = None if expression is None else labels(expression)
             for name in LABELS:
-                found[name] += [None] * len(symbols(question)) if own is None else own[name]
+                found[name] += none if own is None else own[name]
+            unreversed += none if expression is None else unreversed_sides(expression)
         lengths = [len(symbols(question)) for question in questions]
         return cls(
             questions=tuple(questions),
@@ -39,7 +43,13 @@ class Positions:
             question=np.repeat(np.arange(len(questions)), lengths),
             characters="".join(map(symbols, questions)),
             labels=found,
+            unreversed_sides=unreversed,
         )
+
+    @property
+    def longest(self) -> int:
+        """The most positions of a question."""
+        return int(np.bincount(self.question).max())
 
     def split(self, values: Integers) -> tuple[Integers, ...]:
         """The values of all positions, question by question."""

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tp_transformer.data.batch import Batch
+from tp_transformer.data.batch import Batch, group_by_length
 from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import STORE_SPLITS, Store
 from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.model.base import evaluating
 from tp_transformer.model.family import AnyModel, from_config
+from tp_transformer.model.solver import evaluating
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.verdict import judge
 from tp_transformer.settings import nearest
@@ -173,9 +173,9 @@ def portions(sample: Sample) -> Iterator[tuple[list[int], Sample]]:
 
     They are of like lengths, as padding takes time.
     """
-    by_length = sorted(range(len(sample)), key=lambda number: len(sample.questions[number]))
-    for start in range(0, len(sample), AT_ONCE):
-        numbers = by_length[start : start + AT_ONCE]
+    lengths = np.array([len(question) for question in sample.questions])
+    for rows in group_by_length(lengths, limit=AT_ONCE):
+        numbers = rows.tolist()
         yield numbers, sample.some(numbers)
 
 
@@ -211,7 +211,7 @@ def record(model: AnyModel, sample: Sample, names: Sequence[str]) -> Recording:
     with evaluating(model), torch.no_grad(), model.trace(*names) as trace:
         for numbers, few in portions(sample):
             batch = Batch.from_text(few.questions, few.answers, model.vocabulary).to(device)
-            model(batch.source, batch.target_input)
+            model(batch)
             for name in names:
                 pieces[name] += _unpadded(name, trace[name], few.questions, few.answers)
             order += numbers

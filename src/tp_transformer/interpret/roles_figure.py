@@ -11,7 +11,7 @@ from tp_transformer.interpret.choices import chosen_questions
 from tp_transformer.interpret.expressions import parse
 from tp_transformer.interpret.outcome import Context
 from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.roles_result import CHARACTER, HeadRoles, LabelSummary, Roles
+from tp_transformer.interpret.roles_result import HeadRoles, LabelSummary, Roles
 from tp_transformer.interpret.structure import DENOMINATOR, NUMERATOR, SIDE, labels
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _outline(axes: "Axes", x: float, y: float, width: float, colour: str) -> Non
 # The scores above controls: what is compared, and in which unit.
 SCORES = (
     ("clusters above\ncharacters", "mutual\ninformation"),
-    ("probe above\ncharacter", "accuracy"),
+    ("probe above\nuntrained", "accuracy"),
     ("probe above\nbest reader", "accuracy"),
 )
 
@@ -156,6 +156,7 @@ def _save_structure(roles: Roles, context: Context, folder: Path) -> list[Path]:
     """For every label, head and layer: information above characters', probes above controls."""
     scored = [one for one in roles.labels if one.obstacle is None]
     tall = max(0.5, 0.1 * roles.n_layers)
+    reach = max(one.best_reach for one in scored)
     with figures.blank(figures.COLUMN, 1.0) as drawn:
         grid: Any = drawn.subplots(
             len(scored), len(SCORES), squeeze=False, sharex=True, sharey=True
@@ -170,9 +171,9 @@ def _save_structure(roles: Roles, context: Context, folder: Path) -> list[Path]:
         below = figures.caption(
             drawn,
             "Normalised mutual information of clusters and labels, above that of characters and "
-            "labels; accuracy of a linear probe on questions held out, above that from a "
-            "character and its place alone, and above the best linear reader of the text (up to "
-            f"4 characters on each side). {context.caption(roles.seed)}",
+            "labels; accuracy of a linear probe on questions held out, above that of the best head "
+            "with initial weights, and above the best linear reader of the text (up to "
+            f"{reach} characters on each side). {context.caption(roles.seed)}",
         )
         drawn.set_figheight(len(scored) * (tall + 0.06) + below + 1.15)
         return figures.save(drawn, folder, "roles-structure")
@@ -189,8 +190,8 @@ def _above_controls(roles: Roles, scored: list[LabelSummary]) -> npt.NDArray[np.
         characters = label.characters.score if label.characters is not None else 0.0
         found[:, row[score.label], score.layer, score.head] = (
             score.information.score - characters,
-            score.probe.accuracy - label.controls[CHARACTER].accuracy,
-            score.probe.accuracy - label.best_control.accuracy,
+            score.probe.accuracy - label.best_initial.accuracy,
+            score.probe.accuracy - label.best_reader.accuracy,
         )
     return found
 

@@ -8,14 +8,11 @@ import numpy.typing as npt
 from tp_transformer.interpret import naming
 from tp_transformer.interpret.outcome import Values
 from tp_transformer.interpret.probes import Information, Probed
+from tp_transformer.interpret.reversal import Reversal
 
 Integers = npt.NDArray[np.int64]
 
 ROLE, VALUE = "role", "value"
-# Linear readers of the text alone, by how many characters on each side they see. On 128 questions
-# of arithmetic__mixed the second tells the side in 70% of positions, the third in 81%.
-CHARACTER = "its character and place alone"
-READERS = {CHARACTER: 0, "and 2 characters on each side": 2, "and 4 on each side": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +43,24 @@ class LabelSummary:
     classes: dict[str, int]  # how many positions have it
     n_left_out: int  # positions whose label is too rare
     obstacle: str | None  # why it cannot be scored
-    controls: dict[str, Probed]  # what linear readers of the text tell, by what they see
+    readers: dict[int, Probed]  # of the text, by how many characters on each side they see
+    initial: tuple[Probed, ...]  # the best head of each of some models with initial weights
     characters: Information | None  # what clusters would tell that are the characters themselves
 
     @property
-    def best_control(self) -> Probed:
+    def best_reach(self) -> int:
+        """How many characters on each side the reader of the text sees that does best."""
+        return max(self.readers, key=lambda reach: self.readers[reach].accuracy)
+
+    @property
+    def best_reader(self) -> Probed:
         """The reader of the text that does best."""
-        return max(self.controls.values(), key=lambda one: one.accuracy)
+        return self.readers[self.best_reach]
+
+    @property
+    def best_initial(self) -> Probed:
+        """The head with initial weights that does best."""
+        return max(self.initial, key=lambda one: one.accuracy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +78,7 @@ class Roles:
     initial_structural: int  # such names where the weights are drawn anew
     labels: tuple[LabelSummary, ...]
     scores: tuple[Score, ...]
+    reversal: Reversal
     seed: int
 
     @property
@@ -84,6 +93,7 @@ class Roles:
             f"{len(names)} have a clear name, and {structural} one that says more than the "
             f"character; with initial weights, {self.initial_structural}.",
             *(self._meaning_of(label) for label in self.labels),
+            self.reversal.meaning,
         ]
 
     def _meaning_of(self, label: LabelSummary) -> str:
@@ -92,12 +102,16 @@ class Roles:
         own = [(one, one.probe) for one in self.scores if one.label == label.name and one.probe]
         best, probe = max(own, key=lambda pair: pair[1].accuracy)
         low, high = probe.interval
-        readers = ", ".join(f"{name} {one.accuracy:.0%}" for name, one in label.controls.items())
-        verdict = "more than" if low > label.best_control.interval[1] else "not surely more than"
+        initial = ", ".join(f"{one.accuracy:.0%}" for one in label.initial)
         return (
             f"{label.name}: the best of {len(own)} heads ({best.layer}.{best.head}) tells it in "
             f"{probe.accuracy:.0%} of positions (95% {low:.0%} to {high:.0%}, all heads together), "
-            f"{verdict} linear readers of the text: {readers}; commonest {probe.majority:.0%}."
+            f"{_more(low, max(one.interval[1] for one in label.initial))} the best of as many "
+            f"heads with initial weights ({initial}), and "
+            f"{_more(low, label.best_reader.interval[1])} the strongest linear reader of the text, "
+            f"which sees {label.best_reach} characters on each side "
+            f"({label.best_reader.accuracy:.0%}; a character and its place alone "
+            f"{label.readers[0].accuracy:.0%}); commonest {probe.majority:.0%}."
         )
 
     def to_values(self) -> Values:
@@ -120,7 +134,12 @@ class Roles:
             ],
             "labels": [asdict(one) for one in self.labels],
             "scores": [asdict(one) for one in self.scores],
+            "reversal": self.reversal.to_values(),
         }
+
+
+def _more(low: float, high: float) -> str:
+    return "more than" if low > high else "not surely more than"
 
 
 def _name_values(name: naming.Name | None) -> Values | None:

@@ -2,7 +2,8 @@
 
 `labels` says for every source position of a numeral on which side of a fraction it stands, which
 argument it is, of which operator, how deep, and at which place its digit is; `PLACES` say where the
-denominators are, and the like; `RELATIONS` say for a position to which other positions it belongs.
+denominators are, and the like; `RELATIONS` say for a position to which other positions it belongs,
+and `SKIPPED` which positions some of them skip.
 All take an expression and count source positions.
 """
 
@@ -44,17 +45,22 @@ class Place:
         side: numerator or denominator of the nearest fraction or product around it; None where
             there is none. What divides a divisor is a numerator again. A sum ends a fraction: the
             fractions among its terms count from themselves, and its other terms are where it is
+        unreversed_side: the same without the reversal: the side of the innermost fraction, whatever
+            that fraction divides
         argument: whether it is the first or the second argument of the operator above
         above: the operation directly above, negations aside
         depth: how many operations are above it
         division: the nearest operation above in whose divisor it stands
+        chain: the uppermost of the products and quotients that `side` counts from
     """
 
     side: str | None = None
+    unreversed_side: str | None = None
     argument: str | None = None
     above: Operation | None = None
     depth: int = 0
     division: Operation | None = None
+    chain: Operation | None = None
 
 
 def places(tree: Node) -> Iterator[tuple[Number | Operation, Place]]:
@@ -73,15 +79,17 @@ def places(tree: Node) -> Iterator[tuple[Number | Operation, Place]]:
 
 def _below(node: Operation, place: Place) -> tuple[Place, Place]:
     """The places of an operation's arguments."""
-    side, division = place.side, place.division
+    first = replace(place, argument=FIRST, above=node, depth=place.depth + 1)
     if node.operator in {MULTIPLICATION, DIVISION}:
         continues = place.above and place.above.operator in {MULTIPLICATION, DIVISION}
-        side = side if continues else NUMERATOR
-    first = Place(side=side, argument=FIRST, above=node, depth=place.depth + 1, division=division)
+        if not continues:
+            first = replace(first, side=NUMERATOR, unreversed_side=NUMERATOR, chain=node)
+    if node.operator == DIVISION:
+        first = replace(first, unreversed_side=NUMERATOR)
     second = replace(first, argument=SECOND)
     if node.operator == DIVISION:
-        opposite = DENOMINATOR if side == NUMERATOR else NUMERATOR
-        second = replace(second, side=opposite, division=node)
+        opposite = DENOMINATOR if first.side == NUMERATOR else NUMERATOR
+        second = replace(second, side=opposite, unreversed_side=DENOMINATOR, division=node)
     return first, second
 
 
@@ -101,6 +109,16 @@ def labels(expression: Expression) -> dict[str, list[str | None]]:
                 found[OPERATOR][at] = None if place.above is None else place.above.operator
                 found[DEPTH][at] = str(place.depth)
             found[DIGIT_PLACE][start:end] = _digit_places(expression.question[start - 1 : end - 1])
+    return found
+
+
+def unreversed_sides(expression: Expression) -> list[str | None]:
+    """The side without section 5.1's reversal at every source position; see `Place`."""
+    found: list[str | None] = [None] * (len(expression.question) + 2)
+    for node, place in places(expression.tree):
+        if isinstance(node, Number):
+            start, end = node.span
+            found[start:end] = [place.unreversed_side] * (end - start)
     return found
 
 
@@ -180,6 +198,51 @@ def _to_division(expression: Expression) -> Pairs:
         for number, place in _numbers(expression)
         if place.division is not None and place.side == DENOMINATOR
         for at in range(*number.span)
+    ]
+
+
+def _interrupted(
+    expression: Expression,
+) -> Iterator[tuple[list[Number], list[tuple[Number, frozenset[int]]]]]:
+    """Numerators between two denominators of their chain, and both of these with their divisions.
+
+    As in the third example of section 5.2: in a/b*c/d, and in a/(b/c*d), it is c.
+    """
+    chains: dict[int, list[tuple[Number, Place]]] = {}
+    for number, place in _numbers(expression):
+        if place.chain is not None:
+            chains.setdefault(id(place.chain), []).append((number, place))
+    for chain in chains.values():
+        denominators = [
+            (rank, (number, frozenset(place.division.at)))
+            for rank, (number, place) in enumerate(chain)
+            if place.side == DENOMINATOR and place.division is not None
+        ]
+        for (rank, before), (next_rank, after) in pairwise(denominators):
+            if between := [number for number, _ in chain[rank + 1 : next_rank]]:
+                yield between, [before, after]
+
+
+def _past_numerator(expression: Expression) -> Pairs:
+    """From denominators around a numerator to their divisions; each once."""
+    return list(
+        dict.fromkeys(
+            (at, division)
+            for _, around in _interrupted(expression)
+            for denominator, division in around
+            for at in range(*denominator.span)
+        )
+    )
+
+
+def _from_numerator(expression: Expression) -> Pairs:
+    """From the numerators in between to the same divisions."""
+    return [
+        (at, division)
+        for between, around in _interrupted(expression)
+        for _, division in around
+        for numerator in between
+        for at in range(*numerator.span)
     ]
 
 
@@ -265,6 +328,7 @@ RELATIONS: dict[str, Relation] = {
     "first argument to its operator": _to_operator(FIRST),
     "second argument to its operator": _to_operator(SECOND),
     "denominator to its division": _to_division,
+    "denominator to its division, past a numerator": _past_numerator,
     "operator to its first argument": _to_argument(FIRST),
     "operator to its second argument": _to_argument(SECOND),
     "operator to the operator above": _to_operator_above,
@@ -274,4 +338,9 @@ RELATIONS: dict[str, Relation] = {
     "digit to its number's ones digit": _to_ones_digit,
     "opening to closing parenthesis": _to_closing,
     "closing to opening parenthesis": _to_opening,
+}
+
+# For relations that skip what stands in between: from there to the same positions.
+SKIPPED: dict[str, Relation] = {
+    "denominator to its division, past a numerator": _from_numerator,
 }

@@ -12,30 +12,21 @@ use `SelfAttention` and `CrossAttention`; `TPMultiheadAttention` is the same att
 signature, the parameter names and the mask polarity of `torch.nn.MultiheadAttention`.
 """
 
-import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tp_transformer.data.layout.base import Pattern
+from tp_transformer.data.layout.padded import PaddedPattern
 from tp_transformer.errors import SettingsError
-from tp_transformer.model.binding import make_binding
+from tp_transformer.model.binding import Binding, make_binding
 from tp_transformer.model.cache import KeyValueCache
-from tp_transformer.model.grouped import Plan, grouped_attention
+from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.masks import merged_mask, refuse_shapes
 from tp_transformer.model.trace import Traced
-
-
-def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """Equation 3: how much each query attends to each key; (…, head, query, key).
-
-    A boolean mask says where a query may attend; one of numbers is added to the scores.
-    """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    return scores.softmax(dim=-1)
-
 
 Map = tuple[Tensor, Tensor | None]  # weight (out, in) and bias (out)
 
@@ -59,17 +50,14 @@ class Attention(Traced):
         self,
         d_model: int,
         n_heads: int,
+        binding: Binding,
         *,
-        binding: str,
-        rank: int | None = None,
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if min(n_heads, d_model) < 1 or d_model % n_heads:
-            raise SettingsError(f"{n_heads} heads do not divide {d_model} dimensions evenly")
         self.n_heads = n_heads
-        self.binding = make_binding(binding, n_heads, d_model // n_heads, rank)
+        self.binding = binding
         self.dropout = dropout
         self.out_proj = nn.Linear(n_heads * self.binding.d_bound, d_model, bias=bias)
 
@@ -94,11 +82,19 @@ class Attention(Traced):
         for name, (weight, _) in self.maps().items():
             nn.init.xavier_uniform_(weight, gain=self.binding.role_gain if name == "role" else 1.0)
 
-    def heads(self, name: str, projected: Tensor) -> Tensor:
-        """Split (batch, position, d_model) into heads and pass the point of that name."""
+    def split(self, projected: Tensor, names: tuple[str, ...]) -> Iterator[Tensor]:
+        """The named parts of a fused projection (batch, position, part * d_model), in heads.
+
+        Each is (batch, head, position, d_head) and has passed the point of its name.
+        """
         batch, length, _ = projected.shape
-        split = projected.view(batch, length, self.n_heads, self.binding.d_head).transpose(1, 2)
-        return self.point(name, split)  # (batch, head, position, d_head)
+        n_parts, n_heads, d_head = len(names), self.n_heads, self.binding.d_head
+        if length == 1:  # a step of decoding: nothing to transpose
+            parts = projected.view(batch, n_parts, n_heads, 1, d_head).unbind(1)
+        else:
+            by_part = projected.view(batch, length, n_parts, n_heads, d_head).unbind(2)
+            parts = tuple(part.transpose(1, 2) for part in by_part)
+        return map(self.point, names, parts)
 
     def attend(
         self,
@@ -106,53 +102,41 @@ class Attention(Traced):
         key: Tensor,
         value: Tensor,
         role: Tensor | None,
-        mask: Tensor | None,
+        pattern: Pattern,
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Equations 2 to 4 for all heads; the weights too where they are needed."""
+        """Equations 2 to 4 for all heads; the weights too where they are needed.
+
+        Queries, keys, values and roles are (batch, head, position, d_head).
+        """
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights or self.is_traced("weights"):
-            weights = self.point("weights", attention_weights(query, key, mask))
+            weights = self.point("weights", pattern.weights(query, key))
             weights = F.dropout(weights, dropout)
             filler = weights @ value
         else:
-            filler = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+            filler = self.retrieve(query, key, value, pattern, dropout)
         filler = self.point("filler", filler)
         bound = filler if role is None else self.binding(filler, role)
         bound = self.point("bound", bound)  # (batch, head, query, d_bound)
         output = self.out_proj(bound.transpose(1, 2).flatten(2))
         return self.point("output", output), weights  # (batch, query, d_model)
 
-    def attend_packed(
-        self, projected: Tensor, memory: Tensor | None = None, *, plan: Plan
+    def retrieve(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float
     ) -> Tensor:
-        """Equations 2 to 4 for a packed batch; tensors are (1, position, part * d_model)."""
-        filler, role = grouped_attention(
-            self._parts(projected),
-            None if memory is None else self._parts(memory),
-            plan,
-            has_role=self.binding.needs_role,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        bound = filler.transpose(0, 1)  # (head, position, d_head)
-        if role is not None:
-            bound = self.binding(bound, role.transpose(0, 1))
-        return self.out_proj(bound.transpose(0, 1).flatten(1))[None]
-
-    def _parts(self, projected: Tensor) -> Tensor:
-        n_positions = projected.shape[1]
-        return projected.view(n_positions, -1, self.n_heads, self.binding.d_head)
+        """Equations 2 and 3, computed as the layout of the batch allows."""
+        return pattern.fillers(query, key, value, dropout)
 
 
 class SelfAttention(Attention):
     """Attention of a sequence to itself, with one fused map for query, key, value and role."""
 
-    def __init__(
-        self, d_model: int, n_heads: int, *, binding: str, rank: int | None, dropout: float
-    ) -> None:
-        super().__init__(d_model, n_heads, binding=binding, rank=rank, dropout=dropout)
+    def __init__(self, config: TransformerConfig) -> None:
+        d_model, binding = config.d_model, config.make_binding()
+        super().__init__(d_model, config.n_heads, binding, dropout=config.dropout)
         self.names = ("query", "key", "value", "role")[: 4 if self.binding.needs_role else 3]
         self.in_proj = nn.Linear(d_model, len(self.names) * d_model)
 
@@ -161,29 +145,21 @@ class SelfAttention(Attention):
         return {**_blocks(self.names, self.in_proj.weight, self.in_proj.bias), **super().maps()}
 
     def forward(
-        self, state: Tensor, mask: Tensor | Plan | None, cache: KeyValueCache | None = None
+        self, state: Tensor, pattern: Pattern, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Attend within `state` (batch, position, d_model), and to what the cache remembers.
-
-        A packed batch has a plan of who attends to whom in the place of a mask.
-        """
-        projected = self.in_proj(state)
-        if isinstance(mask, Plan):
-            return self.attend_packed(projected, plan=mask)
-        parts = projected.chunk(len(self.names), dim=-1)
-        query, key, value, *roles = map(self.heads, self.names, parts)
+        """Attend within `state` (batch, position, d_model), and to what the cache remembers."""
+        query, key, value, *roles = self.split(self.in_proj(state), self.names)
         if cache is not None:
             key, value = cache.append(key, value)
-        return self.attend(query, key, value, roles[0] if roles else None, mask)[0]
+        return self.attend(query, key, value, roles[0] if roles else None, pattern)[0]
 
 
 class CrossAttention(Attention):
     """Attention of the decoder to the encoder, whose keys and values are computed once."""
 
-    def __init__(
-        self, d_model: int, n_heads: int, *, binding: str, rank: int | None, dropout: float
-    ) -> None:
-        super().__init__(d_model, n_heads, binding=binding, rank=rank, dropout=dropout)
+    def __init__(self, config: TransformerConfig) -> None:
+        d_model, binding = config.d_model, config.make_binding()
+        super().__init__(d_model, config.n_heads, binding, dropout=config.dropout)
         self.names = ("query", "role")[: 2 if self.binding.needs_role else 1]
         self.in_proj = nn.Linear(d_model, len(self.names) * d_model)
         self.memory_proj = nn.Linear(d_model, 2 * d_model)
@@ -198,30 +174,20 @@ class CrossAttention(Attention):
 
     def remember(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of the encoder's output (batch, source, d_model)."""
-        key, value = self.memory_proj(memory).chunk(2, dim=-1)
-        return self.heads("key", key), self.heads("value", value)
+        key, value = self.split(self.memory_proj(memory), ("key", "value"))
+        return key, value
 
-    def forward(
-        self,
-        state: Tensor,
-        key_value: tuple[Tensor, ...],
-        mask: Tensor | Plan | None,
-    ) -> Tensor:
+    def forward(self, state: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> Tensor:
         """Attend from `state` (batch, position, d_model) to the remembered keys and values.
 
-        For a packed batch these are still in one tensor, as `memory_proj` made them. Where several
-        rows belong to each question, as in a beam search, they attend as if they were positions of
-        one row, so that keys and values are there once.
+        Where several rows belong to each question, as in a beam search, they attend as if they were
+        positions of one row, so that keys and values are there once.
         """
         projected = self.in_proj(state)
-        if isinstance(mask, Plan):
-            return self.attend_packed(projected, *key_value, plan=mask)
-        key, value = key_value
         if len(key) != len(state):
             projected = projected.view(len(key), -1, projected.shape[-1])
-        parts = projected.chunk(len(self.names), dim=-1)
-        query, *roles = map(self.heads, self.names, parts)
-        output, _ = self.attend(query, key, value, roles[0] if roles else None, mask)
+        query, *roles = self.split(projected, self.names)
+        output, _ = self.attend(query, key, value, roles[0] if roles else None, pattern)
         return output.view(state.shape)
 
 
@@ -251,11 +217,12 @@ class TPMultiheadAttention(Attention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         binding: str = "hadamard",
-        rank: int | None = None,
+        **binding_options: Any,
     ) -> None:
-        super().__init__(
-            embed_dim, num_heads, binding=binding, rank=rank, dropout=dropout, bias=bias
-        )
+        if min(num_heads, embed_dim) < 1 or embed_dim % num_heads:
+            raise SettingsError(f"{num_heads} heads do not divide {embed_dim} dimensions evenly")
+        made = make_binding(binding, num_heads, embed_dim // num_heads, binding_options)
+        super().__init__(embed_dim, num_heads, made, dropout=dropout, bias=bias)
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
@@ -335,14 +302,16 @@ class TPMultiheadAttention(Attention):
         """Equations 1 to 4 for batch-first inputs and a mask of our polarity."""
         role = None
         if self.binding.needs_role:
-            role = self.heads("role", self.role_proj(query))
+            (role,) = self.split(self.role_proj(query), ("role",))
         biases: tuple[Tensor | None, ...] = (
             (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         )
         projected = map(F.linear, (query, key, value), self._input_maps(), biases)
-        names = ("query", "key", "value")
-        query, key, value = map(self.heads, names, projected)
-        output, weights = self.attend(query, key, value, role, mask, need_weights=need_weights)
+        names = (("query",), ("key",), ("value",))
+        query, key, value = (next(self.split(*one)) for one in zip(projected, names, strict=True))
+        output, weights = self.attend(
+            query, key, value, role, PaddedPattern(mask), need_weights=need_weights
+        )
         return output, weights if need_weights else None
 
     def _forward_nested(

@@ -16,55 +16,63 @@ binding         d_bound             parameters beyond plain attention
 ==============  ==================  =============================================================
 """
 
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Size, check
+from tp_transformer.registry import Registry
 from tp_transformer.settings import nearest
 
 
 class Binding(nn.Module):
     """Binds fillers to roles, both (…, head, position, d_head), into (…, head, position, d_bound).
 
-    `role_gain` scales the initial role map where the binding itself would enlarge its vectors.
+    `role_gain` scales the initial role map where the binding itself would enlarge its vectors. The
+    options of a binding are the keyword-only parameters of its class.
     """
 
     needs_role = True
     role_gain = 1.0
 
-    def __init__(self, n_heads: int, d_head: int, d_bound: int) -> None:
+    def __init__(self, n_heads: int, d_head: int, d_bound: int | None = None) -> None:
         super().__init__()
-        self.n_heads, self.d_head, self.d_bound = n_heads, d_head, d_bound
+        self.n_heads, self.d_head = n_heads, d_head
+        self.d_bound = d_head if d_bound is None else d_bound
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Bind every filler to its role."""
         raise NotImplementedError
 
 
+BINDINGS: Registry[type[Binding]] = Registry("binding")
+
+
+@BINDINGS.register("none")
 class NoBinding(Binding):
     """Plain attention: the filler as it is, and no role."""
 
     needs_role = False
-
-    def __init__(self, n_heads: int, d_head: int) -> None:
-        super().__init__(n_heads, d_head, d_head)
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Return the filler."""
         return filler
 
 
+@BINDINGS.register("hadamard")
 class HadamardBinding(Binding):
     """The paper's binding: the elementwise product, the tensor product's diagonal (equation 4)."""
-
-    def __init__(self, n_heads: int, d_head: int) -> None:
-        super().__init__(n_heads, d_head, d_head)
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Multiply filler and role elementwise."""
         return filler * role
 
 
+@BINDINGS.register("tensor")
 class TensorBinding(Binding):
     """The full tensor product (the appendix): every filler element times every role element."""
 
@@ -76,6 +84,7 @@ class TensorBinding(Binding):
         return (filler.unsqueeze(-1) * role.unsqueeze(-2)).flatten(-2)
 
 
+@BINDINGS.register("low-rank")
 class LowRankBinding(Binding):
     """Section 7 with a free rank: filler and role projected per head, then multiplied.
 
@@ -83,7 +92,7 @@ class LowRankBinding(Binding):
     product; with rank d_head^2 it can be the tensor product itself.
     """
 
-    def __init__(self, n_heads: int, d_head: int, rank: int) -> None:
+    def __init__(self, n_heads: int, d_head: int, *, rank: Size) -> None:
         super().__init__(n_heads, d_head, rank)
         self.filler_projection = nn.Parameter(torch.empty(n_heads, rank, d_head))  # M transposed
         self.role_projection = nn.Parameter(torch.empty(n_heads, rank, d_head))  # N transposed
@@ -101,11 +110,12 @@ class LowRankBinding(Binding):
         return projected_filler * (role @ self.role_projection.transpose(-2, -1))
 
 
+@BINDINGS.register("convolution")
 class ConvolutionBinding(Binding):
     """Circular convolution, the binding of holographic reduced representations (Plate, 1995)."""
 
     def __init__(self, n_heads: int, d_head: int) -> None:
-        super().__init__(n_heads, d_head, d_head)
+        super().__init__(n_heads, d_head)
         # An element of the convolution is a sum of d_head products. Plate draws vectors with
         # variance 1 / d_head for that reason; here the role's map is scaled down instead.
         self.role_gain = d_head**-0.5
@@ -120,31 +130,26 @@ class ConvolutionBinding(Binding):
         return torch.fft.irfft(spectrum, n=self.d_head).to(filler.dtype)
 
 
-BINDINGS: dict[str, type[Binding]] = {
-    "none": NoBinding,
-    "hadamard": HadamardBinding,
-    "tensor": TensorBinding,
-    "low-rank": LowRankBinding,
-    "convolution": ConvolutionBinding,
-}
+def binding_options(name: str) -> dict[str, inspect.Parameter]:
+    """The options of a binding by name."""
+    parameters = inspect.signature(BINDINGS[name]).parameters
+    return {key: one for key, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
 
 
-def check_binding(name: str, rank: int | None) -> None:
-    """Refuse a binding that does not exist, and a rank that is missing or means nothing."""
-    if name not in BINDINGS:
-        raise SettingsError(
-            f"there is no binding {name!r}{nearest(name, BINDINGS)}; "
-            f"the bindings are {', '.join(BINDINGS)}"
-        )
-    if name == "low-rank" and (rank is None or rank < 1):
-        raise SettingsError("the low-rank binding needs a rank of at least 1")
-    if name != "low-rank" and rank is not None:
-        raise SettingsError(f"only the low-rank binding has a rank, not {name!r}")
+def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any]) -> Binding:
+    """The binding of that name for heads of that size; an option that is None is absent.
 
-
-def make_binding(name: str, n_heads: int, d_head: int, rank: int | None = None) -> Binding:
-    """The binding of that name for heads of that size."""
-    check_binding(name, rank)
-    if rank is not None:
-        return LowRankBinding(n_heads, d_head, rank)
-    return BINDINGS[name](n_heads, d_head)  # type: ignore[call-arg]
+    Raises:
+        SettingsError: if there is no such binding, or an option is unknown, missing or out of range
+    """
+    known = binding_options(name)
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if key not in known:
+            raise SettingsError(f"the {name} binding has no {key}{nearest(key, known)}")
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in given:
+            raise SettingsError(f"the {name} binding needs a {key}")
+        if key in given:
+            check(f"the {key} of the {name} binding", given[key], parameter.annotation)
+    return BINDINGS[name](n_heads, d_head, **given)

@@ -1,6 +1,6 @@
 """Greedy and beam search over one cached step.
 
-Both write symbol by symbol. Greedy search, the paper's, takes the likeliest symbol each time. Beam
+Both write token by token. Greedy search, the paper's, takes the likeliest token each time. Beam
 search keeps the likeliest few beginnings of each question, and with one beam is greedy search.
 Rows that have come to their end leave the batch, so that the others are done sooner.
 """
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
 
 # The share of a batch that leaves at a time, since copying the rows that stay has its cost. With
@@ -29,12 +30,12 @@ class SearchState(Protocol):
         """
 
 
-class Decodable(Protocol):
+class Searchable(Protocol):
     """What a search needs of a model: see `Model` for what each of these does."""
 
     vocabulary: Vocabulary
 
-    def encode(self, source: Tensor) -> Any: ...  # noqa: D102
+    def encode(self, source: Tensor, layout: Layout | None = None) -> Any: ...  # noqa: D102
 
     def begin(self, memory: Any, max_length: int) -> Any: ...  # noqa: D102
 
@@ -43,70 +44,83 @@ class Decodable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The symbols of an answer that a search found, and how likely the model has them.
+    """The tokens of an answer that a search found, and how likely the model has them.
 
     Attributes:
-        symbols: their ids, with the end symbol where there is one
-        log_probability: the sum of the symbols' log-probabilities
+        tokens: their ids, with the end token where there is one
+        log_probability: the sum of the tokens' log-probabilities
         score: the same after the length penalty, by which answers are compared
-        is_complete: whether there is an end symbol; otherwise the answer was cut short
+        is_complete: whether there is an end token; otherwise the answer was cut short
     """
 
-    symbols: tuple[int, ...]
+    tokens: tuple[int, ...]
     log_probability: float
     score: float
     is_complete: bool
 
 
 def greedy(
-    model: Decodable, source: Tensor, max_length: int, *, rows_may_leave: bool = True
+    model: Searchable,
+    source: Tensor,
+    max_length: int,
+    layout: Layout | None = None,
+    *,
+    rows_may_leave: bool = True,
 ) -> Tensor:
-    """The likeliest symbols after each source (batch, source), up to `max_length` of them.
+    """The likeliest tokens after each source, up to `max_length` of them: (question, position).
 
-    Rows are padded after their end symbol; a row without one was cut short.
+    The source is padded if no layout is given. Rows are padded after their end token; a row without
+    one was cut short.
     """
     eos, pad = model.vocabulary.eos, model.vocabulary.pad
-    state = model.begin(model.encode(source), max_length)
-    symbols = source.new_full((len(source), max_length), pad)
-    rows = torch.arange(len(source), device=source.device)  # those still in the batch
-    previous = source.new_full((len(source),), model.vocabulary.sos)
+    n_questions = len(source if layout is None else layout)
+    state = model.begin(model.encode(source, layout), max_length)
+    tokens = source.new_full((n_questions, max_length), pad)
+    rows = torch.arange(n_questions, device=source.device)  # those still in the batch
+    previous = source.new_full((n_questions,), model.vocabulary.sos)
     running = torch.ones_like(previous, dtype=torch.bool)
     for length in range(max_length):
         best = model.step(previous, state).argmax(dim=-1)
-        symbols[rows, length] = best.where(running, pad)
+        tokens[rows, length] = best.where(running, pad)
         running = running & (best != eos)
         n_running = int(running.sum())
         if not n_running:
-            return symbols[:, : length + 1]
+            return tokens[:, : length + 1]
         previous = best
         if rows_may_leave and len(rows) - n_running >= LEAVE_TOGETHER * len(rows):
             stay = running.nonzero()[:, 0]
             state.select(stay, stay)
             rows, previous, running = rows[stay], previous[stay], running[stay]
-    return symbols
+    return tokens
 
 
 def beam_search(
-    model: Decodable, source: Tensor, max_length: int, beam: int, length_penalty: float = 0.0
+    model: Searchable,
+    source: Tensor,
+    max_length: int,
+    beam: int,
+    length_penalty: float = 0.0,
+    layout: Layout | None = None,
 ) -> list[list[Found]]:
-    """The best answers to each source (batch, source), best first: as many as there are beams.
+    """The best answers to each source, best first: as many as the beam is wide.
 
     A beginning that ends while it is among the `beam` best of its question is an answer. Its score
-    is its log-probability divided by its length, the end symbol included, to the power of the
-    penalty: 0 looks for the likeliest answer, 1 for the one whose symbols are likeliest on average.
+    is its log-probability divided by its length, the end token included, to the power of the
+    penalty: 0 looks for the likeliest answer, 1 for the one whose tokens are likeliest on average.
     A question is done when nothing that it could still become would score better than what it has.
     """
     vocabulary = model.vocabulary
-    pools = [_Pool(beam) for _ in source]
+    n_questions = len(source if layout is None else layout)
+    pools = [_Pool(beam) for _ in range(n_questions)]
     beams = _Beams(
         pools=pools,
-        written=source.new_full((len(source), 1, 1), vocabulary.sos),
-        log_probability=torch.zeros(len(source), 1, device=source.device),
+        written=source.new_full((n_questions, 1, 1), vocabulary.sos),
+        log_probability=torch.zeros(n_questions, 1, device=source.device),
         eos=vocabulary.eos,
         max_length=max_length,
         length_penalty=length_penalty,
     )
-    state = model.begin(model.encode(source), max_length)
+    state = model.begin(model.encode(source, layout), max_length)
     for _ in range(max_length):
         origin = beams.grow(model.step(beams.last, state))
         questions = beams.leave()
@@ -143,7 +157,7 @@ class _Beams:
     """The beginnings that a beam search follows, best first, of the questions not yet done."""
 
     pools: list[_Pool]  # one for each of these questions
-    written: Tensor  # (question, beam, position): the start symbol, then what was said
+    written: Tensor  # (question, beam, position): the start token, then what was said
     log_probability: Tensor  # (question, beam)
     eos: int
     max_length: int
@@ -151,11 +165,11 @@ class _Beams:
 
     @property
     def last(self) -> Tensor:
-        """The last symbol of each beginning: (question * beam)."""
+        """The last token of each beginning: (question * beam)."""
         return self.written[:, :, -1].flatten()
 
     def grow(self, logits: Tensor) -> Tensor:
-        """Take the best next symbols; returns the row that each beginning continues.
+        """Take the best next tokens; returns the row that each beginning continues.
 
         Answers that have come to their end go to the pools.
         """
@@ -164,10 +178,10 @@ class _Beams:
         totals = self.log_probability[:, :, None] + wide.view(-1, width, n_vocab)
         # At most one continuation of each beginning has ended: enough others are among these.
         best, place = totals.flatten(1).topk(min(2 * beam, width * n_vocab))
-        origin, symbol = place // n_vocab, place % n_vocab  # (question, continuation)
-        ended = symbol == self.eos
+        origin, token = place // n_vocab, place % n_vocab  # (question, continuation)
+        ended = token == self.eos
         continued = torch.take_along_dim(self.written, origin[:, :, None], dim=1)
-        continued = torch.cat([continued, symbol[:, :, None]], dim=2)
+        continued = torch.cat([continued, token[:, :, None]], dim=2)
         self._collect(continued[:, :beam], best[:, :beam], ended[:, :beam], is_complete=True)
         going_on = ended.byte().argsort(dim=1, stable=True)[:, : min(beam, width * (n_vocab - 1))]
         self.written = torch.take_along_dim(continued, going_on[:, :, None], dim=1)
@@ -177,7 +191,7 @@ class _Beams:
 
     def leave(self) -> Tensor | None:
         """Let questions that are done leave, once it is worth it; returns those that then stay."""
-        # More symbols only lessen the probability; a penalty makes up for it, at most by this much.
+        # More tokens only lessen the probability; a penalty makes up for it, at most by this much.
         # A single beginning is followed to its end and no further.
         is_greedy = self.pools[0].capacity == 1
         most = 1.0 if is_greedy else self.max_length**self.length_penalty
@@ -209,10 +223,10 @@ class _Beams:
         penalty = max(written.shape[2] - 1, 1) ** self.length_penalty
         questions = chosen.nonzero()[:, 0].tolist()
         found = zip(written[chosen].tolist(), log_probability[chosen].tolist(), strict=True)
-        for question, (symbols, total) in zip(questions, found, strict=True):
+        for question, (tokens, total) in zip(questions, found, strict=True):
             self.pools[question].add(
                 Found(
-                    symbols=tuple(symbols[1:]),
+                    tokens=tuple(tokens[1:]),
                     log_probability=total,
                     score=total / penalty,
                     is_complete=is_complete,

@@ -5,37 +5,39 @@ from typing import Any
 
 from tp_transformer import settings
 from tp_transformer.allocator import refuse_beyond_memory
+from tp_transformer.atomic import pointed
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model import folder as model_folder
-from tp_transformer.model.base import WithoutWeights
-from tp_transformer.model.recurrent import LSTM, LSTMConfig
-from tp_transformer.model.transformer import Transformer, TransformerConfig
+from tp_transformer.model.base import ARCHITECTURES, Model
+from tp_transformer.model.config import TransformerConfig
+from tp_transformer.model.recurrent import LSTMConfig
+from tp_transformer.model.transformer import Transformer
+from tp_transformer.model.weightless import WithoutWeights
+
+BEST, BEST_MODELS, LAST = "best", "best-models", "last"  # the models of a run's folder
 
 ModelConfig = TransformerConfig | LSTMConfig
-AnyModel = Transformer | LSTM
+AnyModel = Model[Any, Any, Any]
 
 
-def model_config(values: dict[str, Any], where: str = "model") -> ModelConfig:
+def model_config(values: dict[str, Any], where: str = "model") -> Any:
     """The configuration that `values` describe; their `architecture` says of which model."""
     fields = dict(values)
-    architecture = fields.pop("architecture", Transformer.architecture)
-    if architecture == Transformer.architecture:
-        return settings.to_dataclass(TransformerConfig, fields, where)
-    if architecture == LSTM.architecture:
-        return settings.to_dataclass(LSTMConfig, fields, where)
-    raise SettingsError(
-        f"there is no architecture {architecture!r}; the architectures are "
-        f"{Transformer.architecture} and {LSTM.architecture}"
-    )
+    kind = ARCHITECTURES[fields.pop("architecture", Transformer.architecture())]
+    return kind.read_config(fields, where)
 
 
-def from_config(config: ModelConfig, vocabulary: Vocabulary | None = None) -> AnyModel:
+def class_of(config: Any) -> type[AnyModel]:
+    """The model that a configuration is for."""
+    return next(kind for kind in ARCHITECTURES.values() if kind.config_type is type(config))
+
+
+def from_config(config: Any, vocabulary: Vocabulary | None = None) -> AnyModel:
     """A freshly initialised model."""
-    refuse_beyond_memory("weights of these sizes", 4 * config.least_numbers)
-    if isinstance(config, LSTMConfig):
-        return LSTM(config, vocabulary)
-    return Transformer(config, vocabulary)
+    least = getattr(config, "least_numbers", 0)  # a configuration from outside may have no bound
+    refuse_beyond_memory("weights of these sizes", 4 * least)
+    return class_of(config)(config, vocabulary)  # type: ignore[call-arg, arg-type]
 
 
 def build(
@@ -63,26 +65,43 @@ def load(folder: str | Path | None = None) -> AnyModel:
     """The model in a folder, ready to solve; of a run's folder the best model, or else the last."""
     if folder is None:
         raise FolderError("no model is bundled yet; name the folder of one (--model FOLDER)")
-    contents = model_folder.read(_of_run(Path(folder)))
+    contents = _read(Path(folder))
     try:
         config = _complete_config(contents)
-        kind = LSTM if isinstance(config, LSTMConfig) else Transformer
-        model: AnyModel = kind.from_weights(config, contents.vocabulary, contents.weights)  # type: ignore[arg-type]
+        model = class_of(config).from_weights(config, contents.vocabulary, contents.weights)
     except UserError as error:
         raise FolderError(f"{folder}: {error}") from error
     return model.eval()
 
 
+def _read(folder: Path) -> model_folder.Contents:
+    """What a model folder holds, or a run's; read again if the run has a newer one by now."""
+    found = _of_run(folder)
+    while True:
+        try:
+            return model_folder.read(found)
+        except FolderError:
+            earlier, found = found, _of_run(folder)
+            if found == earlier:
+                raise
+
+
 def _of_run(folder: Path) -> Path:
     """The folder itself, or the one within it, if it is a run's."""
-    if (folder / model_folder.WEIGHTS).exists():
-        return folder
-    if (folder / "run.json").exists() and not (folder / "last").exists():
+    own = pointed(folder) or folder
+    if (own / model_folder.WEIGHTS).exists():
+        return own
+    # A folder called best, as runs had before, is away for a moment when it becomes a link.
+    newest = max((own / BEST_MODELS).glob("step-*"), default=None)
+    for found in (pointed(own / BEST), newest, pointed(own / LAST)):
+        if found is not None:
+            return found
+    if (own / "run.json").exists():
         raise FolderError(f"the run {folder} has no checkpoint yet")
-    return next((one for one in (folder / "best", folder / "last") if one.exists()), folder)
+    return own
 
 
-def _complete_config(contents: model_folder.Contents) -> ModelConfig:
+def _complete_config(contents: model_folder.Contents) -> Any:
     """A folder's configuration: all of it, and of a size that its weights could have.
 
     A field that is missing must not take a default of today, and a damaged number must not lead to
@@ -91,11 +110,12 @@ def _complete_config(contents: model_folder.Contents) -> ModelConfig:
     if "architecture" not in contents.config:
         raise SettingsError(f"{model_folder.CONFIG} has no 'architecture'")
     config = model_config(contents.config, where=model_folder.CONFIG)
-    for name in settings.to_values(config):
+    values = class_of(config).config_values(config)
+    for name in values:
         if name not in contents.config:
             raise SettingsError(f"{model_folder.CONFIG} has no {name!r}")
     n_numbers = sum(tensor.numel() for tensor in contents.weights.values())
-    for name, value in settings.to_values(config).items():
+    for name, value in values.items():
         most = len(contents.weights) if name == "n_layers" else max(n_numbers, 10_000)
         if isinstance(value, int) and value > most:
             raise SettingsError(f"{name} {value} is more than the weights could have")

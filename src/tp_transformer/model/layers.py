@@ -5,10 +5,11 @@ import math
 import torch
 from torch import Tensor, nn
 
+from tp_transformer.data.layout.base import Pattern
 from tp_transformer.errors import TextError
 from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.cache import KeyValueCache
-from tp_transformer.model.grouped import Plan
+from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.trace import Traced
 
 
@@ -27,16 +28,15 @@ class Embedding(nn.Module):
     1 / sqrt(d_model) and scaled up at the input, so that there it is the paper's N(0, 1).
     """
 
-    def __init__(
-        self, n_vocab: int, d_model: int, *, n_positions: int, binding: bool, dropout: float
-    ) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.symbols = nn.Embedding(n_vocab, d_model)
-        self.role_proj = nn.Linear(d_model, d_model) if binding else None
-        self.dropout = nn.Dropout(dropout)
-        self.n_positions = n_positions
+        d_model = config.d_model
+        self.symbols = nn.Embedding(config.n_vocab, d_model)
+        self.role_proj = nn.Linear(d_model, d_model) if config.embedding_binding else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.n_positions = config.n_positions
         # Not a buffer: a cast of the model would round it, and a cast back would not restore it.
-        self._positions = sinusoids(n_positions, d_model)
+        self._positions = sinusoids(config.n_positions, d_model)
 
     def initialise(self) -> None:
         """Draw E and W_p with standard deviation 1 / sqrt(d_model)."""
@@ -45,21 +45,17 @@ class Embedding(nn.Module):
         if self.role_proj is not None:
             nn.init.normal_(self.role_proj.weight, std=spread)
 
-    def forward(self, ids: Tensor, offset: int = 0, position: Tensor | None = None) -> Tensor:
-        """The states of ids (batch, position) whose first position is `offset`.
-
-        Where they do not simply follow each other, `position` has the position of each.
-        """
-        end = offset + ids.shape[1] if position is None else int(position.max()) + 1
-        if end > self.n_positions:
+    def forward(self, ids: Tensor, positions: slice | Tensor, longest: int) -> Tensor:
+        """The states of ids (batch, position) at these positions, all below `longest`."""
+        if longest > self.n_positions:
             raise TextError(
-                f"a text of {end} symbols, start and end included, is longer than the "
+                f"a text of {longest} symbols, start and end included, is longer than the "
                 f"{self.n_positions} positions that the model has"
             )
         state: Tensor = self.symbols(ids) * math.sqrt(self.symbols.embedding_dim)
         if self._positions.dtype != state.dtype or self._positions.device != state.device:
             self._positions = sinusoids(self.n_positions, state.shape[-1]).to(state)
-        state = state + self._positions[slice(offset, end) if position is None else position]
+        state = state + self._positions[positions]
         if self.role_proj is not None:
             state = torch.addcmul(state, state, self.role_proj(state))  # x + x * role
         return self.dropout(state)  # (batch, position, d_model)
@@ -70,8 +66,11 @@ class Embedding(nn.Module):
         Never in bfloat16 where the weights are not: scores of 20 would be rounded to 1/8.
         """
         weight = self.symbols.weight
-        with torch.autocast(state.device.type, enabled=False):
-            return state.to(weight.dtype) @ weight.T  # (batch, position, n_vocab)
+        device = state.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            return state @ weight.T  # (batch, position, n_vocab)
+        with torch.autocast(device, enabled=False):
+            return state.to(weight.dtype) @ weight.T
 
 
 class FeedForward(nn.Module):
@@ -95,33 +94,22 @@ class FeedForward(nn.Module):
 class EncoderCell(Traced):
     """Normalise, attend, add; normalise, feed forward, add; normalise once more (section 2)."""
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        n_heads: int,
-        *,
-        binding: str,
-        rank: int | None,
-        dropout: float,
-    ) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(
-            d_model, n_heads, binding=binding, rank=rank, dropout=dropout
-        )
-        self.feed_forward = FeedForward(d_model, d_ff)
-        self.self_attention_norm = nn.LayerNorm(d_model)
-        self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.output_norm = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.self_attention = SelfAttention(config)
+        self.feed_forward = FeedForward(config.d_model, config.d_ff)
+        self.self_attention_norm = nn.LayerNorm(config.d_model)
+        self.feed_forward_norm = nn.LayerNorm(config.d_model)
+        self.output_norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
 
     def points(self) -> tuple[str, ...]:
         """The state that the cell hands on."""
         return ("output",)
 
-    def forward(self, state: Tensor, mask: Tensor | Plan | None) -> Tensor:
+    def forward(self, state: Tensor, pattern: Pattern) -> Tensor:
         """One cell of the encoder at every position of (batch, source, d_model)."""
-        attended = self.self_attention(self.self_attention_norm(state), mask)
+        attended = self.self_attention(self.self_attention_norm(state), pattern)
         state = state + self.dropout(attended)
         state = state + self.dropout(self.feed_forward(self.feed_forward_norm(state)))
         return self.point("output", self.output_norm(state))
@@ -130,29 +118,16 @@ class EncoderCell(Traced):
 class DecoderCell(Traced):
     """An encoder's cell with attention to the encoder between its two sub-layers (section 2.3)."""
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        n_heads: int,
-        *,
-        binding: str,
-        rank: int | None,
-        dropout: float,
-    ) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(
-            d_model, n_heads, binding=binding, rank=rank, dropout=dropout
-        )
-        self.cross_attention = CrossAttention(
-            d_model, n_heads, binding=binding, rank=rank, dropout=dropout
-        )
-        self.feed_forward = FeedForward(d_model, d_ff)
-        self.self_attention_norm = nn.LayerNorm(d_model)
-        self.cross_attention_norm = nn.LayerNorm(d_model)
-        self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.output_norm = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.self_attention = SelfAttention(config)
+        self.cross_attention = CrossAttention(config)
+        self.feed_forward = FeedForward(config.d_model, config.d_ff)
+        self.self_attention_norm = nn.LayerNorm(config.d_model)
+        self.cross_attention_norm = nn.LayerNorm(config.d_model)
+        self.feed_forward_norm = nn.LayerNorm(config.d_model)
+        self.output_norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
 
     def points(self) -> tuple[str, ...]:
         """The state that the cell hands on."""
@@ -161,15 +136,18 @@ class DecoderCell(Traced):
     def forward(
         self,
         state: Tensor,
-        mask: Tensor | Plan | None,
-        key_value: tuple[Tensor, ...],
-        source_mask: Tensor | Plan | None,
+        pattern: Pattern,
+        memory: tuple[Tensor, Tensor],
+        memory_pattern: Pattern,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """One cell of the decoder at every position of (batch, target, d_model)."""
-        attended = self.self_attention(self.self_attention_norm(state), mask, cache)
+        """One cell of the decoder at every position of (batch, target, d_model).
+
+        `memory` is the keys and values of the source.
+        """
+        attended = self.self_attention(self.self_attention_norm(state), pattern, cache)
         state = state + self.dropout(attended)
-        attended = self.cross_attention(self.cross_attention_norm(state), key_value, source_mask)
+        attended = self.cross_attention(self.cross_attention_norm(state), *memory, memory_pattern)
         state = state + self.dropout(attended)
         state = state + self.dropout(self.feed_forward(self.feed_forward_norm(state)))
         return self.point("output", self.output_norm(state))

@@ -1,4 +1,4 @@
-"""Token-summed loss and counts.
+"""The likelihood of known answers under teacher forcing, token by token and summed.
 
 Sums, not means: parts of a batch that were computed apart add up to the loss of the whole.
 """
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tp_transformer.data.batch import Batch, Packed
+from tp_transformer.data.batch import Batch
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The negative log-likelihood of a batch's answers, end symbols included, padding not."""
+    """The negative log-likelihood of a batch's answers, end tokens included, padding not."""
 
     total: Tensor
     n_tokens: Tensor
-    n_right: Tensor  # answers of which every symbol is the likeliest one, as greedy decoding's
+    n_right: Tensor  # answers of which every token is the likeliest one, as in greedy decoding
 
     @property
     def mean(self) -> Tensor:
-        """The loss per symbol, which the paper's models are trained on."""
+        """The loss per token, which the paper's models are trained on."""
         return self.total / self.n_tokens
 
     def __add__(self, other: "Loss") -> "Loss":
@@ -33,15 +33,25 @@ class Loss:
         )
 
 
-def token_loss(logits: Tensor, batch: Batch | Packed, label_smoothing: float = 0.0) -> Loss:
-    """The loss of `logits` (batch, target, n_vocab) for the symbols that should come next."""
+def token_losses(logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    """The negative log-likelihood of every target token: (batch, target), 0 at padding.
+
+    `logits` are what `model(batch)` returns, (batch, target, n_vocab).
+    """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    total = F.cross_entropy(
+    losses = F.cross_entropy(
         wide.flatten(0, 1),
         batch.target_output.flatten(),
         ignore_index=batch.pad,
-        reduction="sum",
+        reduction="none",
         label_smoothing=label_smoothing,
     )
+    return losses.view_as(batch.target_output)
+
+
+def token_loss(logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+    """The loss of a batch's answers, from what `model(batch)` returns."""
+    total = token_losses(logits, batch, label_smoothing).sum()
     wrong = (logits.argmax(dim=-1) != batch.target_output) & batch.target_mask
-    return Loss(total, batch.target_mask.sum(), len(batch) - batch.count_rows(wrong))
+    n_wrong = batch.target_layout.any_in_row(wrong).sum()
+    return Loss(total, batch.target_mask.sum(), len(batch) - n_wrong)

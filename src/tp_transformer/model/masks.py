@@ -1,4 +1,4 @@
-"""Who may attend to whom: the causal mask, and torch's masks as ours.
+"""Torch's masks as ours.
 
 Ours are boolean, True where a query may attend; torch's boolean masks say what to ignore.
 """
@@ -7,11 +7,6 @@ import math
 
 import torch
 from torch import Tensor
-
-
-def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-    """True where a query may attend when the queries are the last positions of the keys."""
-    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
 
 def refuse_shapes(

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.model.base import Model
+from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.ranges import Range, Size, check_fields
 
 HiddenState = tuple[Tensor, Tensor]  # hidden and cell state, each (1, batch, d_hidden)
@@ -50,10 +51,11 @@ class RecurrentState:
         self.hidden = hidden.index_select(1, rows), cell.index_select(1, rows)
 
 
+@ARCHITECTURES.register("lstm")
 class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
     """One LSTM that reads the question and then writes the answer, without attention."""
 
-    architecture = "lstm"
+    config_type = LSTMConfig
 
     def __init__(self, config: LSTMConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__(config, config.n_vocab, vocabulary or Vocabulary())
@@ -64,7 +66,7 @@ class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
         """The last hidden state before the answer, and the hidden states of the answer."""
         return ("encoder.output", "decoder.output")
 
-    def encode(self, source: Tensor) -> HiddenState:
+    def encode(self, source: Tensor, layout: Layout | None = None) -> HiddenState:
         """Read questions, as padded ids (batch, source), and think."""
         # A one-hot row of zeros is a blank: padding becomes the steps to think in.
         thinking = source.new_full((len(source), self.config.n_thinking), self.vocabulary.pad)
@@ -79,7 +81,7 @@ class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
         hidden = self.point("encoder.output", hidden.transpose(0, 1)).transpose(0, 1)
         return hidden.contiguous(), cell
 
-    def decode(self, target: Tensor, memory: HiddenState) -> Tensor:
+    def decode(self, target: Tensor, memory: HiddenState, layout: Layout | None = None) -> Tensor:
         """The scores of every symbol after each position of `target`: (batch, target, n_vocab)."""
         return self._advance(target, self.begin(memory, target.shape[1]))
 

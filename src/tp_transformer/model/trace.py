@@ -97,12 +97,12 @@ class Traced(nn.Module):
 
     def is_traced(self, name: str) -> bool:
         """Whether an active trace asks for that point."""
-        return any(trace.wants(path + name) for path, trace in self._traces)
+        return bool(self._traces) and any(trace.wants(path + name) for path, trace in self._traces)
 
 
 @contextmanager
-def one_call(module: nn.Module) -> Iterator[bool]:
-    """Make one call of all that happens inside; yields whether anybody traces it."""
+def joined_steps(module: nn.Module) -> Iterator[bool]:
+    """Record all that happens inside as one call; yields whether the module is traced."""
     active = {trace for _, traced in _traced_modules(module) for _, trace in traced._traces}
     for trace in active:
         trace.join(True)

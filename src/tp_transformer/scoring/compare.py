@@ -21,6 +21,9 @@ PAPER, OURS = "paper", "measured"  # where a row comes from
 SPLIT_TITLES = {TRAIN: "Train", INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"}
 SIZES = {TRAIN: len(MODULE_NAMES), INTERPOLATE: len(MODULE_NAMES), EXTRAPOLATE: len(EXTRAPOLATED)}
 PUBLISHED_COUNT = 10_000  # questions of each module in the published test splits
+HELD_OUT_UNKNOWN = (
+    "may include questions held out for validation: the model has no run on this data to tell"
+)
 SURE = 0.05  # a p-value below this, after Holm's correction, tells two models apart
 
 
@@ -85,6 +88,8 @@ def caveats(results: Sequence[Results]) -> list[str]:
         for name, split in one.splits.items():
             if limits := _limits(name, split):
                 found.setdefault(f"{name} {limits}", []).append(one.name)
+        if TRAIN in one.splits and one.held_out is None:
+            found.setdefault(f"train {HELD_OUT_UNKNOWN}", []).append(one.name)
         if one.data.get("kind") == GENERATED:
             what = "the questions were generated, not the published ones"
             found.setdefault(what, []).append(one.name)
@@ -153,7 +158,7 @@ class ModulePair:
 
     agreement: Agreement
     p: float  # McNemar's exact test
-    p_holm: float  # the same, raised for the number of modules
+    p_holm: float  # the same, Holm-adjusted over the modules
 
     @property
     def is_sure(self) -> bool:
@@ -171,38 +176,45 @@ class SplitPair:
     difference: float  # of the averages over modules, the first minus the second
     interval: Interval
     p: float  # of that difference, if the two were equal
+    p_holm: float  # the same, Holm-adjusted over all splits and opponents that are compared
 
 
-def pair(first: Results, second: Results) -> list[SplitPair]:
-    """Two results, compared on the questions that both were asked."""
-    return [
-        found
-        for split in SPLIT_TITLES
-        if split in first.splits and split in second.splits
-        for found in _pair_split(first, second, split)
+def pairs(first: Results, others: Sequence[Results]) -> list[list[SplitPair]]:
+    """A result compared with each of the others, on the questions that both were asked.
+
+    Every average that is compared is one more chance to find a difference that is none: the
+    p-values of all of them are adjusted together.
+    """
+    found = [
+        [one for split in SPLIT_TITLES if (one := _pair_split(first, other, split)) is not None]
+        for other in others
     ]
+    adjusted = iter(holm([one.p for of_other in found for one in of_other]))
+    return [[replace(one, p_holm=next(adjusted)) for one in of_other] for of_other in found]
 
 
-def _pair_split(first: Results, second: Results, split: str) -> list[SplitPair]:
+def _pair_split(first: Results, second: Results, split: str) -> SplitPair | None:
+    if split not in first.splits or split not in second.splits:
+        return None
     ours, theirs = first.splits[split].modules, second.splits[split].modules
     both = [name for name in ours if name in theirs and ours[name].sha256 == theirs[name].sha256]
     if not both:
-        return []
+        return None
     found = {name: Agreement.of(ours[name].verdicts, theirs[name].verdicts) for name in both}
     agreements = list(found.values())
     p_values = [mcnemar_exact(one.only_first, one.only_second) for one in agreements]
-    return [
-        SplitPair(
-            split=split,
-            modules={
-                name: ModulePair(agreement=one, p=p, p_holm=raised)
-                for (name, one), p, raised in zip(
-                    found.items(), p_values, holm(p_values), strict=True
-                )
-            },
-            left_out=tuple(sorted((ours.keys() | theirs.keys()) - set(both))),
-            difference=sum(one.difference for one in agreements) / len(agreements),
-            interval=difference_interval(agreements),
-            p=difference_test(agreements),
-        )
-    ]
+    p = difference_test(agreements)
+    return SplitPair(
+        split=split,
+        modules={
+            name: ModulePair(agreement=one, p=p_module, p_holm=adjusted)
+            for (name, one), p_module, adjusted in zip(
+                found.items(), p_values, holm(p_values), strict=True
+            )
+        },
+        left_out=tuple(sorted((ours.keys() | theirs.keys()) - set(both))),
+        difference=sum(one.difference for one in agreements) / len(agreements),
+        interval=difference_interval(agreements),
+        p=p,
+        p_holm=p,
+    )

@@ -9,11 +9,12 @@ from tp_transformer.scoring.compare import (
     OURS,
     SPLIT_TITLES,
     Cell,
+    SplitPair,
     caveats,
     coverage,
     module_names,
     named_apart,
-    pair,
+    pairs,
     rows,
 )
 from tp_transformer.scoring.results import ModuleScore, Results
@@ -29,11 +30,11 @@ def markdown(results: Sequence[Results]) -> str:
         heads, body = _module_strings(results, split)
         if body:
             lines += ["", f"## {SPLIT_TITLES[split]}", "", *_markdown_table(heads, body)]
-    for other in results[1:]:
+    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
         lines += ["", f"## {results[0].name} minus {other.name}, on the same questions", ""]
-        lines += [
-            f"- {pair_line(one, results[0].name, other.name)}" for one in pair(results[0], other)
-        ] or ["The two were not asked the same questions of any module."]
+        lines += [f"- {pair_line(one, results[0].name, other.name)}" for one in found] or [
+            "The two were not asked the same questions of any module."
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -104,8 +105,8 @@ def csv_text(results: Sequence[Results]) -> str:
     writer.writerows(_csv_averages(results))
     for one in results:
         writer.writerows(_csv_modules(one))
-    for other in results[1:]:
-        writer.writerows(_csv_pairs(results[0], other))
+    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
+        writer.writerows(_csv_pairs(results[0].name, other.name, found))
     writer.writerows({"kind": "note", "note": line} for line in caveats(results))
     return output.getvalue()
 
@@ -154,12 +155,12 @@ def _csv_modules(results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def _csv_pairs(first: Results, second: Results) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    names = {"source": OURS, "model": first.name, "versus": second.name}
-    for one in pair(first, second):
+def _csv_pairs(first: str, second: str, found: Sequence[SplitPair]) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    names = {"source": OURS, "model": first, "versus": second}
+    for one in found:
         low, high = one.interval
-        found.append(
+        lines.append(
             {
                 "kind": "difference",
                 **names,
@@ -170,9 +171,10 @@ def _csv_pairs(first: Results, second: Results) -> list[dict[str, Any]]:
                 "low": low,
                 "high": high,
                 "p": one.p,
+                "p_holm": one.p_holm,
             }
         )
-        found += [
+        lines += [
             {
                 "kind": "module difference",
                 **names,
@@ -185,7 +187,7 @@ def _csv_pairs(first: Results, second: Results) -> list[dict[str, Any]]:
             }
             for name, module in one.modules.items()
         ]
-    return found
+    return lines
 
 
 def latex(results: Sequence[Results]) -> str:

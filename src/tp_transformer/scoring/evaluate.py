@@ -26,6 +26,7 @@ from tp_transformer.model.family import AnyModel, load
 from tp_transformer.progress import Update
 from tp_transformer.ranges import Count, PositiveInt, check_fields
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
+from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
 from tp_transformer.scoring.questions import Choice, Questions, choose
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
@@ -44,6 +45,7 @@ from tp_transformer.scoring.verdict import (
 DIAGNOSED = 100  # wrong answers of each module that are looked at, if no more are asked for
 JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16}
 DECODED_AT_ONCE = 512  # by one rank, between two lines of the journal
+LONGEST = 200  # symbols of an answer by a model without positions, as many as the others have
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 Show = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
@@ -101,7 +103,8 @@ def evaluate(
             keep_freed_memory()
         model = ranks.each(lambda: load(folder)).float().to(ranks.device)
         store = ranks.each(lambda: open_store(data))
-        questions = ranks.each(lambda: Questions(store, choose(store, choice)))
+        held_out = ranks.each(lambda: held_out_rows(folder, store))
+        questions = ranks.each(lambda: Questions(store, choose(store, choice, held_out)))
         ranks.each(lambda: _refuse(model, questions, [out, work.predictions]))
         seen = show if show is not None and ranks.is_first else _unseen
         evaluation = Evaluation(model, questions, work, Path(out), ranks, seen)
@@ -119,6 +122,7 @@ def evaluate(
                 "name": store.path.name,
                 "kind": store.source.get("kind"),
                 "sha256": {n: s.digest for n, s in store.items()},
+                "held_out": None if held_out is None else len(held_out),
             },
             choice=asdict(choice),
             made={
@@ -158,7 +162,7 @@ class Evaluation:
         key = _hash(self.sha256, work.precision, *(one.sha256 for one in questions))
         ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
         self._journal = Journal(out, ranks.rank, key, questions.n)
-        self._answers = Answers(out, key)
+        self._answers = Answers(out, key, model.n_positions or LONGEST)
 
     def ask(self) -> None:
         """Find the verdict on every question that has none yet, each rank on its share."""
@@ -203,7 +207,9 @@ class Evaluation:
             return None
         n = min(count, self.questions.n)
         sample = np.sort(permute(np.arange(n), self.questions.n, key_of(seed, count)))
-        texts = self._solved(sample, "checking by decoding")
+        # Room for one symbol more than the longest answer: its end, or the mistake of not ending.
+        enough = int(self.questions.answer_lengths.max()) + 1
+        texts = self._solved(sample, "checking by decoding", enough)
         other = np.array(
             [
                 number
@@ -232,14 +238,14 @@ class Evaluation:
         return np.concatenate(found)
 
     def decode(self, numbers: Ids) -> None:
-        """Decode the answers to some questions; the first rank has them then."""
+        """Decode the answers to some questions in full; the first rank has them then."""
         answers = self._answers
         self.ranks.first(answers.read)
         had = json.loads(self.ranks.first(lambda: json.dumps(list(answers.texts))))
         left = numbers[~np.isin(numbers, had)]
         if len(left):
             self.ranks.first(answers.begin)
-            self._solved(left, "decoding wrong answers", answers)
+            self._solved(left, "decoding wrong answers", answers.max_length, answers)
 
     def diagnose(self, numbers: Ids) -> tuple[dict[int, str], Values]:
         """What is wrong with each of the wrong answers that were decoded; by what means."""
@@ -323,24 +329,24 @@ class Evaluation:
         self.ranks.each(share)
         return self._summed(found)[numbers]
 
-    def _solved(self, numbers: Ids, title: str, keep: Answers | None = None) -> dict[int, str]:
+    def _solved(
+        self, numbers: Ids, title: str, max_length: int, keep: Answers | None = None
+    ) -> dict[int, str]:
         """The answers by greedy decoding, by all ranks together, all of which then have them."""
         found: dict[int, str] = {}
         at_once = DECODED_AT_ONCE * self.ranks.n_ranks
         with self.show(title) as update:
             for start in range(0, len(numbers), at_once):
-                new = self._solve_together(numbers[start : start + at_once])
+                new = self._solve_together(numbers[start : start + at_once], max_length)
                 found.update(new)
                 if keep is not None and self.ranks.is_first:
                     keep.add(new)
                 update(len(found), len(numbers))
         return found
 
-    def _solve_together(self, numbers: Ids) -> dict[int, str]:
+    def _solve_together(self, numbers: Ids, max_length: int) -> dict[int, str]:
         ranks = self.ranks
         mine = numbers[ranks.rank :: ranks.n_ranks]
-        # Room for one symbol more than the longest answer: its end, or the mistake of not ending.
-        max_length = int(self.questions.answer_lengths.max()) + 1
         asked = [question for _, question, _ in self.questions.texts(mine)]
         texts = ranks.each(lambda: self.model.solve(asked, max_length=max_length))
         own = json.dumps(list(zip(mine.tolist(), texts, strict=True)))

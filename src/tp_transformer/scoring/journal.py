@@ -7,8 +7,10 @@ evaluation's key, so one that is to write the same result leaves another's files
 """
 
 import glob
+import hashlib
 import json
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,8 @@ class Journal:
         if now or time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
             tensors: dict[str, npt.NDArray[Any]] = {"known": self.known, "loss": self.loss}
             with atomic.whole(self._file) as unfinished:
-                save_file(tensors, unfinished, metadata={"key": self._key})
+                metadata = {"key": self._key, "sha256": _digest(tensors)}
+                save_file(tensors, unfinished, metadata=metadata)
             self._saved = time.monotonic()
 
     def remove(self) -> None:
@@ -71,36 +74,42 @@ class Journal:
 
 
 class Answers:
-    """The answers that were decoded so far, by question: a line each, added as they come."""
+    """The answers that were decoded so far, by question: a line each, added as they come.
 
-    def __init__(self, out: Path, key: str) -> None:
-        self._file = _beside(out, key, "answers")
-        self._key = key
+    Answers are decoded up to `max_length` symbols; those cut at another length are not taken over.
+    """
+
+    def __init__(self, out: Path, key: str, max_length: int) -> None:
+        self.max_length = max_length
         self.texts: dict[int, str] = {}
+        self._file = _beside(out, key, "answers")
+        self._header = [key, max_length]  # the first line
 
     def read(self) -> None:
-        """Take over what is there already; a line that was cut off ends it."""
+        """Take over what is there already; a line that was cut off or damaged ends it."""
         try:
             lines = self._file.read_text("utf-8").splitlines()
-            if not lines or json.loads(lines[0]) != self._key:
+            if not lines or json.loads(lines[0]) != self._header:
                 return
             for line in lines[1:]:
-                number, text = json.loads(line)
-                self.texts[int(number)] = str(text)
-        except (OSError, ValueError, TypeError):
+                number, text, checksum = json.loads(line)
+                if checksum != _checksum(number, text):
+                    return
+                self.texts[number] = text
+        except (OSError, ValueError, TypeError, RecursionError):
             return
 
     def begin(self) -> None:
         """Write anew what was read, so that new lines follow whole ones."""
         with atomic.whole(self._file) as unfinished:
-            lines = [json.dumps(self._key), *map(json.dumps, self.texts.items())]
-            unfinished.write_text("\n".join(lines) + "\n", "utf-8")
+            lines = [json.dumps(self._header) + "\n", *map(_line, self.texts.items())]
+            unfinished.write_text("".join(lines), "utf-8")
 
     def add(self, texts: Mapping[int, str]) -> None:
         """Add answers, here and in the file."""
         self.texts.update(texts)
         with self._file.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(item) + "\n" for item in texts.items())
+            file.writelines(map(_line, texts.items()))
 
     def remove(self) -> None:
         """Remove the file, once there is a result."""
@@ -111,13 +120,31 @@ def _beside(out: Path, key: str, name: str) -> Path:
     return out.with_name(f".{out.name}.{key[:12]}.{name}")
 
 
-def _read(file: Path, key: str, n: int) -> dict[str, npt.NDArray[np.generic]] | None:
+def _read(file: Path, key: str, n: int) -> dict[str, npt.NDArray[Any]] | None:
     """What a file holds, if it is whole and of the same model and questions."""
     try:
         with safe_open(file, "numpy") as opened:
-            if (opened.metadata() or {}).get("key") != key:
+            metadata = opened.metadata() or {}
+            if metadata.get("key") != key:
                 return None
             found = {name: opened.get_tensor(name) for name in ("known", "loss")}
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, TypeError, ValueError, KeyError):
         return None
-    return found if all(array.shape == (n,) for array in found.values()) else None
+    is_whole = metadata.get("sha256") == _digest(found)
+    return found if is_whole and all(array.shape == (n,) for array in found.values()) else None
+
+
+def _digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name, array in tensors.items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _line(answer: tuple[int, str]) -> str:
+    return json.dumps([*answer, _checksum(*answer)]) + "\n"
+
+
+def _checksum(number: int, text: str) -> int:
+    return zlib.crc32(json.dumps([number, text]).encode())

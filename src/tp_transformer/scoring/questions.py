@@ -49,8 +49,11 @@ class Asked:
     sha256: str  # of the questions and answers; two results with the same one can be paired
 
 
-def choose(store: Store, choice: Choice) -> list[Asked]:
-    """The questions to ask, in the order of the splits and modules."""
+def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[Asked]:
+    """The questions to ask, in the order of the splits and modules.
+
+    Of the training split not those held out, which the model never trained on.
+    """
     match_modules(choice.modules)  # refuses what cannot match in any split
     names = [name for name in STORE_SPLITS if name in store]
     if choice.splits is not None:
@@ -60,7 +63,8 @@ def choose(store: Store, choice: Choice) -> list[Asked]:
     found = []
     for name in names:
         for module, segments in _by_module(store[name], choice.modules).items():
-            found.append(_asked(store[name], module, segments, choice))
+            rows = _rows(store[name], module, segments, choice, held_out)
+            found.append(_asked(name, module, segments, rows))
     found = [asked for asked in found if len(asked.rows)]
     if not found:
         raise SettingsError(f"{store.path} has no question of that choice of modules and splits")
@@ -74,16 +78,32 @@ def _by_module(split: Split, patterns: Sequence[str]) -> dict[str, list[Segment]
     return by_module
 
 
-def _asked(split: Split, module: str, segments: Sequence[Segment], choice: Choice) -> Asked:
+def _rows(
+    split: Split, module: str, segments: Sequence[Segment], choice: Choice, held_out: Ids | None
+) -> Ids:
+    """The rows of a module to ask: all of them, or for training so many that were trained on."""
     rows = np.concatenate([np.arange(one.start, one.start + one.count) for one in segments])
-    if split.name == TRAIN and choice.train_count < len(rows):
+    if split.name != TRAIN:
+        return rows
+    left_out = np.zeros(0, np.int64) if held_out is None else held_out
+    left_out = np.concatenate(
+        [left_out[(left_out >= one.start) & (left_out < one.start + one.count)] for one in segments]
+    )
+    # Drawn first and then left out: models with other rows held out get nearly the same questions.
+    n_drawn = choice.train_count + len(left_out)
+    if n_drawn < len(rows):
         key = key_of(choice.seed, STORE_SPLITS[TRAIN].index(module))
-        rows = np.sort(rows[permute(np.arange(choice.train_count), len(rows), key)])
+        rows = rows[permute(np.arange(n_drawn), len(rows), key)]
+    rows = rows[~np.isin(rows, left_out)]
+    return np.sort(rows[: choice.train_count])
+
+
+def _asked(split: str, module: str, segments: Sequence[Segment], rows: Ids) -> Asked:
     content = [[one.difficulty, one.count, one.checksum] for one in segments]
     digest = hashlib.sha256(json.dumps(content).encode())
     # Counted from the module's first row, so that the store's other modules do not matter.
     digest.update((rows - segments[0].start).astype("<i8").tobytes())
-    return Asked(split.name, module, rows, digest.hexdigest())
+    return Asked(split, module, rows, digest.hexdigest())
 
 
 class Questions(Sequence[Asked]):

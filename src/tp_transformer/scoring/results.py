@@ -7,6 +7,7 @@ question by question; `sha256` of a module tells whether these are the same ques
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,17 +78,19 @@ class ModuleScore:
     def from_json(cls, values: Mapping[str, Any]) -> "ModuleScore":
         """From what `to_json` gave."""
         packed = np.frombuffer(base64.b64decode(values["verdicts"], validate=True), np.uint8)
-        n = int(values["n"])
-        if n < 1 or len(packed) != -(-n // 8):
+        n = _whole(values["n"], "n", least=1)
+        if len(packed) != -(-n // 8):
             raise ValueError(f"{len(packed)} bytes of verdicts on {n} questions")
         found = cls(
             verdicts=np.unpackbits(packed, count=n).astype(bool),
             loss=float(values["loss"]),
-            n_symbols=int(values["n_symbols"]),
+            n_symbols=_whole(values["n_symbols"], "n_symbols", least=1),
             sha256=str(values["questions_sha256"]),
-            near_ties=int(values["near_ties"]),
-            wrong={str(kind): int(count) for kind, count in values["wrong"].items()},
+            near_ties=_whole(values["near_ties"], "near_ties"),
+            wrong={str(kind): _whole(count, "wrong") for kind, count in values["wrong"].items()},
         )
+        if not math.isfinite(found.loss):
+            raise ValueError(f"the loss is {found.loss}")
         if found.right != values["right"]:
             raise ValueError(f"{found.right} verdicts are right, not {values['right']}")
         return found
@@ -145,12 +148,17 @@ class Results:
     """What an evaluation found, and of what."""
 
     model: Values  # name, config, n_parameters, step, sha256 of configuration, symbols, weights
-    data: Values  # name, kind, sha256 of each split
+    data: Values  # name, kind, sha256 of each split, training questions held out and not asked
     choice: Values  # what was asked for
     made: Values  # when, on what, with which versions
     splits: dict[str, SplitScore]
     near_ties: list[Values]  # answers whose verdict hangs on the rounding, with their margins
     decoding: Values | None = None  # how far greedy decoding agrees, where that was checked
+
+    @property
+    def held_out(self) -> int | None:
+        """How many training questions were held out, and not asked; None if that is not known."""
+        return self.data.get("held_out")
 
     @property
     def name(self) -> str:
@@ -190,13 +198,13 @@ class Results:
             raise ResultsError(f"{file} holds no results; `tpt evaluate` writes them")
         if values.get("version") != VERSION:
             raise ResultsError(
-                f"{file} has results of version {values.get('version')}, and this is for version "
-                f"{VERSION}; evaluate again"
+                f"{file} has results of version {values.get('version')!r:.20}, not of version "
+                f"{VERSION}, which this is for; evaluate again"
             )
         try:
             return cls.from_json(values)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            raise ResultsError(f"{file} is damaged: {error!r}") from error
+            raise ResultsError(f"{file} is damaged: {error!r:.300}") from error
 
     @classmethod
     def from_json(cls, values: Values) -> "Results":
@@ -218,15 +226,32 @@ class Results:
         if not splits:
             raise ValueError("there is no split")
         model = {**values["model"], "name": str(values["model"]["name"])}
-        model["n_parameters"] = int(model["n_parameters"])
+        _whole(model["n_parameters"], "n_parameters")
         if model["step"] is not None:
-            model["step"] = int(model["step"])
+            _whole(model["step"], "step")
+        data, made = dict(values["data"]), dict(values["made"])
+        if data.get("held_out") is not None:
+            _whole(data["held_out"], "held_out")
+        if made.get("diagnosis") is not None:
+            _whole(made["diagnosis"]["n_out_of_time"], "n_out_of_time")
+        decoding = values["decoding"]
+        if decoding is not None:
+            _whole(decoding["n"], "n")
+            _whole(decoding["near_ties_among_them"], "near_ties_among_them")
+            decoding = {**decoding, "other_verdict": list(decoding["other_verdict"])}
         return cls(
             model=model,
-            data=dict(values["data"]),
+            data=data,
             choice=dict(values["choice"]),
-            made=dict(values["made"]),
+            made=made,
             splits=splits,
             near_ties=list(values["near_ties"]),
-            decoding=values["decoding"],
+            decoding=decoding,
         )
+
+
+def _whole(value: Any, name: str, least: int = 0) -> int:
+    """A count that a file holds, if it is one."""
+    if type(value) is not int or not least <= value < 2**63:
+        raise ValueError(f"{name} is no count")
+    return value

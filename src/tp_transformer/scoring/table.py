@@ -12,6 +12,7 @@ from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
 from tp_transformer.data.store import TRAIN
 from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.compare import (
+    HELD_OUT_UNKNOWN,
     OURS,
     PAPER,
     SPLIT_TITLES,
@@ -22,7 +23,7 @@ from tp_transformer.scoring.compare import (
     coverage,
     module_names,
     named_apart,
-    pair,
+    pairs,
     rows,
 )
 from tp_transformer.scoring.diagnose import KINDS
@@ -150,6 +151,12 @@ def _notes(results: Results) -> list[str]:
         kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
         lines.append(f"Of {total:,} wrong answers looked at: {'; '.join(kinds)}.")
         lines += _means_notes(results.made.get("diagnosis") or {})
+    if TRAIN in results.splits:
+        lines.append(
+            f"Train {HELD_OUT_UNKNOWN}."
+            if results.held_out is None
+            else f"Train leaves out the {results.held_out:,} questions held out for validation."
+        )
     n_ties = len(results.near_ties)
     lines.append(
         f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers whose verdict hangs on less "
@@ -182,8 +189,8 @@ def render_comparison(results: Sequence[Results], console: Console) -> None:
             console.print(Rule(f"[bold]{SPLIT_TITLES[split]}[/]", align="left"))
             _render_modules(results, split, console)
             console.print()
-    for other in results[1:]:
-        _render_pair(results[0], other, console)
+    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
+        _render_pairs(results[0].name, other.name, found, console)
     console.print(Rule("[bold]Table 1[/]", align="left"))
     console.print(_table_1(rows(results)))
     for line in footnotes(results):
@@ -235,14 +242,13 @@ def _score_cells(score: ModuleScore | None, bar: int) -> Iterator[Text]:
     yield Text(f"{score.accuracy:.1%}" if score else "-")
 
 
-def _render_pair(first: Results, second: Results, console: Console) -> None:
-    title = Text.assemble((first.name, "bold"), " minus ", (second.name, "bold"))
+def _render_pairs(first: str, second: str, found: Sequence[SplitPair], console: Console) -> None:
+    title = Text.assemble((first, "bold"), " minus ", (second, "bold"))
     console.print(Rule(title.append(", on the same questions"), align="left"))
-    pairs = pair(first, second)
-    if not pairs:
+    if not found:
         console.print(Text("The two were not asked the same questions of any module."))
-    for one in pairs:
-        console.print(Text(pair_line(one, first.name, second.name)))
+    for one in found:
+        console.print(Text(pair_line(one, first, second)))
         sure = [item for item in one.modules.items() if item[1].is_sure]
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2), show_header=False)
         for name, module in sorted(sure, key=lambda item: -item[1].agreement.difference):
@@ -266,7 +272,7 @@ def pair_line(one: SplitPair, first: str, second: str) -> str:
     left = f"; {len(one.left_out)} left out, whose questions differ" if one.left_out else ""
     return (
         f"{SPLIT_TITLES[one.split]}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
-        f"{100 * high:+.2f}), p {_p(one.p)} by signs flipped within modules. "
+        f"{100 * high:+.2f}), p {_p(one.p_holm)} by signs flipped within modules, Holm-adjusted. "
         f"Of {len(one.modules)} modules {first} is surely better on {better}, "
         f"{second} on {worse}{left}."
     )

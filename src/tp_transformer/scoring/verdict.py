@@ -11,19 +11,18 @@ one verdict for any batch size and number of processes.
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tp_transformer.data.batch import Batch, Packed
+from tp_transformer.data.batch import Batch, group_by_length
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.errors import UserError
 from tp_transformer.model.family import AnyModel
+from tp_transformer.model.loss import token_losses
 
 # Symbols of one pass. A CPU is quickest when a pass stays in its cache (tp-transformer-small, one
 # core: 300 questions/s with 4,096 symbols, 170 with 16,384); a GPU wants many at once.
@@ -49,35 +48,26 @@ class Verdicts:
     loss: Floats
 
 
-def passes(source_lengths: Ids, target_lengths: Ids, limit: int) -> Iterator[Ids]:
+def passes(source_lengths: Ids, target_lengths: Ids, limit: int) -> list[Ids]:
     """Rows in passes of about equal lengths, the longest first, of at most `limit` symbols each.
 
     Sorting all rows, not those of a module or a part, leaves next to nothing to pad, and passes
     that are full. The longest first: what does not fit into memory shows at once.
     """
-    order = np.lexsort((target_lengths, source_lengths))[::-1]
-    ends = np.cumsum((source_lengths + target_lengths)[order])
-    cuts = [0]
-    while cuts[-1] < len(order):
-        before = ends[cuts[-1] - 1] if cuts[-1] else 0
-        end = int(np.searchsorted(ends, before + limit, side="right"))
-        cuts.append(max(end, cuts[-1] + 1))
-    for start, end in pairwise(cuts):
-        yield order[start:end]
+    cost = source_lengths + target_lengths
+    return group_by_length(
+        source_lengths, target_lengths, limit=limit, cost=cost, longest_first=True
+    )
 
 
 def judge(model: AnyModel, source: Ragged, target: Ragged) -> Verdicts:
     """The verdicts on known answers, in the order of the rows."""
-    order = np.argsort(target.lengths, kind="stable")  # as `Packed` has them
-    source, target = source.take(order), target.take(order)
-    scores, wanted = _scores(model, source, target)
-    right, margin, loss = _by_position(scores, wanted)
+    right, margin, loss = _by_token(model, source, target)
     starts = np.cumsum(target.lengths - 1) - (target.lengths - 1)
-    back = np.argsort(order, kind="stable")
     found = Verdicts(
-        np.logical_and.reduceat(right, starts)[back],
-        np.minimum.reduceat(margin, starts)[back],
-        np.add.reduceat(loss, starts)[back],
+        np.logical_and.reduceat(right, starts),
+        np.minimum.reduceat(margin, starts),
+        np.add.reduceat(loss, starts),
     )
     if not np.isfinite(found.loss).all():
         raise UserError("the model's scores are not finite: its weights are damaged or too large")
@@ -101,26 +91,22 @@ def in_double(model: AnyModel) -> AnyModel:
     return copy.deepcopy(model).to("cpu", torch.float64)
 
 
-def _scores(model: AnyModel, source: Ragged, target: Ragged) -> tuple[Tensor, Tensor]:
-    """The scores at each position to predict, row after row, and the symbols that are right."""
+def _by_token(model: AnyModel, source: Ragged, target: Ragged) -> tuple[Bools, Floats, Floats]:
+    """Of each token to predict: whether it is the likeliest, its margin, its loss.
+
+    The tokens are those of all rows, row after row.
+    """
     device = next(model.parameters()).device
-    pad = model.vocabulary.pad
+    layout = model.layout_for(device)
+    batch = Batch.from_ragged(source, target, model.vocabulary.pad, layout).to(device)
     with torch.inference_mode():
-        if model.packs_on(device):
-            packed = Packed.from_ragged(source, target, pad)
-            return model.scores_packed(packed)[0], packed.target_output[0]
-        batch = Batch.from_ragged(source, target, pad).to(device)
-        scores: Tensor = model(batch.source, batch.target_input)
-        return scores[batch.target_mask], batch.target_output[batch.target_mask]
-
-
-def _by_position(scores: Tensor, wanted: Tensor) -> tuple[Bools, Floats, Floats]:
-    """At each position: whether the right symbol is the best, its margin, its surprise."""
-    with torch.inference_mode():
+        logits: Tensor = model(batch)
+        rows = batch.target_layout
+        loss = rows.tokens(token_losses(logits, batch))
+        scores, wanted = rows.tokens(logits), rows.tokens(batch.target_output)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         right = wide.argmax(dim=-1) == wanted
         own = wide.gather(1, wanted[:, None])
-        loss = wide.logsumexp(dim=-1) - own[:, 0]
         best_other = wide.scatter(1, wanted[:, None], -torch.inf).amax(dim=-1)
         margin = own[:, 0] - best_other
     return right.cpu().numpy(), margin.cpu().double().numpy(), loss.cpu().double().numpy()

@@ -4,15 +4,16 @@ RUN/checkpoints/step-00001000 is a model folder that `tp_transformer.load` reads
 more: `training.safetensors` has the optimizer's averages (and the weights themselves, where the
 model's are their running average), `state.json` has the rest, and the size and hash of every file.
 Random numbers and the place in the data follow from the seed and the step, so there is nothing else
-to keep. RUN/best is the model that did best in validation; RUN/last is a link to the newest
-checkpoint.
+to keep. RUN/last points to the newest checkpoint, RUN/best to the model in RUN/best-models that did
+best in validation, as that checkpoint says. Both change after the checkpoint is written and before
+an older one is removed, so that a reader finds either at any moment; both are set at every start.
 """
 
 import hashlib
 import json
-import os
+import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,25 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tp_transformer.atomic import whole
+from tp_transformer.atomic import clear_leftovers as clear_unfinished
+from tp_transformer.atomic import point, pointed, whole
 from tp_transformer.errors import CheckpointError, UserError
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.base import Model
+from tp_transformer.model.family import BEST, BEST_MODELS, LAST
 from tp_transformer.training.optim import Ema
 
-CHECKPOINTS, BEST, LAST = "checkpoints", "best", "last"
+CHECKPOINTS = "checkpoints"
 TRAINING, STATE = "training.safetensors", "state.json"
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's names for what it remembers of a parameter
-WEIGHT = "weight"  # as MOMENTS: the first part of a tensor's name
+FILES = {TRAINING, model_folder.WEIGHTS, model_folder.CONFIG, model_folder.VOCABULARY}
+# The first part of a tensor's name, before that of the parameter. Others are the optimizer's own,
+# such as Adam's step, exp_avg and exp_avg_sq.
+WEIGHT, AVERAGE = "weight", "average"
+# What a window sums up over all steps, and over those that were applied.
+TIMES = ("seconds", "waited")
+SUMS = ("loss", "right", "norm", "rows", "tokens", "symbols", "positions")
+WINDOWS: tuple[set[str], ...] = (set(), {*TIMES}, {*TIMES, "steps", *SUMS})
+MOST_STEPS = 2**40
 
 _PREFIX, _REMOVED = "step-", ".removed-"
 
@@ -73,7 +83,22 @@ class State:
         """A state from its fields."""
         own = {one.name: values[one.name] for one in fields(cls)}
         best = own.pop("best")
-        return cls(**own, best=None if best is None else Best(**best))
+        state = cls(**own, best=None if best is None else Best(**best))
+        state._refuse_odd()
+        return state
+
+    def _refuse_odd(self) -> None:
+        """Raise a ValueError for a value of a type or size that no run writes."""
+        best = self.best or Best(0, 0.0, 0.0)
+        validated = 0 if self.validated is None else self.validated
+        for count in (self.step, self.skipped, validated, self.stale, best.step):
+            if type(count) is not int or not 0 <= count <= MOST_STEPS:
+                raise ValueError(f"{count!r:.40} is not a count")
+        if not isinstance(self.window, dict) or set(self.window) not in WINDOWS:
+            raise ValueError("the window does not hold the sums of a window")
+        for value in (self.elapsed, best.exact_match, best.loss, *self.window.values()):
+            if type(value) not in (int, float) or not 0 <= value < math.inf:
+                raise ValueError(f"{value!r:.40} is not a finite number from 0 up")
 
 
 @dataclass(frozen=True)
@@ -91,20 +116,59 @@ def save(
     model: AnyModel,
     optimizer: torch.optim.Optimizer,
     ema: Ema | None,
+    *,
     keep: int,
+    keep_every: int | None,
 ) -> Path:
     """Write a checkpoint; then, when it is whole, remove those that are not to be kept."""
-    path = run / CHECKPOINTS / f"{_PREFIX}{state.step:08}"
+    path = _step_folder(run / CHECKPOINTS, state.step)
     try:
         with whole(path) as unfinished:
             _write(unfinished, state, model, optimizer, ema)
-        _link(run / LAST, path)
-        _prune(run, state.step, keep)
+        point_to(run, path, state)
+        _prune(run, state, keep, keep_every)
     except (OSError, SafetensorError, UserError) as error:
         raise UserError(
             f"cannot write the checkpoint {path}: {_reason(error)}; {what_is_left(run)}"
         ) from error
     return path
+
+
+def save_best(run: Path, step: int, model: AnyModel) -> None:
+    """Write the best model so far; the next checkpoint makes it RUN/best."""
+    model.save(_step_folder(run / BEST_MODELS, step))
+
+
+def update(run: Path, state: State) -> None:
+    """Add a validation to the checkpoint of the same step, which has the same weights."""
+    path = _step_folder(run / CHECKPOINTS, state.step)
+    try:
+        files = json.loads((path / STATE).read_text("utf-8"))["files"]
+        with whole(path / STATE) as file:
+            file.write_text(_state_text(state, files), "utf-8")
+        point_to(run, path, state)
+    except OSError as error:
+        raise UserError(f"cannot write to the checkpoint {path}: {_reason(error)}") from error
+
+
+def point_to(run: Path, newest: Path, state: State) -> None:
+    """Let `last` and `best` be what the newest checkpoint says, if they are not."""
+    if not _is_named(run / LAST, newest):
+        point(run / LAST, newest)
+    if state.best is None:
+        return
+    best = _step_folder(run / BEST_MODELS, state.best.step)
+    is_link = not (run / BEST).is_dir() or (run / BEST).is_symlink()
+    if not is_link and not best.exists():  # as runs were before best became a link
+        best.parent.mkdir(exist_ok=True)
+        (run / BEST).rename(best)
+    if best.exists() and not _is_named(run / BEST, best):
+        point(run / BEST, best)
+
+
+def _is_named(name: Path, folder: Path) -> bool:
+    found = pointed(name)
+    return found is not None and found.resolve() == folder.resolve()
 
 
 def newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -113,7 +177,7 @@ def newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
     A damaged one is passed over, and that is said. If all are damaged, nothing is begun anew over
     what may still be saved by hand.
     """
-    found = sorted(_folders(run), reverse=True)
+    found = sorted(_folders(run / CHECKPOINTS), reverse=True)
     for _, path in found:
         try:
             return read(path)
@@ -128,20 +192,33 @@ def newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
 
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint, refusing one that is not exactly as it was written."""
+    state, files = _read_state(path)
+    if path.name != _step_folder(path.parent, state.step).name:
+        raise CheckpointError(f"{path / STATE} is of step {state.step}, not of this checkpoint")
     try:
-        values = json.loads((path / STATE).read_text("utf-8"))
-        if values.pop("hash") != _hash_of_values(values):
-            raise CheckpointError(f"{path / STATE} is damaged")
-        for name, described in values.pop("files").items():
+        for name, described in files.items():
             if _described(path / name) != described:
                 raise CheckpointError(f"{path / name} is damaged")
         tensors = load_file(path / TRAINING)
         weights = load_file(path / model_folder.WEIGHTS)
-        state = State.from_values(values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged: {_reason(error)}") from error
-    kind = "average" if any(name.startswith(f"{WEIGHT}.") for name in tensors) else WEIGHT
+    kind = AVERAGE if any(name.startswith(f"{WEIGHT}.") for name in tensors) else WEIGHT
     return Checkpoint(path, state, {**tensors, **{f"{kind}.{n}": t for n, t in weights.items()}})
+
+
+def _read_state(path: Path) -> tuple[State, dict[str, Any]]:
+    """A checkpoint's state, and the sizes and hashes of its other files."""
+    try:
+        values = json.loads((path / STATE).read_text("utf-8"))
+        if values.pop("hash") != _hash_of_values(values):
+            raise CheckpointError(f"{path / STATE} is damaged")
+        files = values.pop("files")
+        if files.keys() != FILES:
+            raise CheckpointError(f"{path / STATE} does not name the files of a checkpoint")
+        return State.from_values(values), files
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path / STATE} is damaged: {_reason(error)}") from error
 
 
 def restore(
@@ -157,24 +234,26 @@ def restore(
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"{WEIGHT}.{name}"])
             if ema is not None:
-                ema.weights[name].copy_(tensors[f"average.{name}"])
+                ema.weights[name].copy_(tensors[f"{AVERAGE}.{name}"])
     names = {id(parameter): name for name, parameter in parameters.items()}
     order = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
-    moments = {
-        number: {kind: tensors[f"{kind}.{name}"] for kind in MOMENTS}
-        for number, name in enumerate(order)
-        if f"step.{name}" in tensors
-    }
+    kept: dict[str, dict[str, Tensor]] = {name: {} for name in order}
+    for key, tensor in tensors.items():
+        kind, _, name = key.partition(".")
+        if kind not in {WEIGHT, AVERAGE}:
+            kept[name][kind] = tensor
+    states = {number: kept[name] for number, name in enumerate(order) if kept[name]}
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 def clear_leftovers(run: Path) -> None:
     """Remove what a killed process was writing or removing; only for who holds the run."""
-    if (run / CHECKPOINTS).is_dir():
-        for path in (run / CHECKPOINTS).iterdir():
-            if path.name.startswith("."):
-                shutil.rmtree(path, ignore_errors=True)
+    checkpoints = [path for _, path in _folders(run / CHECKPOINTS)]
+    for folder in (run, run / CHECKPOINTS, run / BEST_MODELS, *checkpoints):
+        clear_unfinished(folder)
+        for path in folder.glob(f"{_REMOVED}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _write(
@@ -184,7 +263,7 @@ def _write(
     optimizer: torch.optim.Optimizer,
     ema: Ema | None,
 ) -> None:
-    tensors = dict(_moments(model, optimizer))
+    tensors = dict(_optimizer_tensors(model, optimizer))
     folder.mkdir()
     if ema is None:
         _write_model(folder, model)
@@ -195,10 +274,13 @@ def _write(
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(tensors, folder / TRAINING, metadata=model_folder.METADATA)
     (folder / TRAINING).chmod((folder / model_folder.CONFIG).stat().st_mode)
-    values = asdict(state)
-    values["files"] = {file.name: _described(file) for file in sorted(folder.iterdir())}
-    values["hash"] = _hash_of_values(values)
-    (folder / STATE).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+    files = {file.name: _described(file) for file in sorted(folder.iterdir())}
+    (folder / STATE).write_text(_state_text(state, files), "utf-8")
+
+
+def _state_text(state: State, files: Mapping[str, Any]) -> str:
+    values = {**asdict(state), "files": files}
+    return json.dumps({**values, "hash": _hash_of_values(values)}, indent=2) + "\n"
 
 
 def _write_model(folder: Path, model: AnyModel) -> None:
@@ -211,61 +293,90 @@ def _write_model(folder: Path, model: AnyModel) -> None:
     within.rmdir()
 
 
-def _moments(model: AnyModel, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+def _optimizer_tensors(
+    model: AnyModel, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, Tensor]]:
+    """All that an optimizer keeps for each parameter, by kind and parameter."""
     for name, parameter in model.named_parameters():
-        for kind in MOMENTS if parameter in optimizer.state else ():
-            yield f"{kind}.{name}", optimizer.state[parameter][kind]
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            if not isinstance(value, Tensor):
+                raise UserError(f"the optimizer keeps {kind!r}, which is not a tensor")
+            yield f"{kind}.{name}", value
 
 
 def _refuse_misfits(
     tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], averaged: bool
 ) -> None:
-    expected = {f"{kind}.{name}" for kind in (WEIGHT, *MOMENTS) for name in parameters}
-    needed = {f"{WEIGHT}.{name}" for name in parameters}
-    averages = {f"average.{name}" for name in parameters} if averaged else set()
-    for problem, names in (
-        ("lacks", (needed | averages) - tensors.keys()),
-        ("has an unknown", tensors.keys() - expected - averages),
-    ):
+    """Raise if tensors are missing, belong to no parameter or have another shape than theirs."""
+    kinds = (WEIGHT, AVERAGE) if averaged else (WEIGHT,)
+    needed = {f"{kind}.{name}" for kind in kinds for name in parameters}
+    unknown = {
+        key
+        for key in tensors
+        if key.partition(".")[2] not in parameters or (key.startswith(f"{AVERAGE}.") > averaged)
+    }
+    for problem, names in (("lacks", needed - tensors.keys()), ("has an unknown", unknown)):
         if names:
             raise CheckpointError(
                 f"the checkpoint does not fit the run: it {problem} {min(names)!r}"
             )
-    for name, tensor in tensors.items():
-        kind, _, parameter = name.partition(".")
-        shape = torch.Size() if kind == "step" else parameters[parameter].shape
-        if tensor.shape != shape:
+    for key, tensor in tensors.items():
+        shape = parameters[key.partition(".")[2]].shape
+        if tensor.shape not in (shape, torch.Size()) or (key in needed and tensor.shape != shape):
             raise CheckpointError(
-                f"the checkpoint does not fit the run: {name!r} has shape {tuple(tensor.shape)}, "
+                f"the checkpoint does not fit the run: {key!r} has shape {tuple(tensor.shape)}, "
                 f"not {tuple(shape)}"
             )
 
 
-def _folders(run: Path) -> Iterator[tuple[int, Path]]:
-    for path in (run / CHECKPOINTS).glob(f"{_PREFIX}*"):
+def _step_folder(folder: Path, step: int) -> Path:
+    return folder / f"{_PREFIX}{step:08}"
+
+
+def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
+    """The steps of which a folder holds something, and the folders of each."""
+    for path in folder.glob(f"{_PREFIX}*"):
         number = path.name.removeprefix(_PREFIX)
         if path.is_dir() and number.isdecimal():
             yield int(number), path
 
 
-def _prune(run: Path, step: int, keep: int) -> None:
-    """Remove all but the newest up to `step`; what is beyond it is damaged or of another try."""
-    found = sorted(_folders(run), reverse=True)
-    kept = [path for number, path in found if number <= step][:keep]
-    for _, path in found:
-        if path not in kept:
-            # Renamed first: no half of it can be taken for a checkpoint.
-            hidden = path.with_name(f"{_REMOVED}{path.name}")
-            path.rename(hidden)
-            shutil.rmtree(hidden)
+def _prune(run: Path, state: State, keep: int, keep_every: int | None) -> None:
+    """Remove the checkpoints and best models that are no longer needed.
+
+    The newest checkpoints stay, and the first at or after each multiple of `keep_every`. What is
+    beyond the present step is damaged or of another try. A best model stays as long as one of the
+    newest checkpoints may make it RUN/best again.
+    """
+    found = sorted(_folders(run / CHECKPOINTS))
+    past = [(number, path) for number, path in found if number <= state.step]
+    newest = [path for _, path in past[-keep:]]
+    milestones: dict[int, Path] = {}
+    if keep_every is not None:
+        for number, path in past:
+            milestones.setdefault(number // keep_every, path)
+        milestones.pop(0, None)
+    _remove(path for _, path in found if path not in {*newest, *milestones.values()})
+    needed = {_best_of(run, path) for path in newest}
+    best_models = [path for _, path in _folders(run / BEST_MODELS) if path not in needed]
+    _remove(path for path in best_models if not _is_named(run / BEST, path))
 
 
-def _link(link: Path, path: Path) -> None:
-    """Let a link point to a folder, from one moment to the next."""
-    temporary = link.with_name(f".{link.name}.unfinished")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(path.relative_to(link.parent), target_is_directory=True)
-    os.replace(temporary, link)
+def _best_of(run: Path, path: Path) -> Path | None:
+    """The best model as of a checkpoint."""
+    try:
+        best = _read_state(path)[0].best
+    except CheckpointError:
+        return None
+    return None if best is None else _step_folder(run / BEST_MODELS, best.step)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        # Renamed first: no half of it can be taken for a whole one.
+        hidden = path.with_name(f"{_REMOVED}{path.name}")
+        path.rename(hidden)
+        shutil.rmtree(hidden)
 
 
 def _described(file: Path) -> dict[str, Any]:
@@ -280,7 +391,7 @@ def _hash_of_values(values: Mapping[str, Any]) -> str:
 
 def what_is_left(run: Path) -> str:
     """Which checkpoint a run would go on from, in words."""
-    found = max(_folders(run), default=None)
+    found = max(_folders(run / CHECKPOINTS), default=None)
     return "there is no checkpoint yet" if found is None else f"the last checkpoint is {found[1]}"
 
 

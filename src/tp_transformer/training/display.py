@@ -17,6 +17,7 @@ from rich.text import Text
 Record = dict[str, Any]
 
 _SECONDS_BETWEEN_LINES = 10.0  # a run of ten days should not fill a log that is read by people
+_SCORED = {"validation": "validation", "monitor": "interpolation monitor"}
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 32
 
@@ -24,11 +25,11 @@ _CURVE_WIDTH = 32
 def as_line(record: Record) -> str:
     """A record in one line."""
     step = f"step {record['step']:,}"
-    if record["kind"] == "validation":
-        best = ", the best so far" if record["best"] else ""
+    if record["kind"] in _SCORED:
+        best = ", the best so far" if record.get("best") else ""
         return (
-            f"{step}: validation on {record['n']:,} questions: loss {number(record['loss'])}, "
-            f"exact match {share(record['exact_match'], 1)}{best}"
+            f"{step}: {_SCORED[record['kind']]} on {record['n']:,} questions: loss "
+            f"{number(record['loss'])}, exact match {share(record['exact_match'], 1)}{best}"
         )
     parts = [
         f"loss {number(record['loss'])}",
@@ -164,6 +165,7 @@ class View:
         self._shown_at = 0.0
         self._validation: Record | None = None
         self._best: Record | None = None
+        self._monitor: Record | None = None
         self._losses: list[float] = []
         self._curve = ""
 
@@ -182,6 +184,8 @@ class View:
             self._validation = record
             if record["best"]:
                 self._best = record
+        elif record["kind"] == "monitor":
+            self._monitor = record
         else:
             self._train = record
             self._shown_at = time.monotonic()
@@ -196,6 +200,9 @@ class View:
         if self._train is not None:
             rows.add_row("loss", f"{number(self._train['loss'])}  {self._curve}")
         rows.add_row("exact match", self._exact_match_row())
+        if self._monitor is not None:
+            monitored = share(self._monitor["exact_match"], 1)
+            rows.add_row("interpolation", f"{monitored} (step {self._monitor['step']:,})")
         if self._train is not None:
             rows.add_row("speed", self._speed_row(self._train))
             rows.add_row("learning rate", f"{self._train['learning_rate']:.2g}")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.data.batch import Batch, Packed
+from tp_transformer.data.batch import Batch
 from tp_transformer.distributed import Ranks
 from tp_transformer.training.checkpoint import AnyModel
 from tp_transformer.training.passes import Share
@@ -23,7 +23,7 @@ class _SummedLoss(nn.Module):
         super().__init__()
         self.model, self.label_smoothing = model, label_smoothing
 
-    def forward(self, batches: Sequence[Batch | Packed]) -> tuple[Tensor, Tensor]:
+    def forward(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         losses = (self.model.loss(one, label_smoothing=self.label_smoothing) for one in batches)
         loss = reduce(add, losses)
         return loss.total, loss.n_right

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tp_transformer.atomic import whole
 from tp_transformer.data.feed import Ahead, Feed
+from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interruptions import NUMBERS
@@ -35,11 +36,18 @@ from tp_transformer.ranges import (
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import AnyModel, Best, State
 from tp_transformer.training.gradient import Gradient, summed
-from tp_transformer.training.metrics import Nowhere, Recorder
-from tp_transformer.training.optim import Ema, OptimConfig, clip, learning_rate, make_optimizer
+from tp_transformer.training.metrics import MONITOR, TRAIN, VALIDATION, Nowhere, Recorder
+from tp_transformer.training.optim import (
+    Ema,
+    OptimConfig,
+    clip,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
 from tp_transformer.training.passes import Share
 from tp_transformer.training.signals import Signals
-from tp_transformer.training.validate import Score, ValidationConfig, validate
+from tp_transformer.training.validate import Score, Shares, ValidationConfig, validate
 
 BAD_BATCH = "bad_batch.json"
 
@@ -64,6 +72,7 @@ class TrainingConfig:
         checkpoint_minutes: time between two checkpoints
         checkpoint_every: steps between two checkpoints, besides
         keep: checkpoints that stay, the newest ones
+        keep_every: steps between two checkpoints that stay for good, besides; absent means none
     """
 
     steps: PositiveInt | None = 1_000_000
@@ -80,6 +89,7 @@ class TrainingConfig:
     checkpoint_minutes: Positive = 10.0
     checkpoint_every: PositiveInt | None = None
     keep: PositiveInt = 2
+    keep_every: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -118,9 +128,11 @@ class Loop:
         optim: OptimConfig,
         training: TrainingConfig,
         validation: ValidationConfig,
+        monitor: Shares | None = None,
     ) -> None:
         self.model, self.feed, self.run_folder, self.ranks = model, feed, run, ranks
         self.optim, self.training, self.validation = optim, training, validation
+        self.monitor = monitor
         self.optimizer = make_optimizer(model, optim)
         self.ema = None if training.ema is None else Ema(model, training.ema)
         self.state = State()
@@ -130,10 +142,12 @@ class Loop:
         self._metrics: Recorder = Nowhere()
         self._signals = Signals()
         self._budget = None if training.budget is None else seconds(training.budget)
-        self._can_validate = len(feed.held_out_rows) > 0
+        self._can_validate = len(feed.held_out_rows) > 0 or monitor is not None
+        self._layout = model.layout_for(ranks.device, getattr(torch, training.precision))
         self._bad_in_a_row = 0
         self._checkpoint_owed = False
         self._saved_step: int | None = None
+        self._saved_validation: int | None = None
         self._saved_at = 0.0
 
     def restore(self, state: State, tensors: Mapping[str, Tensor]) -> None:
@@ -141,6 +155,7 @@ class Loop:
         checkpoint.restore(tensors, self.model, self.optimizer, self.ema)
         self.state = state
         self._saved_step, self._saved_at = state.step, state.elapsed
+        self._saved_validation = state.validated
 
     def run(self, metrics: Recorder) -> int | None:
         """Train to the end and return None, or until a signal comes and return that."""
@@ -193,7 +208,7 @@ class Loop:
     def _share(self, step: int) -> Share:
         rows = self.feed.tokens(step, self.ranks.rank, self.ranks.n_ranks)
         pad, limit = self.feed.vocabulary.pad, self.training.symbols_per_pass
-        return Share.of(*rows, pad, limit, packed=self.model.packs_on(self.ranks.device))
+        return Share.of(*rows, pad, limit, self._layout)
 
     def _step(self, ahead: Ahead[Share]) -> int | None:
         """Take one step, unless its loss or gradient is not finite; return a signal, if one came.
@@ -238,8 +253,7 @@ class Loop:
         return next((number for number in NUMBERS if sums[str(number)]), None)
 
     def _apply(self, rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
         if self.ema is not None:
             self.ema.update(self.state.step + 1)
@@ -247,10 +261,9 @@ class Loop:
     def _count(self, sums: Mapping[str, float], duration: float, is_good: bool) -> None:
         """Add a step to what the next line of metrics averages."""
         window = self.state.window
-        added = {"seconds": duration, "waited": sums["waited"]}
+        added = dict(zip(checkpoint.TIMES, (duration, sums["waited"]), strict=True))
         if is_good:
-            names = ("loss", "right", "norm", "rows", "tokens", "symbols", "positions")
-            added |= {"steps": 1, **{name: sums[name] for name in names}}
+            added |= {"steps": 1, **{name: sums[name] for name in checkpoint.SUMS}}
             self._bad_in_a_row = 0
         for name, value in added.items():
             window[name] = window.get(name, 0) + value
@@ -261,7 +274,7 @@ class Loop:
             return  # no step was applied, and there is nothing to average
         self._record(
             {
-                "kind": "train",
+                "kind": TRAIN,
                 "step": self.state.step,
                 "epoch": self.epoch,
                 "loss": sums["loss"] / sums["tokens"],
@@ -319,53 +332,69 @@ class Loop:
         return step % self.validation.every == 0 or self.ended
 
     def _validate(self) -> None:
-        state = self.state
+        """Score the model on held-out questions, which choose the best, and on monitored ones."""
+        self.state.validated = self.state.step
+        self._checkpoint_owed |= self._saved_step == self.state.step
         with self._averaged(), self._autocast():
-            score = validate(self.model, self.feed, self.ranks, self.training.symbols_per_pass)
-            is_better = _is_better(score, state.best)
-            if is_better:
-                best = self.run_folder / checkpoint.BEST
-                self.ranks.first(lambda: self.model.save(best))
-        state.validated = state.step
+            if len(self.feed.held_out_rows):
+                self._choose(self._score(self.feed.validation))
+            if self.monitor is not None:
+                score = self._score(self.monitor)
+                self._record_score(MONITOR, score, split=INTERPOLATE)
+
+    def _score(self, questions: Shares) -> Score:
+        share = questions(self.ranks.rank, self.ranks.n_ranks)
+        limit = self.training.symbols_per_pass
+        return validate(self.model, share, self.ranks, limit, self._layout)
+
+    def _choose(self, score: Score) -> None:
+        """Keep the model if it is the best so far."""
+        state = self.state
+        is_better = _is_better(score, state.best)
         state.stale = 0 if is_better else state.stale + 1
         if is_better:
+            self.ranks.first(lambda: checkpoint.save_best(self.run_folder, state.step, self.model))
             state.best = Best(state.step, score.exact_match, score.loss)
-            self._checkpoint_owed = True  # or after a kill nobody knows what is in best/
-        self._record(
-            {
-                "kind": "validation",
-                "step": state.step,
-                "loss": score.loss,
-                "exact_match": score.exact_match,
-                "n": score.n,
-                "modules": score.modules,
-                "best": is_better,
-                "elapsed": state.elapsed,
-            }
-        )
+            self._checkpoint_owed = True  # it becomes RUN/best with the checkpoint
+        self._record_score(VALIDATION, score, best=is_better)
+
+    def _record_score(self, kind: str, score: Score, **more: Any) -> None:
+        place = {"kind": kind, "step": self.state.step}
+        self._record({**place, **asdict(score), **more, "elapsed": self.state.elapsed})
 
     def _checkpoint_due(self) -> bool:
         """Whether to save now. In a row of bad steps the last good checkpoint stays the newest."""
         state, training = self.state, self.training
         if state.step and state.step != self._saved_step:
-            every = training.checkpoint_every
             minutes = (state.elapsed - self._saved_at) / 60
-            self._checkpoint_owed |= every is not None and state.step % every == 0
+            for every in (training.checkpoint_every, training.keep_every):
+                self._checkpoint_owed |= every is not None and state.step % every == 0
             self._checkpoint_owed |= minutes >= training.checkpoint_minutes
         return self._checkpoint_owed and not self._bad_in_a_row
 
     def _save(self) -> None:
-        if self._saved_step != self.state.step:
+        state = self.state
+        if self._saved_step != state.step:
             self.ranks.first(self._write_checkpoint)
-        self._saved_step, self._saved_at = self.state.step, self.state.elapsed
+        elif self._saved_validation != state.validated:
+            self.ranks.first(lambda: checkpoint.update(self.run_folder, state))
+        self._saved_step, self._saved_at = state.step, state.elapsed
+        self._saved_validation = state.validated
         self._checkpoint_owed = False
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint, but never one to which a last step has brought infinite weights."""
         finite = [parameter.detach().isfinite().all() for parameter in self.model.parameters()]
         if bool(torch.stack(finite).all()):
-            model, optimizer, keep = self.model, self.optimizer, self.training.keep
-            checkpoint.save(self.run_folder, self.state, model, optimizer, self.ema, keep)
+            checkpoint.save(
+                self.run_folder,
+                self.state,
+                self.model,
+                self.optimizer,
+                self.ema,
+                keep=self.training.keep,
+                keep_every=self.training.keep_every,
+            )
         else:
             self._metrics.say(f"the weights after step {self.state.step} are not finite: not saved")
 

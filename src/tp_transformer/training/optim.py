@@ -1,16 +1,22 @@
 """The optimizer, and schedules as pure functions of the step."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from tp_transformer.errors import SettingsError
 from tp_transformer.ranges import Count, NonNegative, Positive, Share, ShareBelowOne, check_fields
+from tp_transformer.registry import Registry
+
+MakeOptimizer = Callable[[nn.Module, "OptimConfig"], torch.optim.Optimizer]
+OPTIMIZERS: Registry[MakeOptimizer] = Registry("optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +24,7 @@ class OptimConfig:
     """How gradients become steps; as it stands, Schlag et al.'s.
 
     Attributes:
-        optimizer: adam, or adamw, which adds weight decay
+        optimizer: a name in `OPTIMIZERS`: adam, or adamw, which adds weight decay
         learning_rate: after warm-up, before the schedule lowers it
         betas: decay of the averages of the gradient and of its square
         eps: keeps a step finite where gradients vanish
@@ -30,7 +36,7 @@ class OptimConfig:
         final: share of the learning rate that a cosine schedule ends with
     """
 
-    optimizer: Literal["adam", "adamw"] = "adam"
+    optimizer: str = "adam"
     learning_rate: Positive = 1e-4
     betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.995)
     eps: Positive = 1e-8
@@ -43,7 +49,8 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.weight_decay and self.optimizer != "adamw":
+        OPTIMIZERS[self.optimizer]  # raises if there is none of that name
+        if self.weight_decay and self.optimizer == "adam":
             raise SettingsError("weight_decay needs the optimizer adamw")
         if self.schedule == "inverse-square-root" and self.warmup < 1:
             raise SettingsError("the schedule inverse-square-root needs a warmup of 1 or more")
@@ -70,8 +77,35 @@ def _scheduled(config: OptimConfig, step: int, progress: float) -> float:
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Adam or AdamW, fused into one kernel where the device has it."""
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    """The optimizer that a configuration names.
+
+    The learning rate of a parameter group is the schedule's times the group's own `rate`, if it has
+    one: an optimizer may give its groups different learning rates.
+    """
+    return OPTIMIZERS[config.optimizer](model, config)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every parameter group, each by its own factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("rate", 1.0)
+
+
+@OPTIMIZERS.register("adam")
+def adam(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """Adam, fused into one kernel where the device has it."""
+    return _adam(torch.optim.Adam, model, config)
+
+
+@OPTIMIZERS.register("adamw")
+def adamw(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """AdamW, fused into one kernel where the device has it."""
+    return _adam(torch.optim.AdamW, model, config)
+
+
+def _adam(
+    kind: type[torch.optim.Adam], model: nn.Module, config: OptimConfig
+) -> torch.optim.Optimizer:
     fused = next(model.parameters()).device.type in {"cpu", "cuda", "mps"}
     decayed, plain = _decayed_and_plain(model)
     groups = [
@@ -109,13 +143,10 @@ def clip(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
     If any element is not finite, neither is the norm. With both limits the norm is clipped first;
     clipping values after that cannot make it larger.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    if config.clip_norm is not None:
-        torch._foreach_mul_(gradients, (config.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+    learned = list(parameters)
+    norm = clip_grad_norm_(learned, math.inf if config.clip_norm is None else config.clip_norm)
     if config.clip_value is not None:
-        torch._foreach_clamp_min_(gradients, -config.clip_value)
-        torch._foreach_clamp_max_(gradients, config.clip_value)
+        clip_grad_value_(learned, config.clip_value)
     return norm
 
 
@@ -135,7 +166,8 @@ class Ema:
     def update(self, step: int) -> None:
         """Move the average towards the weights after a step."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.weights.values()), list(self._parameters()), 1 - decay)
+        average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        average(list(self.weights.values()), list(self._parameters()), 0)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-
-from tp_transformer.data.batch import Batch, Packed, cut
+from tp_transformer.data.batch import Batch, cut, group_by_length
+from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.vocabulary import Ragged
 
 
@@ -14,17 +14,17 @@ from tp_transformer.data.vocabulary import Ragged
 class Share:
     """A rank's share of a batch, divided into passes, and how much it is."""
 
-    passes: list[list[Batch] | list[Packed]]
+    passes: list[list[Batch]]
     n_rows: int
     n_tokens: int  # symbols to predict
     n_symbols: int
     n_positions: int
 
     @classmethod
-    def of(cls, source: Ragged, target: Ragged, pad: int, limit: int, *, packed: bool) -> Self:
+    def of(cls, source: Ragged, target: Ragged, pad: int, limit: int, layout: type[Layout]) -> Self:
         """Divide rows into passes of at most `limit` symbols, without padding or with little."""
         passes = [
-            [Packed.from_ragged(*rows, pad)] if packed else cut(*rows, pad)
+            [Batch.from_ragged(*rows, pad, Packed)] if layout is Packed else cut(*rows, pad)
             for rows in divide(source, target, limit)
         ]
         n_rows = len(source.lengths)
@@ -47,11 +47,6 @@ def divide(source: Ragged, target: Ragged, limit: int) -> Iterator[tuple[Ragged,
 
     A row that has more than that by itself is a pass of its own.
     """
-    order = np.argsort(source.lengths, kind="stable")
-    source, target = source.take(order), target.take(order)
-    ends = np.cumsum(source.lengths + target.lengths - 1)  # the decoder reads one symbol less
-    start = before = 0
-    while start < len(ends):
-        end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
-        yield source.between(start, end), target.between(start, end)
-        start, before = end, int(ends[end - 1])
+    cost = source.lengths + target.lengths - 1  # the decoder reads one token less
+    for rows in group_by_length(source.lengths, limit=limit, cost=cost):
+        yield source.take(rows), target.take(rows)

@@ -1,11 +1,12 @@
 """A run: its settings, and the folder that explains it.
 
 RUN/config.yaml      every setting, resolved; usable as --config
-RUN/run.json         versions, seed, data, device: what it was begun with
+RUN/run.json         versions, seed, data, device: what it was begun with; hashes of settings, data
 RUN/metrics.jsonl    one line of metrics after another
 RUN/log.txt          what was said, with date and time
 RUN/checkpoints/     the newest ones, from which a run goes on
-RUN/best/            the model that did best in validation
+RUN/best-models/     the models that did best in validation so far
+RUN/best             a link to the best model
 RUN/last             a link to the newest checkpoint
 """
 
@@ -26,19 +27,26 @@ from torch import Tensor
 from tp_transformer import __version__, atomic, settings
 from tp_transformer.allocator import keep_freed_memory, refuse_beyond_memory
 from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
+from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
 from tp_transformer.distributed import Ranks, has_bfloat16, open_ranks
 from tp_transformer.errors import FolderError, SettingsError, UserError
-from tp_transformer.model.family import AnyModel, ModelConfig, from_config, model_config
-from tp_transformer.model.recurrent import LSTM, LSTMConfig
-from tp_transformer.model.transformer import Transformer
+from tp_transformer.model.family import (
+    BEST,
+    LAST,
+    AnyModel,
+    ModelConfig,
+    class_of,
+    from_config,
+    model_config,
+)
 from tp_transformer.settings import Values
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
 from tp_transformer.training.loop import Loop, TrainingConfig
 from tp_transformer.training.metrics import LOG, METRICS, Metrics, Nowhere, Recorder
 from tp_transformer.training.optim import OptimConfig
-from tp_transformer.training.validate import ValidationConfig
+from tp_transformer.training.validate import ValidationConfig, monitored
 
 CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
 
@@ -73,10 +81,10 @@ class Outcome:
         lines = [f"{self.run} {end}, after step {self.step:,}"]
         if self.best is not None:
             lines.append(
-                f"best: {self.run / checkpoint.BEST}, of step {self.best.step:,}, with "
+                f"best: {self.run / BEST}, of step {self.best.step:,}, with "
                 f"{self.best.exact_match:.1%} of the held-out questions right"
             )
-        lines.append(f"last: {self.run / checkpoint.LAST}")
+        lines.append(f"last: {self.run / LAST}")
         return [*lines, f"next: tpt solve --model {self.run} 'What is 3 + 4?'"]
 
 
@@ -98,9 +106,8 @@ def run_config(values: dict[str, Values]) -> RunConfig:
 
 def config_values(config: RunConfig) -> dict[str, Values]:
     """The sections that `run_config` makes the same settings of."""
-    kind = LSTM if isinstance(config.model, LSTMConfig) else Transformer
     values: dict[str, Values] = settings.to_values(config)
-    return {**values, "model": {"architecture": kind.architecture, **values["model"]}}
+    return {**values, "model": class_of(config.model).config_values(config.model)}
 
 
 def train(
@@ -178,8 +185,9 @@ def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: 
     origin = _read_origin(run) if is_begun else {}
     folder = Path(data).resolve() if data is not None else Path(origin["data"])
     fingerprint = _fingerprint(folder)
+    notes: list[str] = []
     if is_begun:
-        config = _same_config(run, config)
+        config = _same_config(run, config, origin.get("config_sha256"), notes)
         if fingerprint != origin["data_sha256"]:
             raise UserError(f"{run} was begun on other data ({origin['data']}), not {folder}")
     assert config is not None  # noqa: S101, for the type checker
@@ -188,6 +196,7 @@ def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: 
         "data": str(folder),
         "data_sha256": fingerprint,
         "origin": origin,
+        "notes": notes,
     }
     return json.dumps(plan)
 
@@ -216,14 +225,39 @@ def _lock(run: Path, stack: ExitStack) -> None:
 def _read_origin(run: Path) -> dict[str, Any]:
     try:
         origin = json.loads((run / ORIGIN).read_text("utf-8"))
-        return {**origin, "data": origin["data"], "data_sha256": origin["data_sha256"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise FolderError(f"{run / ORIGIN} is damaged: {error!r}") from error
+        for name in ("data", "data_sha256"):
+            if not isinstance(origin[name], str):
+                raise TypeError(f"{name!r} must be a text")
+        return {**origin}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FolderError(f"{run / ORIGIN} is damaged: {error!r:.200}") from error
 
 
-def _same_config(run: Path, config: RunConfig | None) -> RunConfig:
-    """The settings that a run was begun with, if others were not asked for."""
-    begun = run_config(settings.read(run / CONFIG))
+def _same_config(
+    run: Path, config: RunConfig | None, sha256: str | None, notes: list[str]
+) -> RunConfig:
+    """The settings that a run was begun with, if others were not asked for.
+
+    A file that was changed or cut short is refused; the command that began the run writes it again.
+    """
+    file = run / CONFIG
+    if sha256 is not None and _sha256(file) != sha256:
+        text = "" if config is None else settings.dump(config_values(config))
+        if hashlib.sha256(text.encode()).hexdigest() != sha256:
+            raise SettingsError(
+                f"{file} is not as it was when the run was begun; put it back, or give the command "
+                "that began the run with all its options to have it written again"
+            )
+        _write_text(file, text)
+        notes.append(f"{file} was not as it was when the run was begun; it is written again")
+    values = settings.run_values(file, (), RunConfig)
+    if sha256 is None and "count" not in values.get("validation", {}):
+        # What runs of before there was a hash wrote last.
+        raise SettingsError(f"{file} was cut short: it does not set validation.count; put it back")
+    begun = run_config(values)
+    absent = settings.missing(values, config_values(begun))
+    if absent:  # a run of an earlier version
+        notes.append(f"{file} does not set {', '.join(absent)}: the defaults are taken")
     if config is not None:
         found = settings.differences(config_values(begun), config_values(config))
         if found:
@@ -232,13 +266,21 @@ def _same_config(run: Path, config: RunConfig | None) -> RunConfig:
     return begun
 
 
+def _sha256(file: Path) -> str | None:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+
+
 def _fingerprint(data: Path) -> str:
-    open_store(data)  # refuses what is not a store
-    return hashlib.sha256((data / MANIFEST).read_bytes()).hexdigest()
+    try:
+        open_store(data)  # refuses what is not a store
+        return hashlib.sha256((data / MANIFEST).read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:  # a path with characters or a length no system takes
+        raise UserError(f"cannot read the store of the run: {error!r:.200}") from error
 
 
 def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
-    split = open_store(data)[TRAIN]
+    store = open_store(data)
+    split = store[TRAIN]
     if config.data.batch_size < ranks.n_ranks:
         raise SettingsError(
             f"a batch of {config.data.batch_size} cannot be shared by {ranks.n_ranks} ranks"
@@ -256,6 +298,11 @@ def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
         vocabulary=model.vocabulary,
         held_out=config.validation.count,
     )
+    monitor = None
+    if config.validation.monitor:
+        _refuse_lengths(model, store[INTERPOLATE], config.data)
+        count = config.validation.monitor
+        monitor = monitored(store[INTERPOLATE], config.data.modules, count, model.vocabulary)
     return Loop(
         model.to(ranks.device),
         feed,
@@ -264,6 +311,7 @@ def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
         optim=config.optim,
         training=config.training,
         validation=config.validation,
+        monitor=monitor,
     )
 
 
@@ -316,9 +364,10 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
         }
         ranks.first(lambda: _write_origin(run, plan["values"], origin))
     notes = [
+        *plan["notes"],
         f"{loop.model.n_parameters:,} parameters; {len(loop.feed.sampler):,} questions to train "
         f"on, {len(loop.feed.held_out_rows):,} held out; {_device_name(ranks.device)}, "
-        f"{ranks.n_ranks} rank{'s' if ranks.n_ranks > 1 else ''}"
+        f"{ranks.n_ranks} rank{'s' if ranks.n_ranks > 1 else ''}",
     ]
     for name, version in facts.items():
         earlier = plan["origin"].get(name, version)
@@ -330,10 +379,15 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
 
 
 def _write_origin(run: Path, values: dict[str, Values], origin: dict[str, Any]) -> None:
-    with atomic.whole(run / CONFIG) as file:
-        file.write_text(settings.dump(values), "utf-8")
-    with atomic.whole(run / ORIGIN) as file:  # the last: what has it is a run
-        file.write_text(json.dumps(origin, indent=2) + "\n", "utf-8")
+    _write_text(run / CONFIG, settings.dump(values))
+    origin = {**origin, "config_sha256": _sha256(run / CONFIG)}
+    # The last: what has it is a run.
+    _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic.whole(path) as file:
+        file.write_text(text, "utf-8", newline="\n")
 
 
 def _device_name(device: torch.device) -> str:
@@ -352,6 +406,7 @@ def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
         if newest is None:
             return None
         found.append(newest)
+        checkpoint.point_to(loop.run_folder, newest.path, newest.state)
         shapes = {name: (str(t.dtype), list(t.shape)) for name, t in newest.tensors.items()}
         return json.dumps({"state": newest.state.to_json(), "shapes": shapes})
 
@@ -381,6 +436,7 @@ def _open_metrics(loop: Loop, stack: ExitStack, *, tensorboard: bool, quiet: boo
             resume_step=loop.state.step,
             tensorboard=tensorboard,
             title=str(loop.run_folder),
+            revalidates=loop.state.validated != loop.state.step,
             quiet=quiet,
         )
     )

@@ -4,7 +4,6 @@ Small models do not use two cores well: side by side, with half of the cores eac
 through about 1.5 times as many questions as one after the other.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from rich.text import Text
 
 from tp_transformer.errors import UserError
 from tp_transformer.training.display import Record, View, as_line
-from tp_transformer.training.metrics import METRICS
+from tp_transformer.training.metrics import METRICS, parsed
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_LINES = 10.0
@@ -90,7 +89,7 @@ class _Started:
             file.seek(self._read)
             whole, _, _ = file.read().rpartition(b"\n")
         self._read += len(whole) + 1 if whole else 0
-        return [json.loads(line) for line in whole.splitlines()]
+        return [record for line in whole.splitlines() if (record := parsed(line)) is not None]
 
     def terminate(self) -> None:
         """Tell the process to save and to end."""

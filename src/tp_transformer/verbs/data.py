@@ -82,6 +82,15 @@ def _export(options: Namespace) -> None:
     print(f"{options.out}: {n_rows:,} rows as {options.format}")
 
 
+def _verify(options: Namespace) -> None:
+    from tp_transformer.data.verify import verify
+    from tp_transformer.progress import progress
+
+    with progress("verifying", in_bytes=True) as update:
+        lines = verify(options.store, progress=update)
+    print(*lines, sep="\n")
+
+
 def _rows_of(store: "Store") -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in store.items())
 
@@ -163,6 +172,11 @@ _VERBS = {
             },
             "--modules": MODULES,
         },
+    ),
+    "verify": Verb(
+        "check a store against the hashes that were kept when it was written",
+        _verify,
+        {"store": _STORE},
     ),
 }
 

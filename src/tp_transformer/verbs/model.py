@@ -82,6 +82,15 @@ def _train(options: Namespace) -> None:
         raise SystemExit(128 + outcome.signal)
 
 
+def _curve(options: Namespace) -> None:
+    from tp_transformer.training.curve import read_curves, save_curves
+
+    curves = [curve for run in options.runs for curve in read_curves(run)]
+    files = save_curves(curves, options.out)
+    print(*(curve.line() for curve in curves), sep="\n")
+    print(f"drawn: {', '.join(map(str, files))}")
+
+
 def _import_authors(options: Namespace) -> None:
     from tp_transformer.interop.authors import import_checkpoint
 
@@ -152,6 +161,15 @@ TRAIN = Verb(
     },
     takes_settings=True,
     goes_on=True,
+)
+
+CURVE = Verb(
+    "draw how the error of runs fell, validation after validation",
+    _curve,
+    {
+        "runs": {"type": Path, "nargs": "+", "help": "the runs' folders"},
+        "--out": {"type": Path, "required": True, "help": "a folder for the figure"},
+    },
 )
 
 IMPORT_AUTHORS = Verb(

@@ -1,0 +1,144 @@
+"""How often the attention search is wrong about heads whose rule is known.
+
+    python experiments/attention_search.py --count 128 --searches 10
+
+Heads are synthetic. Structure-blind ones go by characters, distance and position, and must not be
+called clear for any relation; the others follow one relation with a share of their attention and
+should be. All have noise of their own at every pair of positions. What came out stands in
+docs/interpretation.md.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.data.generate import generate
+from tp_transformer.interpret.expressions import Expression, parse
+from tp_transformer.interpret.following import Attention, Ranking, rank
+from tp_transformer.interpret.record import symbols
+from tp_transformer.interpret.structure import RELATIONS, Relation
+
+Floats = npt.NDArray[np.float64]
+Head = Callable[[str, int], Floats]  # the strength of every key, for a text and a query
+
+OPERATORS = "+-*/"
+NOISE = 0.5  # standard deviation of the logits around what the rule says
+SHARES = (0.2, 0.4, 0.8)  # of the attention, in heads that follow a relation
+STEEP = 20.0  # logits from a distance to the next: the nearest gets everything
+
+
+def _nearest(characters: str, *, steepness: float, left: bool = True, right: bool = True) -> Head:
+    """A head that looks at certain characters on one side or both, the nearest most."""
+
+    def head(text: str, at: int) -> Floats:
+        distance = np.arange(len(text)) - at
+        is_one = np.array([character in characters for character in text])
+        seen = is_one & ((left & (distance < 0)) | (right & (distance > 0)))
+        nearest = np.abs(distance[seen]).min() if seen.any() else 0
+        return np.where(seen, np.exp(-steepness * (np.abs(distance) - nearest).clip(0)), 0.0)
+
+    return head
+
+
+def _neighbours(text: str, at: int) -> Floats:
+    return np.exp(-np.abs(np.arange(len(text)) - at) / 2)
+
+
+def _around_twelve(text: str, at: int) -> Floats:
+    return np.exp(-np.abs(np.arange(len(text)) - 12) / 2)
+
+
+def _second_before(text: str, at: int) -> Floats:
+    before = [key for key in range(at) if text[key] in OPERATORS]
+    found = np.zeros(len(text))
+    if len(before) > 1:
+        found[before[-2]] = 1
+    return found
+
+
+BLIND: dict[str, Head] = {
+    "operators to the right, by exp(-distance/2)": _nearest(OPERATORS, steepness=0.5, left=False),
+    "the nearest operator to the right": _nearest(OPERATORS, steepness=STEEP, left=False),
+    "the nearest operator to the left": _nearest(OPERATORS, steepness=STEEP, right=False),
+    "the nearest operator": _nearest(OPERATORS, steepness=STEEP),
+    "division signs, by exp(-distance/2)": _nearest("/", steepness=0.5),
+    "parentheses, by exp(-distance)": _nearest("()", steepness=1.0),
+    "digits, by exp(-distance)": _nearest("0123456789", steepness=1.0),
+    "neighbours": _neighbours,
+    "positions around the twelfth": _around_twelve,
+    "the second operator before": _second_before,
+}
+
+
+def blind(head: Head, text: str, rng: np.random.Generator) -> Floats:
+    """The weights (query, key) of a structure-blind head; even where it sees nothing."""
+    strengths = np.stack([head(text, at) for at in range(len(text))])
+    strengths[strengths.sum(axis=1) == 0] = 1
+    strengths *= np.exp(NOISE * rng.standard_normal(strengths.shape))
+    return strengths / strengths.sum(axis=1, keepdims=True)
+
+
+def follower(
+    relation: Relation, expression: Expression, share: float, rng: np.random.Generator
+) -> Floats:
+    """The weights (query, key) of a head that follows a relation, and looks around otherwise."""
+    weights = blind(_neighbours, symbols(expression.question), rng)
+    for query, keys in relation(expression):
+        weights[query] *= 1 - share
+        weights[query, list(keys)] += share / len(keys)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def search(heads: Sequence[Sequence[Floats]], expressions: Sequence[Expression]) -> list[Ranking]:
+    """Rank heads, given as weights (query, key) for each expression, by all relations."""
+    weights = [np.stack(own)[None] for own in zip(*heads, strict=True)]
+    attention = Attention.of(weights, expressions)
+    return list(rank(RELATIONS, attention, initial=dict.fromkeys(RELATIONS, 0.0), seed=0))
+
+
+def questions(count: int, seed: int) -> list[Expression]:
+    """Questions of the paper's module for its analyses."""
+    drawn = generate("arithmetic__mixed", split="interpolate", count=count, seed=seed)
+    return [expression for one in drawn if (expression := parse(one.question))]
+
+
+def main() -> None:
+    """Print how often each blind head is called clear, and how often each follower is."""
+    parser = argparse.ArgumentParser(description="error rates of the attention search")
+    parser.add_argument("--count", type=int, default=128, help="questions in a search")
+    parser.add_argument("--searches", type=int, default=10)
+    options = parser.parse_args()
+    planted = [(relation, share) for relation in RELATIONS for share in SHARES]
+    wrong = {name: [] for name in BLIND}
+    found = {key: [] for key in planted}
+    for seed in range(options.searches):
+        expressions = questions(options.count, seed)
+        rng = np.random.default_rng(seed)
+        heads = [
+            [blind(head, symbols(own.question), rng) for own in expressions]
+            for head in BLIND.values()
+        ]
+        for ranking in search(heads, expressions):
+            for one in ranking.heads:
+                wrong[list(BLIND)[one.head]].append(one)
+        heads = [
+            [follower(RELATIONS[relation], own, share, rng) for own in expressions]
+            for relation, share in planted
+        ]
+        for ranking in search(heads, expressions):
+            for one in ranking.heads:
+                if planted[one.head][0] == ranking.relation:
+                    found[planted[one.head]].append(one)
+    for name, own in wrong.items():
+        greatest = 100 * max(one.margin for one in own)
+        print(f"{name}: {sum(bool(one.is_clear) for one in own)} of {len(own)}, {greatest:.1f}")
+    for (relation, share), own in found.items():
+        margin = 100 * np.mean([one.margin for one in own])
+        clear = sum(bool(one.is_clear) for one in own)
+        print(f"{relation}, {share:.0%}: {clear} of {len(own)}, {margin:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Rows end to end, without padding: (1, position)."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tp_transformer.data.layout.base import Layout, Pattern
+from tp_transformer.data.layout.grouped import Groups, grouped_attention
+from tp_transformer.data.vocabulary import Ids, Ragged
+
+CPU = torch.device("cpu")
+
+
+def has_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch has flash attention for ragged rows on a device: in half precision only."""
+    return (
+        device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+        and find_spec("torch.nn.attention.varlen") is not None
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Rows end to end in a tensor (1, position, …), in their own order."""
+
+    lengths: Ids
+    device: torch.device = CPU
+
+    @classmethod
+    def lay_out(cls, rows: Ragged, pad: int) -> tuple[Tensor, Self]:
+        """The ids of rows end to end, and their layout."""
+        return torch.from_numpy(rows.ids[None]), cls(rows.lengths)
+
+    @classmethod
+    def shift(cls, rows: Ragged, pad: int) -> tuple[Tensor, Tensor, Self]:
+        """The rows without their last ids, without their first, and the layout of both."""
+        inputs = np.delete(rows.ids, rows.offsets[1:] - 1)
+        outputs = np.delete(rows.ids, rows.offsets[:-1])
+        layout = cls(rows.lengths - 1)
+        return torch.from_numpy(inputs[None]), torch.from_numpy(outputs[None]), layout
+
+    @cached_property
+    def offsets(self) -> Ids:
+        """Where each row begins, and where the last one ends."""
+        return np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """The position of each token within its row: (1, position)."""
+        within = np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.lengths)
+        return torch.from_numpy(within[None]).to(self.device)
+
+    @cached_property
+    def filled(self) -> Tensor:
+        """True where a row has a token, were the rows padded: (row, position)."""
+        inside = np.arange(self.longest) < self.lengths[:, None]
+        return torch.from_numpy(inside).to(self.device)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest row."""
+        return int(self.lengths.max(initial=0))
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The row of each position: (position,)."""
+        return torch.from_numpy(np.repeat(np.arange(len(self)), self.lengths)).to(self.device)
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """`offsets` as flash attention wants them: 32 bits, on the device."""
+        return torch.from_numpy(self.offsets.astype(np.int32)).to(self.device)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def within(self, *, causal: bool = False) -> "PackedPattern":
+        """Every row attends to itself."""
+        return PackedPattern(self, self, causal)
+
+    def across(self, keys: Layout) -> "PackedPattern":
+        """Every row attends to the row of the same number in another packed layout."""
+        if not isinstance(keys, Packed):
+            raise TypeError("packed rows attend to packed rows only")
+        return PackedPattern(self, keys)
+
+    def tokens(self, state: Tensor) -> Tensor:
+        """All entries: there is no padding."""
+        return state[0]
+
+    def any_in_row(self, marked: Tensor) -> Tensor:
+        """Of each row, whether any of its positions is marked."""
+        counts = torch.zeros(len(self), dtype=torch.long, device=marked.device)
+        return counts.index_add_(0, self.rows, marked[0].long()) > 0
+
+    def pad(self, state: Tensor) -> Tensor:
+        """The rows side by side, filled up with zeros."""
+        padded = state.new_zeros(self.filled.numel(), *state.shape[2:])
+        places = self.filled.flatten().nonzero()[:, 0]
+        return padded.index_copy(0, places, state[0]).view(*self.filled.shape, *state.shape[2:])
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same layout for tensors on another device."""
+        return type(self)(self.lengths, torch.device(device))
+
+
+@dataclass(frozen=True, eq=False)
+class PackedPattern(Pattern):
+    """Attention between rows that lie end to end.
+
+    On a CPU rows of equal length are gathered into groups; elsewhere flash attention for ragged
+    rows does the same in one call.
+    """
+
+    queries: Packed
+    keys: Packed
+    causal: bool = False
+    _groups: dict[int, Groups] = field(default_factory=dict, repr=False)  # by number of heads
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """True where query and key are in one row, and the key is not later if causal.
+
+        As large as all queries times all keys: for a method that overrides `Attention.attend` and
+        needs it. `fillers` does not.
+        """
+        same_row = self.queries.rows[:, None] == self.keys.rows
+        if self.causal:
+            same_row &= self.queries.positions[0, :, None] >= self.keys.positions
+        return same_row
+
+    def fillers(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
+        """Equations 2 and 3 within every row."""
+        if query.device.type != "cpu":
+            return self._flash(query, key, value)
+        n_heads = query.shape[1]
+        if n_heads not in self._groups:
+            self._groups[n_heads] = Groups.of(
+                self.queries.lengths, self.keys.lengths, n_heads, self.causal
+            )
+        return grouped_attention(query, key, value, self._groups[n_heads], dropout)
+
+    def _flash(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn
+
+        query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        filler = varlen_attn(
+            query,
+            key,
+            value,
+            self.queries.ends,
+            self.keys.ends,
+            self.queries.longest,
+            self.keys.longest,
+            window_size=(-1, 0) if self.causal else (-1, -1),
+        )
+        assert isinstance(filler, Tensor)  # noqa: S101, a tuple only if more is asked for
+        return filler.transpose(0, 1)[None]

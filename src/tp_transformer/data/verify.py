@@ -1,0 +1,77 @@
+"""Whether a store is what was written: every byte, against the hashes made when it was written."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tp_transformer.data.manifest import MANIFEST, matches_hash
+from tp_transformer.data.store import Split, open_store
+from tp_transformer.errors import StoreError
+from tp_transformer.progress import Update
+
+_READ_BYTES = 2**22
+
+
+def verify(folder: str | Path, progress: Update | None = None) -> list[str]:
+    """Check a store against its hashes and checksums; gives a line for each file.
+
+    All damage that is found is named in one StoreError. A line says so where a store, made before
+    hashes were kept, leaves something that cannot be checked.
+    """
+    store = open_store(folder)  # refuses what is malformed
+    faults = []
+    lines = [f"{MANIFEST}: matches its hash"]
+    is_unchanged = matches_hash(store.path)
+    if is_unchanged is None:
+        lines = [f"{MANIFEST}: is well-formed; has no hash, so its source is not checked"]
+    elif not is_unchanged:
+        faults.append(f"{MANIFEST} is not what was written")
+    # A file is read for its hash, if it has one, and once more for its texts.
+    n_bytes = sum(split.n_bytes * (1 + (split.sha256 is not None)) for split in store.values())
+    counted = _Counted(n_bytes, progress)
+    for split in store.values():
+        faults += [*_wrong_bytes(split, counted), *_wrong_texts(split, counted)]
+        if split.sha256 is None:
+            checked = "rows match their checksums; has no hash, so other bytes are not checked"
+        else:
+            checked = "rows match their checksums, the file its hash"
+        lines.append(f"{split.path.name}: {len(split):,} {checked}")
+    if faults:
+        raise StoreError(f"{store.path} is damaged: {'; '.join(faults)}")
+    return lines
+
+
+class _Counted:
+    """Counts the bytes that have been checked, for the progress bar."""
+
+    def __init__(self, total: int, progress: Update | None) -> None:
+        self._total, self._progress, self._done = total, progress, 0
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if self._progress:
+            self._progress(self._done, self._total)
+
+
+def _wrong_bytes(split: Split, counted: _Counted) -> Iterator[str]:
+    """What is wrong with a split's file as a whole, if its hash was kept."""
+    found = hashlib.sha256()
+    with split.path.open("rb") as file:
+        while split.sha256 is not None and (data := file.read(_READ_BYTES)):
+            found.update(data)
+            counted.add(len(data))
+    if split.sha256 is not None and found.hexdigest() != split.sha256:
+        yield f"{split.path.name} does not match its hash"
+
+
+def _wrong_texts(split: Split, counted: _Counted) -> Iterator[str]:
+    """The segments whose rows are not what was written."""
+    n_rows = 0
+    for segment in split.segments:
+        try:
+            for batch in split.batches(segment):
+                before, n_rows = n_rows, n_rows + batch.num_rows
+                done_before, done = (split.n_bytes * n // len(split) for n in (before, n_rows))
+                counted.add(done - done_before)
+        except StoreError as error:
+            yield str(error).removeprefix(f"{split.path.parent}/")

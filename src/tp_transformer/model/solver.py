@@ -1,0 +1,192 @@
+"""From questions to answers in text: encoding, search, decoding.
+
+A network knows ids only. A `Solver` pairs it with its vocabulary: it encodes questions, searches
+for answers to questions of similar lengths together, and decodes what was found.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tp_transformer.data.batch import group_by_length
+from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.padded import Padded
+from tp_transformer.data.vocabulary import Ragged
+from tp_transformer.errors import SettingsError, TextError, TraceError
+from tp_transformer.model.decoding import Found, beam_search, greedy
+from tp_transformer.model.trace import is_traced, joined_steps
+from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, check
+
+T = TypeVar("T")
+
+ROWS_AT_ONCE = 256  # questions that are decoded together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer that a search found.
+
+    Attributes:
+        text: the answer
+        log_probability: of its tokens, the end token included
+        score: the log-probability after the length penalty, by which answers are ranked
+        is_complete: whether the model ended the answer, or it was cut at the maximum length
+    """
+
+    text: str
+    log_probability: float
+    score: float
+    is_complete: bool
+
+
+class Solver:
+    """Answers questions with a model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.vocabulary = model.vocabulary
+
+    def solve(self, questions: Iterable[str], *, max_length: int = 30, beam: int = 1) -> list[str]:
+        """Answer questions, with at most `max_length` characters each.
+
+        A beam of 1 is greedy search; with a wider beam, the answer is the best of `answers`. Under
+        a trace all questions are decoded together in the order given, from the first step to the
+        last, so that what is recorded and what an edit sees are those questions, padded.
+        """
+        if beam != 1:
+            found = self.answers(questions, max_length=max_length, beam=beam)
+            return [answers[0].text for answers in found]
+        encoded = self.read(_as_texts(questions))
+        self._check_length(max_length)
+        with joined_steps(self.model) as traced:
+
+            def search(source: Tensor, layout: Layout) -> list[str]:
+                tokens = greedy(self.model, source, max_length, layout, rows_may_leave=not traced)
+                return self.vocabulary.decode(tokens.cpu().numpy())
+
+            return self._search(encoded, search, None if traced else ROWS_AT_ONCE)
+
+    def answers(
+        self,
+        questions: Iterable[str],
+        *,
+        max_length: int = 30,
+        beam: int = 5,
+        n_best: int | None = None,
+        length_penalty: float = 0.0,
+    ) -> list[list[Answer]]:
+        """The best answers to each question, best first: as many as the beam is wide, or `n_best`.
+
+        The score of an answer is its log-probability, divided by its length to the power of the
+        penalty; see `beam_search`.
+        """
+        encoded = self.read(_as_texts(questions))
+        self._check_length(max_length)
+        _check_search(beam, n_best, length_penalty)
+        if is_traced(self.model):
+            raise TraceError("a beam search cannot be traced: its rows change; use solve(beam=1)")
+
+        def search(source: Tensor, layout: Layout) -> list[list[Answer]]:
+            found = beam_search(self.model, source, max_length, beam, length_penalty, layout)
+            return [self._decoded(answers)[:n_best] for answers in found]
+
+        return self._search(encoded, search, max(ROWS_AT_ONCE // beam, 1))
+
+    def read(self, questions: Sequence[str], noun: str = "question", first: int = 1) -> Ragged:
+        """The ids of questions; raises if one is empty, too long or has unknown characters.
+
+        Errors call a question by `noun` and by its number, counted from `first`.
+        """
+        encoded = self.vocabulary.encode(questions, noun, first)
+        longest = self.model.n_positions or np.inf
+        lengths = encoded.lengths  # start and end included
+        for row in np.flatnonzero(lengths == 2):
+            raise TextError(f"{noun} {row + first} is empty")
+        for row in np.flatnonzero(lengths > longest):
+            raise TextError(
+                f"{noun} {row + first} has {lengths[row] - 2} characters; "
+                f"the model reads at most {longest - 2}"
+            )
+        return encoded
+
+    def _search(
+        self,
+        questions: Ragged,
+        search: Callable[[Tensor, Layout], list[T]],
+        at_once: int | None,
+    ) -> list[T]:
+        """What a search finds for each question, those of similar lengths searched together.
+
+        Without a limit, all are searched together in the order given.
+        """
+        n_questions = len(questions.lengths)
+        groups = [np.arange(n_questions)] if n_questions else []
+        if at_once is not None:
+            groups = group_by_length(questions.lengths, limit=at_once)
+        device = next(self.model.parameters()).device
+        found: dict[int, T] = {}
+        with evaluating(self.model), torch.no_grad():
+            for rows in groups:
+                # A single question has no padding to spare.
+                kind = self.model.layout_for(device) if len(rows) > 1 else Padded
+                source, layout = kind.lay_out(questions.take(rows), self.vocabulary.pad)
+                answers = search(source.to(device), layout.to(device))
+                found.update(zip(rows.tolist(), answers, strict=True))
+        return [found[row] for row in range(n_questions)]
+
+    def _decoded(self, found: list[Found]) -> list[Answer]:
+        """What was found as texts, each once.
+
+        Two texts can be equal although their tokens differ, since a special token is spelled out.
+        """
+        answers: dict[str, Answer] = {}
+        for candidate in found:
+            (text,) = self.vocabulary.decode(np.array([candidate.tokens], dtype=np.int64))
+            answer = Answer(
+                text=text,
+                log_probability=candidate.log_probability,
+                score=candidate.score,
+                is_complete=candidate.is_complete,
+            )
+            answers.setdefault(text, answer)
+        return list(answers.values())
+
+    def _check_length(self, max_length: int) -> None:
+        check("max_length", max_length, AnswerLength)
+        if max_length > (self.model.n_positions or np.inf):
+            raise SettingsError(f"the model cannot write answers of {max_length} characters")
+
+
+def _check_search(beam: int, n_best: int | None, length_penalty: float) -> None:
+    """Raise if the options of a beam search are out of range."""
+    check("beam", beam, Beams)
+    check("length_penalty", length_penalty, LengthPenalty)
+    if n_best is not None and not 1 <= n_best <= beam:
+        raise SettingsError(f"{beam} beams find 1 to {beam} answers to a question, not {n_best}")
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Inside, the module is in evaluation mode; afterwards each submodule is as it was."""
+    in_training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in in_training:
+            part.training = True
+
+
+def _as_texts(questions: Iterable[str]) -> list[str]:
+    if isinstance(questions, str):
+        raise TextError("solve takes a list of questions; put the one you have into a list")
+    texts = list(questions)
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise TextError(f"question {number} is not a text but {type(text).__name__}")
+    return texts

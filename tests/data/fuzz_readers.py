@@ -1,0 +1,175 @@
+"""Damages stores and copies of the dataset and reads them; run as a program by test_fuzz.py.
+
+    python tests/data/fuzz_readers.py store|corpus SEED COUNT
+
+A process of its own, so that a segmentation fault or too much memory ends it and is noticed. The
+name of a trial is printed before the trial begins.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from corpora import json_lines_of, make_store, pairs, parquet_of, segments_of, texts, wrapped
+from fuzzing import mutate_bytes, mutate_file, tolerated, trials
+from tp_transformer.data.corpus import prepare
+from tp_transformer.data.export import export
+from tp_transformer.data.sampler import Sampler
+from tp_transformer.data.show import render, summarise
+from tp_transformer.data.store import Store, open_store
+from tp_transformer.data.verify import verify
+from tp_transformer.data.vocabulary import Vocabulary
+
+MOST_MEMORY = 4 * 2**30  # of addresses; intact files need a fifth of it
+VOCABULARY = Vocabulary()
+
+
+def show(store: Store, _: Path) -> None:
+    render(summarise(store), Console(file=io.StringIO(), width=120))
+
+
+def show_json(store: Store, _: Path) -> None:
+    json.dumps(summarise(store), indent=2)
+
+
+def read_rows(store: Store, _: Path) -> None:
+    for split in store.values():
+        split.rows(range(len(split)))
+        split.lengths(range(len(split)))
+
+
+def read_tokens(store: Store, _: Path) -> None:
+    for split in store.values():
+        rows = Sampler(split.segments, batch_size=7, seed=0).rows(3)
+        split.tokens(rows, VOCABULARY)
+        split.tokens(np.arange(len(split)), VOCABULARY)
+
+
+def read_examples(store: Store, _: Path) -> None:
+    for split in store.values():
+        list(split)
+
+
+def exported(kind: str, name: str) -> Callable[[Store, Path], None]:
+    def write(store: Store, folder: Path) -> None:
+        export(store, folder / name, format=kind)
+
+    return write
+
+
+OPERATIONS = (
+    *(show, show_json, read_rows, read_tokens, read_examples),
+    *(exported("v1.0", "v1"), exported("v1.0", "v1.tar.gz")),
+    *(exported("parquet", "parquet"), exported("parquet", "again"), exported("jsonl", "jsonl")),
+    lambda store, _: verify(store.path),
+)
+
+
+def fuzz_store(folder: Path, chance: random.Random, name: str) -> None:
+    """Damage a file of a store, and use the store in some ways."""
+    store = folder / "store"
+    shutil.copytree(folder.parent / "intact", store)
+    file = chance.choice(sorted(store.glob("*.arrow")) + [store / "store.json"] * 2)
+    mutate_file(file, chance)
+    if chance.random() < 0.8:
+        _make_consistent(store)
+    for operation in chance.sample(OPERATIONS, 4):
+        with tolerated(f"{name} of {file.name}"):
+            operation(open_store(store), folder)
+
+
+def _make_consistent(store: Path) -> None:
+    """Hide the damage from the first checks: sizes and digests are made right, hashes go."""
+    file = store / "store.json"
+    try:
+        described = json.loads(file.read_bytes())
+        described.pop("sha256", None)
+        for name, split in described["splits"].items():
+            split["bytes"] = (store / f"{name}.arrow").stat().st_size
+            keys = ("module", "difficulty", "count", "checksum")
+            content = [[segment[key] for key in keys] for segment in split["segments"]]
+            split["digest"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        file.write_text(json.dumps(described))
+    except Exception:
+        return  # too damaged for that
+
+
+def fuzz_corpus(folder: Path, chance: random.Random, name: str) -> None:
+    """Damage an archive or a file of the Hugging Face copy, and read it into a store."""
+    kind = chance.choice(("tar", "tar", "tar.gz", "parquet", "jsonl"))
+    if kind.startswith("tar"):
+        source = folder / "v1.tar.gz"
+        _damage_archive(source, chance, is_inside=kind == "tar")
+    else:
+        source = folder / "hub"
+        rows = [(wrapped(question), wrapped(answer)) for question, answer in pairs(kind, 20)]
+        file = source / "numbers__gcd" / f"train.{kind}"
+        file.parent.mkdir(parents=True)
+        content = (parquet_of if kind == "parquet" else json_lines_of)(rows)
+        file.write_bytes(mutate_bytes(content, chance))
+    with tolerated(f"{name} of {kind}"):
+        prepare(source, folder / "store", skip_errors=chance.random() < 0.5, rows_per_batch=4)
+        verify(folder / "store")
+
+
+def _damage_archive(path: Path, chance: random.Random, *, is_inside: bool) -> None:
+    """An archive with damaged members in sound gzip, or with damaged gzip around it."""
+    buffer = io.BytesIO()
+    format_ = chance.choice((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
+    long = "long/" * (chance.random() < 0.5) * 30
+    with tarfile.open(fileobj=buffer, mode="w", format=format_) as archive:
+        for member, content in texts().items():
+            info = tarfile.TarInfo(f"{'' if format_ == tarfile.USTAR_FORMAT else long}v1/{member}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    data = buffer.getvalue()
+    if is_inside:
+        data = mutate_bytes(data, chance)
+        data = _with_checksums(data) if chance.random() < 0.6 else data
+    zipped = gzip.compress(data, mtime=0)
+    path.write_bytes(zipped if is_inside else mutate_bytes(zipped, chance))
+
+
+def _with_checksums(data: bytes) -> bytes:
+    """The archive with the right checksum in everything that looks like a header."""
+    changed = bytearray(data)
+    for start in range(0, len(changed) - 511, 512):
+        header = changed[start : start + 512]
+        if b"ustar" in header[250:270] or b"v1/" in header[:100]:
+            header[148:156] = b" " * 8
+            changed[start + 148 : start + 156] = b"%06o\0 " % sum(header)
+    return bytes(changed)
+
+
+def main(kind: str, seed: int, count: int) -> None:
+    """Run the trials, each in a folder of its own."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    os.fsync = lambda _: None  # no power will fail here
+    fuzz = {"store": fuzz_store, "corpus": fuzz_corpus}[kind]
+    with tempfile.TemporaryDirectory() as folder:
+        make_store(Path(folder) / "intact", segments_of())
+        for name, chance in trials(count, seed):
+            print(name, flush=True)
+            trial_folder = Path(folder) / "trial"
+            trial_folder.mkdir()
+            fuzz(trial_folder, chance, name)
+            shutil.rmtree(trial_folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,41 @@
+"""Wrong answers are decoded in full, also by an evaluation that goes on where one stopped."""
+
+import json
+
+import numpy as np
+import torch
+
+import tp_transformer as tpt
+from corpora import make_store
+from tp_transformer.data.store import open_store
+from tp_transformer.scoring.evaluate import Work, evaluate
+from tp_transformer.scoring.journal import Answers
+
+
+def test_predictions_are_decoded_in_full(store, trained, tmp_path):
+    """Also where every right answer is shorter, and whether or not the model ends its answer."""
+    endless = tpt.load(trained)
+    with torch.no_grad():
+        endless.embedding.symbols.weight[endless.vocabulary.eos] = 0
+    endless.save(tmp_path / "endless")
+    questions, _ = open_store(store)["extrapolate"].rows(np.arange(60))
+    key = ("extrapolate", "arithmetic__add_or_sub_big", None)
+    short = make_store(tmp_path / "short", {key: [(question, "x") for question in questions]})
+    for folder, longest in ((trained, 2), (tmp_path / "endless", 200)):
+        file = tmp_path / "answers.jsonl"
+        found = evaluate(folder, short, tmp_path / "r.json", work=Work(predictions=file))
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        predicted = [line["predicted"] for line in lines]
+        assert predicted == tpt.load(folder).solve(questions, max_length=200)
+        assert max(map(len, predicted)) == longest
+        assert found.splits["extrapolate"].average[0] == 0
+
+
+def test_answers_cut_at_another_length_are_not_taken_over(tmp_path):
+    cut = Answers(tmp_path / "r.json", "key", 4)
+    cut.begin()
+    cut.add({0: "1234"})
+    for max_length, expected in ((4, {0: "1234"}), (200, {})):
+        answers = Answers(tmp_path / "r.json", "key", max_length)
+        answers.read()
+        assert answers.texts == expected

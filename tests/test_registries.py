@@ -1,0 +1,163 @@
+"""What is added from outside the package, and what is trained end to end."""
+
+import json
+import shutil
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import tp_transformer as tpt
+from runs import config, make_store
+from tp_transformer.errors import SettingsError
+from tp_transformer.model.base import ARCHITECTURES
+from tp_transformer.model.binding import BINDINGS, Binding
+from tp_transformer.model.family import from_config, model_config
+from tp_transformer.model.recurrent import LSTM
+from tp_transformer.registry import Registry
+from tp_transformer.settings import run_values
+from tp_transformer.training.optim import OPTIMIZERS
+from tp_transformer.training.run import RunConfig, run_config, train
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """Register something for the time of a test."""
+
+    def add(registry, name, entry):
+        monkeypatch.setattr(registry, "_entries", {**registry._entries})
+        return registry.register(name)(entry)
+
+    return add
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return make_store(tmp_path_factory.mktemp("data") / "store")
+
+
+class Shifted(Binding):
+    """The filler times the role plus a constant."""
+
+    def __init__(self, n_heads, d_head, *, shift: float = 1.0):
+        super().__init__(n_heads, d_head)
+        self.shift = shift
+
+    def forward(self, filler, role):
+        return filler * (role + self.shift)
+
+
+def test_a_binding_trains_solves_and_is_saved(register, store, tmp_path):
+    register(BINDINGS, "shifted", Shifted)
+    settings = config(model__binding="shifted", model__shift=0.5, training__steps=3)
+    train(settings, store, tmp_path / "run", quiet=True)
+    model = tpt.load(tmp_path / "run")
+    assert model.encoder[0].self_attention.binding.shift == 0.5
+    assert len(model.solve(["What is the units digit of 12?"])) == 1
+    attention = tpt.TPMultiheadAttention(8, 2, binding="shifted", shift=2.0)
+    assert attention.binding.shift == 2.0
+    with pytest.raises(SettingsError, match="the shifted binding has no shif"):
+        tpt.TPMultiheadAttention(8, 2, binding="shifted", shif=2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallConfig:
+    """An LSTM with a projection."""
+
+    d_hidden: int = 8
+    n_thinking: int = 1
+    n_vocab: int = 72
+
+
+class Small(LSTM):
+    config_type = SmallConfig
+
+
+def test_an_architecture_is_built_saved_and_loaded(register, tmp_path):
+    register(ARCHITECTURES, "small", Small)
+    made = model_config({"architecture": "small", "d_hidden": 4})
+    model = from_config(made)
+    model.save(tmp_path / "model")
+    loaded = tpt.load(tmp_path / "model")
+    assert type(loaded) is Small
+    assert loaded.config == made
+    assert loaded.solve(["1"], max_length=2) == model.solve(["1"], max_length=2)
+
+
+def momentum(model: nn.Module, config):
+    """Gradient descent with momentum, whose embeddings learn half as fast."""
+    slow = [model.embedding.symbols.weight]
+    rest = [p for p in model.parameters() if p is not slow[0]]
+    groups = [{"params": slow, "rate": 0.5}, {"params": rest}]
+    return torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
+
+
+def test_an_optimizer_trains_and_resumes_exactly(register, store, tmp_path):
+    register(OPTIMIZERS, "momentum", momentum)
+    options = {"optim__optimizer": "momentum", "training__keep": 9}
+    train(config(**options, training__steps=9), store, tmp_path / "whole", quiet=True)
+    run = tmp_path / "whole"
+    expected = tpt.load(run / "last").state_dict()
+    for folder in sorted((run / "checkpoints").iterdir())[-2:]:
+        shutil.rmtree(folder)
+    train(None, None, run, quiet=True)
+    for key, tensor in tpt.load(run / "last").state_dict().items():
+        assert torch.equal(tensor, expected[key]), key
+
+
+def test_a_name_that_is_taken_is_refused():
+    registry = Registry("thing")
+    registry.register("one")(1)
+    assert dict(registry) == {"one": 1}
+    with pytest.raises(ValueError, match="there is a thing 'one' already"):
+        registry.register("one")(2)
+    with pytest.raises(SettingsError, match="did you mean 'one'"):
+        registry["on"]
+    with pytest.raises(SettingsError, match="there is no thing"):
+        registry[{}]
+
+
+def test_the_lstm_trains_end_to_end(store, tmp_path):
+    values = run_values(
+        "lstm-saxton",
+        [
+            "--model.d_hidden=16",
+            "--data.batch_size=8",
+            "--training.steps=6",
+            "--validation.count=12",
+            "--validation.every=3",
+        ],
+        RunConfig,
+    )
+    outcome = train(run_config(values), store, tmp_path / "run", quiet=True)
+    assert outcome.step == 6
+    assert isinstance(tpt.load(tmp_path / "run"), LSTM)
+
+
+def losses(run):
+    """The training and validation losses of a run."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines]
+
+
+def test_the_padded_path_trains_as_the_packed_one(store, tmp_path, monkeypatch):
+    """As a GPU in single precision takes it: in parts of padded rows."""
+    settings = config(model__dropout=0.0, training__steps=12)
+    train(settings, store, tmp_path / "packed", quiet=True)
+    monkeypatch.setattr(tpt.Transformer, "reads_packed", False)
+    train(settings, store, tmp_path / "padded", quiet=True)
+    packed, padded = (losses(tmp_path / name) for name in ("packed", "padded"))
+    assert len(packed) > 3
+    assert packed == pytest.approx(padded, rel=1e-4)
+    assert packed[-1] < 0.8 * packed[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_compiled_model_trains_as_any_other(store, tmp_path):
+    settings = config(model__dropout=0.0, training__steps=8)
+    train(settings, store, tmp_path / "eager", quiet=True)
+    train(settings, store, tmp_path / "compiled", compile=True, quiet=True)
+    eager, compiled = (losses(tmp_path / name) for name in ("eager", "compiled"))
+    assert eager == pytest.approx(compiled, rel=1e-4)
