@@ -770,7 +770,7 @@ def damaged(content, chance):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [50, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_files_with_random_damages_are_imported_or_refused(files, container, count):
     model = authors_names(draw())

@@ -100,13 +100,13 @@ def test_an_lstm_is_refused_before_it_is_asked_anything(sums_store, tmp_path):
         ({"head": 99}, "heads 0 to 3"),
         ({"at": "numberz"}, "did you mean 'numbers'"),
         ({"module": "numbers__gcd"}, "has no numbers__gcd"),
-        ({"clusters": 0}, "at least 1 cluster"),
+        ({"clusters": 0}, "clusters must be 1 or more"),
     ],
 )
 def test_what_is_refused_leaves_nothing(wrong, message, half_trained, sums_store, tmp_path):
-    options = Options(**{"data": sums_store, "model": half_trained, "module": MODULE, **wrong})
+    values = {"data": sums_store, "model": half_trained, "module": MODULE, **wrong}
     with pytest.raises(UserError, match=message):
-        interpret("binding", options, tmp_path / "out")
+        interpret("binding", Options(**values), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -128,7 +128,7 @@ def test_surgery_at_a_place(half_trained, sums_store, tmp_path, capsys):
         ("--module=numbers__gcd", "has no numbers__gcd"),
         ("--head=9", "heads 0 to 3, not 9"),
         ("--layer=7", "layers 0 to 0"),
-        ("--count=0", "at least 1"),
+        ("--count=0", "--count must be 1 or more"),
         ("--clusters=100000", "cannot be made of"),
         ("--vectors=other", "invalid choice"),
     ],
