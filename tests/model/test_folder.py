@@ -257,3 +257,18 @@ def test_folders_with_random_damages_are_loaded_or_refused(tmp_path, name, count
             tpt.load(bad).solve(["What is 3 + 4?"], max_length=2)
             n_loaded += 1
     assert 0 < n_loaded < count / 2  # most damages matter
+
+
+@pytest.mark.parametrize(("binding", "rank"), [("hadamard", None), ("low-rank", 3)])
+def test_folders_of_the_first_version_load(tmp_path, binding, rank):
+    """They have a field `rank`, whatever the binding."""
+    model = tpt.build("tp-transformer-tiny", binding=binding, rank=rank)
+    model.save(tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    values = json.loads(file.read_text())
+    assert "binding_options" not in values
+    assert values.get("rank") == rank
+    file.write_text(json.dumps({**values, "rank": rank}))
+    loaded = tpt.load(tmp_path / "model")
+    assert loaded.config == model.config
+    assert loaded.solve(["1"], max_length=3) == model.eval().solve(["1"], max_length=3)

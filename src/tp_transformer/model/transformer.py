@@ -81,7 +81,8 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     def config_values(cls, config: TransformerConfig) -> dict[str, Any]:
         """The fields of a configuration, with the options of the binding among them."""
         values = super().config_values(config)
-        return {**values, **values.pop("binding_options")}
+        options = values.pop("binding_options")
+        return {**values, **options}
 
     def initialise(self) -> None:
         """Draw the initial weights; biases stay as nn.Linear draws them (section 4.1)."""
