@@ -262,3 +262,24 @@ def test_an_evaluation_ended_at_any_moment_goes_on(tmp_path, half_trained, sums_
             assert err in (f"{SAID[number]}{GOES_ON}\n", f"{SAID[number]}\n")
     assert tpt(*arguments).communicate(timeout=2 * PATIENCE) is not None
     assert json.loads(out.read_text())["splits"] == expected
+
+
+def test_a_process_is_started_before_the_command_ends():
+    """Or the new process would print a traceback for want of what its parent had yet to send."""
+    code = (
+        "import signal, time\n"
+        "from tp_transformer import interruptions\n"
+        "interruptions.prepare()\n"
+        "def launch():\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "    time.sleep(0.2)\n"
+        "    print('started', flush=True)\n"
+        "source, file = 'def start(): launch()', '/x/multiprocessing/popen_spawn_posix.py'\n"
+        "exec(compile(source, file, 'exec'))\n"
+        "try:\n"
+        "    start()\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    out, err = start(["-c", code]).communicate(timeout=PATIENCE)
+    assert (out, err) == ("started\ninterrupted\n", "")

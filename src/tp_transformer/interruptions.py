@@ -5,7 +5,8 @@ second one, when that takes too long, ends the process where it is. While module
 first one does: nothing has begun by then, and an exception within the import of a C++ library can
 abort the process. For the same reason the exception is raised in our own code or Python's, and not
 in a function that a library in C++ may have called: such a library can take it for another error
-(seen: safetensors called a file damaged, at 4 of 208 signals).
+(seen: safetensors called a file damaged, at 4 of 208 signals). Nor is it raised while a process is
+being started, which would then print a traceback for want of what its parent had yet to send.
 """
 
 import os
@@ -18,6 +19,7 @@ from types import FrameType
 # Only what imports quickly: until `prepare` is called, Ctrl-C prints Python's traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import NoReturn
 
 # Windows has no SIGHUP.
@@ -26,6 +28,11 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "
 SECONDS_OF_ONE_SIGNAL = 1.0
 
 SECONDS_BETWEEN_TRIES = 0.01
+
+_STARTING = tuple(
+    os.path.join("multiprocessing", name)
+    for name in ("popen_spawn_posix.py", "popen_spawn_win32.py", "resource_tracker.py")
+)
 
 _first: int | None = None  # the signal that came first
 _first_at = 0.0
@@ -98,7 +105,8 @@ def _raise_where_safe(frame: FrameType | None) -> None:
     """Raise what ends the command here, or try again soon, but not for ever."""
     is_library = frame is not None and "site-packages" in frame.f_code.co_filename
     is_late = time.monotonic() - _first_at > SECONDS_OF_ONE_SIGNAL
-    if (is_library or _is_importing(frame)) and not is_late and hasattr(signal, "setitimer"):
+    is_unsafe = is_library or _is_importing(frame) or _is_starting_a_process(frame)
+    if is_unsafe and not is_late and hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda _, later: _raise_where_safe(later))
         signal.setitimer(signal.ITIMER_REAL, SECONDS_BETWEEN_TRIES)
         return
@@ -126,8 +134,17 @@ def describe(number: int) -> str:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
+    return any(name.startswith("<frozen importlib") for name in _files(frame))
+
+
+def _is_starting_a_process(frame: FrameType | None) -> bool:
+    # Blocking the signal in the main thread is not enough: another thread may receive it, and
+    # Python then runs the handler in the main thread all the same.
+    return any(name.endswith(_STARTING) for name in _files(frame))
+
+
+def _files(frame: FrameType | None) -> "Iterator[str]":
+    """The files of the functions that are being called, the innermost first."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
+        yield frame.f_code.co_filename
         frame = frame.f_back
-    return False

@@ -80,7 +80,8 @@ def test_ranks_share_the_monitored_questions(tested):
         sum(len(source.lengths) for source, _ in questions(rank, 3).values()) for rank in range(3)
     ]
     assert sum(n_rows) == 8
-    whole = validate(model.eval(), questions(0, 1), Ranks(torch.device("cpu")), 100)
+    ranks = Ranks(torch.device("cpu"))
+    whole = validate(model.eval(), questions(0, 1), ranks, 100, model.layout_for(ranks.device))
     assert whole.n == 8
 
 
