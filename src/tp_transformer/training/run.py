@@ -226,7 +226,7 @@ def _read_origin(run: Path) -> dict[str, Any]:
         origin = json.loads((run / ORIGIN).read_text("utf-8"))
         for name in ("data", "data_sha256"):
             if not isinstance(origin[name], str):
-                raise TypeError(f"{name!r} must be a text")
+                raise FolderError(f"{run / ORIGIN} is damaged: {name!r} must be a text")
         return {**origin}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FolderError(f"{run / ORIGIN} is damaged: {error!r:.200}") from error
