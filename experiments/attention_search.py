@@ -1,6 +1,6 @@
 """How often the attention search is wrong about heads whose rule is known.
 
-    python experiments/attention_search.py --count 128 --searches 10
+    python experiments/attention_search.py --count 128 --searches 8
 
 Heads are synthetic. Structure-blind ones go by characters, distance and position, and must not be
 called clear for any relation; the others follow one relation with a share of their attention and
@@ -108,7 +108,7 @@ def main() -> None:
     """Print how often each blind head is called clear, and how often each follower is."""
     parser = argparse.ArgumentParser(description="error rates of the attention search")
     parser.add_argument("--count", type=int, default=128, help="questions in a search")
-    parser.add_argument("--searches", type=int, default=10)
+    parser.add_argument("--searches", type=int, default=8)
     options = parser.parse_args()
     planted = [(relation, share) for relation in RELATIONS for share in SHARES]
     wrong = {name: [] for name in BLIND}
