@@ -328,7 +328,7 @@ def _refuse_lengths(model: AnyModel, split: Split, config: FeedConfig) -> None:
 def _refuse_sizes(model: AnyModel, split: Split, config: FeedConfig, ranks: Ranks) -> None:
     """Refuse a model or a batch that would fill the memory."""
     if ranks.device.type == "cpu":  # the weights, their gradient and its two averages
-        refuse_beyond_memory("the weights, their gradient and its averages", 16 * model.n_parameters)
+        refuse_beyond_memory("weights, gradient and averages", 16 * model.n_parameters)
     segments = split.select(config.modules)
     n_characters = sum(
         n * length
