@@ -143,8 +143,8 @@ def test_ranges_in_words():
         (Seed, -1, f"x must be from 0 to {2**64 - 1}, not -1"),
         (Positive, 0.0, "x must be above 0, not 0.0"),
         (Positive, math.nan, "x must be above 0, not nan"),
-        (ShareBelowOne, 1.0, "x must be from 0 to below 1, not 1.0"),
-        (tuple[ShareBelowOne, ShareBelowOne], [0.5, 2], "x must be from 0 to below 1, not 2"),
+        (ShareBelowOne, 1.0, "x must be 0 or more and below 1, not 1.0"),
+        (tuple[ShareBelowOne, ShareBelowOne], [0.5, 2], "x must be 0 or more and below 1, not 2"),
         (dict[str, Positive], {"a": -1}, "x.a must be above 0, not -1"),
         (Seed, 10**400, f"x must be from 0 to {2**64 - 1}, not a number of 401 digits"),
     ):
@@ -200,6 +200,14 @@ def test_arguments_out_of_range_end_in_one_line(capsys, tmp_path, sums_store, un
     assert not (tmp_path / "out").exists()
 
 
+def test_help_names_types_as_people_do(capsys):
+    with pytest.raises(SystemExit):
+        main(["data", "generate", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "other questions (type: int, default: 0)" in shown
+    assert "Annotated" not in shown
+
+
 def test_the_largest_seeds_are_taken(capsys, sums_store):
     main(["data", "show", str(sums_store), "--seed", str(2**64 - 1), "--json"])
     assert capsys.readouterr().out
@@ -220,8 +228,8 @@ def train(capsys, folder, store, *more):
         ("model: {n_positions: " + "9" * 5000 + "}", "5000 digits"),
         ("model: {n_positions: 0x" + "f" * 9000 + "}", "digits"),
         ("model: {d_ff: 2000-99-99}", "is not YAML"),
-        ("model: {dropout: 1e44}", "model.dropout must be from 0 to below 1"),
-        ("model: {dropout: 1" + "0" * 400 + "}", "model.dropout must be from 0 to below 1"),
+        ("model: {dropout: 1e44}", "model.dropout must be 0 or more and below 1"),
+        ("model: {dropout: 1" + "0" * 400 + "}", "model.dropout must be 0 or more and below 1"),
         ("model: " + "[" * 1000, "is not YAML"),
     ],
 )

@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from tp_transformer import __version__, interruptions
 from tp_transformer.errors import UserError
 from tp_transformer.interruptions import Terminated
-from tp_transformer.ranges import check
+from tp_transformer.ranges import check, without_range
 from tp_transformer.verbs import data, interpret, model, scoring
 from tp_transformer.verbs.verb import Verb, complain
 
@@ -143,7 +143,8 @@ def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
     for name, verb in verbs.items():
         own = ArgumentParser(description=verb.help, exit_on_error=False)
         for flag, options in verb.arguments.items():
-            own.add_argument(flag, **options)
+            hint = {"type": without_range(options["type"])} if "type" in options else {}
+            own.add_argument(flag, **options | hint)
         subcommands.add_subcommand(name, own, help=verb.help)
         if verb.verbs:
             _add_verbs(own, verb.verbs)

@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Optional, get_args, get_origin, get_type_hints
 
 from tp_transformer.errors import SettingsError
 
@@ -39,8 +39,9 @@ class Range:
         below = f"above {self.least}" if self.open_below else f"{self.least} or more"
         if self.most in (LARGEST_INT, LARGEST_FLOAT):  # a bound that few come upon
             return f"at most {self.most}" if value > self.most else below
-        least = f"above {self.least} and" if self.open_below else f"from {self.least} to"
-        return f"{least} {'below ' if self.open_above else ''}{self.most}"
+        if self.open_below or self.open_above:
+            return f"{below} and {'below' if self.open_above else 'at most'} {self.most}"
+        return f"from {self.least} to {self.most}"
 
 
 Count = Annotated[int, Range(0, LARGEST_INT)]
@@ -90,6 +91,14 @@ def check(name: str, value: Any, hint: Any) -> None:
     elif type(None) in parts and value is not None:
         for part in parts:
             check(name, value, part)
+
+
+def without_range(hint: Any) -> Any:
+    """A type of a number, optional or not, without its range: the name that help texts show."""
+    parts = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return parts[0]
+    return Optional[without_range(parts[0])] if type(None) in parts[1:] else hint  # noqa: UP045
 
 
 def shown(value: Any) -> str:

@@ -110,3 +110,13 @@ def test_progress_ends_at_the_whole(store):
     assert seen
     assert seen[-1][0] == seen[-1][1]
     assert all(done <= total for done, total in seen)
+
+
+def test_a_file_that_cannot_be_read_is_named_once(store):
+    file = store / "train.arrow"
+    data = bytearray(file.read_bytes())
+    data[-200:-20] = bytes(180)  # the footer
+    file.write_bytes(data)
+    with pytest.raises(StoreError) as refusal:
+        verify(store)
+    assert str(refusal.value).count("train.arrow is damaged or not an Arrow file") == 1

@@ -46,7 +46,7 @@ def test_the_inverse_square_root_starts_where_warm_up_ends():
     [
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"learning_rate": math.nan}, "learning_rate must be above 0"),
-        ({"betas": (0.9, 1.0)}, "betas must be from 0 to below 1"),
+        ({"betas": (0.9, 1.0)}, "betas must be 0 or more and below 1"),
         ({"eps": -1.0}, "eps must be above 0"),
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
         ({"clip_value": -0.1}, "clip_value must be above 0"),

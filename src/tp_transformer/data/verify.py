@@ -37,7 +37,8 @@ def verify(folder: str | Path, progress: Update | None = None) -> list[str]:
             checked = "rows match their checksums, the file its hash"
         lines.append(f"{split.path.name}: {len(split):,} {checked}")
     if faults:
-        raise StoreError(f"{store.path} is damaged: {'; '.join(faults)}")
+        # A file that cannot be read at all says the same in each of its segments.
+        raise StoreError(f"{store.path} is damaged: {'; '.join(dict.fromkeys(faults))}")
     return lines
 
 

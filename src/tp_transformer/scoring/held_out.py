@@ -6,7 +6,9 @@ say what the model was trained on; then, as for other data than the run's, nothi
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tp_transformer import settings
 from tp_transformer.data.feed import Feed, FeedConfig
@@ -20,13 +22,21 @@ RUN, RUN_CONFIG = "run.json", "config.yaml"  # as `training/run.py` writes them
 def held_out_rows(folder: str | Path | None, store: Store) -> Ids | None:
     """The rows of the training split that the model's run held out; None if that is not known."""
     run = _run_of(folder)
-    if run is None or TRAIN not in store or not _trained_on(run, store):
+    if run is None or TRAIN not in store:
         return None
-    values = settings.read(run / RUN_CONFIG)
+    origin = _read_origin(run)
+    if origin.get("data_sha256") != _sha256(store.path / MANIFEST):  # wherever the store is now
+        return None
+    file = run / RUN_CONFIG
+    untold = f"{file} does not tell which questions were held out"
+    recorded = origin.get("config_sha256")  # absent in runs of earlier versions
+    if recorded is not None and file.is_file() and recorded != _sha256(file):
+        raise SettingsError(f"{untold}: it is not as it was when the run was begun; put it back")
+    values = settings.read(file)
     fields, validation = values.get("data"), values.get("validation")
     count = validation.get("count") if isinstance(validation, dict) else None
     if not isinstance(fields, dict) or type(count) is not int or count < 0:
-        raise SettingsError(f"{run / RUN_CONFIG} does not tell which questions were held out")
+        raise SettingsError(untold)
     data = settings.to_dataclass(FeedConfig, fields, "data")
     feed = Feed(
         store[TRAIN], batch_size=1, modules=data.modules, weights=data.weights, held_out=count
@@ -39,15 +49,18 @@ def _run_of(folder: str | Path | None) -> Path | None:
     if folder is None:
         return None
     path = Path(folder).resolve()  # `last` is a link to a checkpoint
-    # A checkpoint lies two levels below its run, the best model one.
+    # A checkpoint and a best model lie two levels below their run.
     return next((one for one in (path, *path.parents[:2]) if (one / RUN).is_file()), None)
 
 
-def _trained_on(run: Path, store: Store) -> bool:
-    """Whether a run's data is this store, wherever the store is now."""
+def _read_origin(run: Path) -> Mapping[str, Any]:
+    """What a run was begun with, as `run.json` says."""
     try:
         origin = json.loads((run / RUN).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{run / RUN} is damaged: {error}") from error
-    fingerprint = hashlib.sha256((store.path / MANIFEST).read_bytes()).hexdigest()
-    return isinstance(origin, dict) and origin.get("data_sha256") == fingerprint
+    return origin if isinstance(origin, dict) else {}
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

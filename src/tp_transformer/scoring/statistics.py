@@ -227,13 +227,13 @@ def _drawn(n: int, resamples: int, seed: int) -> npt.NDArray[np.int64]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values of many tests, each raised for their number (Holm, 1979)."""
-    raised = [0.0] * len(p_values)
+    """The p-values of many tests, Holm-adjusted (1979)."""
+    adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        raised[place] = largest
-    return raised
+        adjusted[place] = largest
+    return adjusted
 
 
 def _log_factorial(numbers: int | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

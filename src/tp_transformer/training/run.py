@@ -226,7 +226,7 @@ def _read_origin(run: Path) -> dict[str, Any]:
         origin = json.loads((run / ORIGIN).read_text("utf-8"))
         for name in ("data", "data_sha256"):
             if not isinstance(origin[name], str):
-                raise TypeError(f"{name!r} must be a text")
+                raise FolderError(f"{run / ORIGIN} is damaged: {name!r} must be a text")
         return {**origin}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FolderError(f"{run / ORIGIN} is damaged: {error!r:.200}") from error
@@ -328,7 +328,7 @@ def _refuse_lengths(model: AnyModel, split: Split, config: FeedConfig) -> None:
 def _refuse_sizes(model: AnyModel, split: Split, config: FeedConfig, ranks: Ranks) -> None:
     """Refuse a model or a batch that would fill the memory."""
     if ranks.device.type == "cpu":  # the weights, their gradient and its two averages
-        refuse_beyond_memory("training the weights", 16 * model.n_parameters)
+        refuse_beyond_memory("weights, gradient and averages", 16 * model.n_parameters)
     segments = split.select(config.modules)
     n_characters = sum(
         n * length
