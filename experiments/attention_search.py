@@ -114,7 +114,7 @@ def main() -> None:
     """Print how often each blind head is called clear, and how often each follower is."""
     parser = argparse.ArgumentParser(description="error rates of the attention search")
     parser.add_argument("--count", type=int, default=128, help="questions in a search")
-    parser.add_argument("--searches", type=int, default=10)
+    parser.add_argument("--searches", type=int, default=8)
     options = parser.parse_args()
     planted = [(relation, share) for relation in RELATIONS for share in SHARES]
     wrong = {name: [] for name in BLIND}

@@ -93,7 +93,8 @@ class Products:
 
     def share(self) -> float:
         """What the diagonal keeps of all: `hadamard`."""
-        return float(self.diagonals().sum() / self.totals.sum())
+        kept = float(self.diagonals().sum() / self.totals.sum())
+        return min(1.0, kept)  # rounding may leave it slightly above
 
     def along(self, directions: Floats) -> Floats:
         """What orthonormal directions (direction, d_head, d_head) keep of each one: (position)."""
