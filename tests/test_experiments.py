@@ -6,8 +6,8 @@ import pytest
 from degree import ATTENTION, HELD, ROLES, SCALE, degree, degrees
 
 from planted import nested
-from tp_transformer.interpret.expressions import parse
-from tp_transformer.interpret.structure import RELATIONS
+from tp_transformer.expressions import parse
+from tp_transformer.interpret.core.structure import RELATIONS
 
 TP, PLAIN = "tp-transformer-tiny", "transformer-tiny"
 

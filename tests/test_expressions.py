@@ -20,7 +20,7 @@ from tp_transformer.expressions import (
     outer_span,
     parse,
 )
-from tp_transformer.interpret.record import symbols
+from tp_transformer.interpret.core.sample import token_characters
 
 SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
@@ -137,7 +137,7 @@ def test_what_is_no_expression_is_none(text):
     found = parse(text)
     if found is None:
         return
-    shown = symbols(text)
+    shown = token_characters(text)
     for node in nodes(found.tree):
         assert 0 < node.span[0] < node.span[1] <= len(text) + 1
         for opening, end in node.parentheses:
@@ -171,7 +171,7 @@ def test_parentheses_and_spans():
     question = "What is ((-6))/12?"
     tree = parse(question).tree
     assert isinstance(tree, Operation)
-    text = symbols(question)
+    text = token_characters(question)
     assert text[slice(*tree.left.span)] == "-6"
     assert text[slice(*outer_span(tree.left))] == "((-6))"
     assert [text[start:end] for start, end in tree.left.parentheses] == ["(-6)", "((-6))"]
@@ -191,7 +191,7 @@ def test_words_are_operators(operator):
     for form in WORDED[operator]:
         named = re.sub(r"\b[ab]\b", lambda name: {"a": "-31", "b": "4.5"}[name[0]], form)
         question = named.replace("[", "").replace("]", "")
-        tree, text = parse(question).tree, symbols(question)
+        tree, text = parse(question).tree, token_characters(question)
         assert tree.operator == operator
         assert text[slice(*tree.left.span)] == "-31"
         assert text[slice(*tree.right.span)] == "4.5"

@@ -5,11 +5,11 @@ import pytest
 from attention_search import BLIND, blind
 
 from planted import nested
-from tp_transformer.interpret import following
-from tp_transformer.interpret.expressions import parse
-from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import RELATIONS, SKIPPED
-from tp_transformer.interpret.text_attention import text_attention
+from tp_transformer.expressions import parse
+from tp_transformer.interpret.attention import following
+from tp_transformer.interpret.attention.text_attention import text_attention
+from tp_transformer.interpret.core.sample import token_characters
+from tp_transformer.interpret.core.structure import RELATIONS, SKIPPED
 
 SAMPLE = nested(64)
 EXPRESSIONS = [parse(question) for question in SAMPLE.questions]
@@ -23,7 +23,7 @@ IN_THE_TEXT = ("digit to the next digit", "digit to the digit before")
 
 def random_weights(seed=0, questions=SAMPLE.questions, n_layers=2, n_heads=3):
     rng = np.random.default_rng(seed)
-    lengths = [len(symbols(question)) for question in questions]
+    lengths = [len(token_characters(question)) for question in questions]
     return [rng.dirichlet(np.ones(n), size=(n_layers, n_heads, n)) for n in lengths]
 
 
@@ -47,12 +47,12 @@ def planted_weights(*relations, share=0.9, expressions=EXPRESSIONS):
 
 def blind_weights(*heads, expressions=EXPRESSIONS, seed=0):
     rng = np.random.default_rng(seed)
-    texts = [symbols(expression.question) for expression in expressions]
+    texts = [token_characters(expression.question) for expression in expressions]
     return [np.stack([blind(head, text, rng) for head in heads])[None] for text in texts]
 
 
 def rank_all(weights, expressions=EXPRESSIONS, relations=RELATIONS, initial=0.0):
-    attention = following.Attention.of(weights, expressions)
+    attention = following.ModelAttention.of(weights, expressions)
     return following.rank(relations, attention, initial=dict.fromkeys(relations, initial), seed=0)
 
 
@@ -144,7 +144,7 @@ def test_structure_blind_heads_follow_nothing():
 def test_the_text_baseline_is_fitted_to_other_questions():
     """A head that looks at a position at random in each question cannot be foretold there."""
     rng = np.random.default_rng(0)
-    texts = [symbols(question) for question in SAMPLE.questions]
+    texts = [token_characters(question) for question in SAMPLE.questions]
     weights, looked_at = [], []
     for text in texts:
         looked_at.append(int(rng.integers(len(text))))
@@ -159,7 +159,7 @@ def test_the_text_baseline_is_fitted_to_other_questions():
 
 
 def test_equal_questions_are_never_fitted_and_scored():
-    texts = [symbols("1/2-3")] * 8
+    texts = [token_characters("1/2-3")] * 8
     weights = [np.zeros((1, 1, 7, 7)) for _ in texts]
     for own in weights:
         own[..., 2] = 1
@@ -218,7 +218,7 @@ def test_a_numerator_between_denominators_is_skipped_or_not(skips):
 
 def test_skipped_by_hand():
     question = "1/2*3/4"  # 2 and 4 are denominators, 3 stands between
-    n = len(symbols(question))
+    n = len(token_characters(question))
     weights = np.zeros((1, 1, n, n))
     weights[..., 0] = 1
     weights[0, 0, 3, [0, 2]] = 0.2, 0.8  # 2 to its division
@@ -235,7 +235,9 @@ def test_skipped_by_hand():
 def test_a_head_that_looks_at_any_operator_does_not_follow_the_relation():
     weights = random_weights()
     for own, question in zip(weights, SAMPLE.questions, strict=True):
-        operators = [at for at, character in enumerate(symbols(question)) if character in "/*-+"]
+        operators = [
+            at for at, character in enumerate(token_characters(question)) if character in "/*-+"
+        ]
         own[0, 0] = 0
         own[0, 0][:, operators] = 1 / len(operators)
     found = rank(SECOND, weights)
@@ -250,22 +252,26 @@ def before(question, at):
 
 
 def after(question, at):
-    return range(at + 1, min(at + 4, len(symbols(question))))
+    return range(at + 1, min(at + 4, len(token_characters(question))))
 
 
 def near(question, at):
-    return range(max(at - 2, 0), min(at + 3, len(symbols(question))))
+    return range(max(at - 2, 0), min(at + 3, len(token_characters(question))))
 
 
 def before_digits(question, at):
-    return [at - 1] if symbols(question)[at].isdigit() else range(len(symbols(question)))
+    return (
+        [at - 1]
+        if token_characters(question)[at].isdigit()
+        else range(len(token_characters(question)))
+    )
 
 
 @pytest.mark.parametrize("looked_at", [before, after, near, before_digits])
 def test_a_head_that_goes_by_distance_follows_nothing(looked_at):
     weights = []
     for question in SAMPLE.questions:
-        n = len(symbols(question))
+        n = len(token_characters(question))
         own = np.zeros((1, 1, n, n))
         for at in range(n):
             keys = list(looked_at(question, at)) or [at]
@@ -280,7 +286,7 @@ def test_a_head_that_goes_by_distance_follows_nothing(looked_at):
 
 def test_the_baselines_by_hand():
     question = "1/2-3"
-    n = len(symbols(question))
+    n = len(token_characters(question))
     weights = np.zeros((1, 1, n, n))
     weights[..., 2] = 0.7  # on the division
     weights[..., 4] = 0.3  # on the subtraction
@@ -318,10 +324,10 @@ def test_a_margin_that_initial_weights_have_is_not_clear():
     assert found.best.interval == (low, high)
 
 
-def test_the_greatest_margin_is_that_of_the_best_head():
+def test_the_largest_margin_is_that_of_the_best_head():
     weights = planted_weights(SECOND)
-    attention = following.Attention.of(weights, EXPRESSIONS)
-    greatest = following.greatest_margin(SECOND, RELATIONS[SECOND], attention)
+    attention = following.ModelAttention.of(weights, EXPRESSIONS)
+    greatest = following.largest_margin(SECOND, RELATIONS[SECOND], attention)
     assert greatest == pytest.approx(rank(SECOND, weights).heads[0].margin)
 
 
@@ -340,5 +346,5 @@ def test_what_nobody_has_cannot_be_ranked():
     weights = [np.full((1, 1, 5, 5), 0.2)] * 2
     found = rank(relation, weights, [parse("1/2"), None])
     assert (found.n_positions, found.n_questions, found.heads) == (0, 0, ())
-    attention = following.Attention.of(weights, [None, None])
-    assert following.greatest_margin(relation, RELATIONS[relation], attention) == 0
+    attention = following.ModelAttention.of(weights, [None, None])
+    assert following.largest_margin(relation, RELATIONS[relation], attention) == 0

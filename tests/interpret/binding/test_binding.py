@@ -1,6 +1,7 @@
 """Models that must confuse structures, and models that must not."""
 
 import json
+import re
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
@@ -11,16 +12,16 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer import UserError
-from tp_transformer.interpret import binding_problem
-from tp_transformer.interpret.binding_problem import NestedFraction, nested_fractions
-from tp_transformer.interpret.binding_problem_result import CONFUSABLE, CONTROL, NEIGHBOURS
-from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.simplified import STRUCTURES, SimplifiedNetwork
+from tp_transformer.interpret import binding
+from tp_transformer.interpret.binding import analysis
+from tp_transformer.interpret.binding.result import CONFUSABLE, CONTROL, NEIGHBOURS
+from tp_transformer.interpret.binding.simplified import STRUCTURES, SimplifiedNetwork
+from tp_transformer.interpret.core.nested import NestedFraction, drawn_sample, nested_fractions
 
 
 def network_and_states(d_model=5, seed=0):
     rng = np.random.default_rng(seed)
-    return SimplifiedNetwork.draw(d_model, rng), rng.standard_normal((5, d_model))
+    return SimplifiedNetwork.random(d_model, rng), rng.standard_normal((5, d_model))
 
 
 def test_the_confusable_exchanges_are_those_that_the_network_confuses():
@@ -63,8 +64,8 @@ def test_nested_fractions_are_what_they_say():
             nested_fractions(count)
 
 
-def bag_of_symbols():
-    """A model that cannot tell where a symbol stands: no positions, attention to all alike."""
+def bag_of_tokens():
+    """A model that cannot tell the position of a token: no positions, uniform attention."""
     model = tpt.build("transformer-tiny", d_model=32)
     model.embedding._positions = torch.zeros(200, 32)
     for cell in model.encoder:
@@ -75,12 +76,12 @@ def bag_of_symbols():
 
 
 def test_a_model_that_cannot_tell_structures_apart_is_seen_through():
-    result = binding_problem.analyse(bag_of_symbols(), count=12, draws=2)
+    result = binding(bag_of_tokens(), drawn_sample(12, 0), draws=2)
     for one in result.exchanges:
         assert one.at_operator < 1e-5
         assert one.elsewhere < 1e-5
     assert result.ratio is None
-    assert "does not move" in " ".join(result.meaning)
+    assert "does not move" in " ".join(result.summary())
 
 
 def test_the_control_stands_as_far_apart_as_the_confusable_exchanges():
@@ -113,12 +114,12 @@ def test_random_weights_prefer_no_exchange(preset, monkeypatch):
     for seed in range(2):
         torch.manual_seed(seed)
         model = tpt.build(preset, d_model=32)
-        monkeypatch.setattr(model, "solve", Solver(confuses=False))  # their own take 30 symbols
-        result = binding_problem.analyse(model, count=48, draws=1)
+        monkeypatch.setattr(model, "solve", Solver(confuses=False))  # their own take 30 tokens
+        result = binding(model, drawn_sample(48, 0), draws=1)
         assert result.ratio.value == pytest.approx(1, abs=0.2)
         assert np.mean(result.initial_ratios) == pytest.approx(1, abs=0.1)
         assert len(set(result.initial_ratios)) == 5
-        assert "not clearly different" in result.meaning[1]
+        assert "not clearly different" in result.summary()[1]
 
 
 def distances_of(confusable, control):
@@ -130,7 +131,7 @@ def distances_of(confusable, control):
 
 @pytest.mark.parametrize(("confusable", "control"), [(0.1, 0.4), (0.4, 0.1), (0.2, 0.2)])
 def test_the_ratio_is_that_of_the_planted_distances(confusable, control):
-    found = binding_problem._ratio(distances_of(confusable, control))
+    found = analysis._ratio(distances_of(confusable, control))
     assert found.value == pytest.approx(confusable / control, rel=0.03)
     low, high = found.interval
     assert low < found.value < high < 1.1 * low
@@ -141,7 +142,7 @@ def test_distances_are_relative_to_the_lengths_of_the_states():
     before = np.ones((13, 4))
     after = before.copy()
     after[asked.operator, 0] = -1
-    at_operator, elsewhere = binding_problem._distances(asked, 7 * before, 7 * after)
+    at_operator, elsewhere = analysis._distances(asked, 7 * before, 7 * after)
     assert at_operator == pytest.approx(2 / 2)
     assert elsewhere == pytest.approx(1 / 9)  # of nine positions without a number
 
@@ -169,9 +170,9 @@ def with_planted_states(model, makes):
 
     def edit(states):
         for row, ids in enumerate(read[-1].tolist()):
-            symbols = [model.vocabulary.symbols[one] for one in ids]
-            operator = next(i for i in range(len(ids)) if symbols[i : i + 3] == [")", "/", "("]) + 1
-            made = makes(*(int(one) for one in symbols if one.isdigit())).ravel()
+            tokens = [model.vocabulary.symbols[one] for one in ids]
+            operator = next(i for i in range(len(ids)) if tokens[i : i + 3] == [")", "/", "("]) + 1
+            made = makes(*(int(one) for one in tokens if one.isdigit())).ravel()
             # A trace of everything else, so that no exchange leaves the state as it was.
             states[row, operator] *= 0.02
             states[row, operator, : len(made)] += torch.from_numpy(made)
@@ -193,8 +194,8 @@ def test_planted_states_are_told_apart(makes, least, most, verdict, monkeypatch)
     model = tpt.build("tp-transformer-tiny", d_model=32)
     monkeypatch.setattr(model, "solve", Solver(confuses=False))
     with with_planted_states(model, makes):
-        result = binding_problem.analyse(model, count=40, draws=1)
-    assert verdict in result.meaning[1]
+        result = binding(model, drawn_sample(40, 0), draws=1)
+    assert verdict in result.summary()[1]
     assert least < result.ratio.value < most
 
 
@@ -202,7 +203,7 @@ def test_planted_states_are_told_apart(makes, least, most, verdict, monkeypatch)
 def test_answers_that_are_confused_are_counted(confuses, monkeypatch):
     model = tpt.build("tp-transformer-tiny", d_model=32)
     monkeypatch.setattr(model, "solve", Solver(confuses))
-    result = binding_problem.analyse(model, count=40, draws=2)
+    result = binding(model, drawn_sample(40, 0), draws=2)
     found = {one.letters: one for one in result.exchanges}
     assert found["bd"].n_answered == (40 if not confuses else pytest.approx(20, abs=10))
     assert found["bd"].n_same == (found["bd"].n_answered if confuses else 0)
@@ -217,35 +218,34 @@ def test_answers_that_are_confused_are_counted(confuses, monkeypatch):
 @pytest.mark.parametrize("preset", ["tp-transformer-tiny", "transformer-tiny"])
 def test_the_whole_analysis_is_written_and_drawn(preset, tmp_path):
     model = tpt.build(preset, d_model=32)
-    result = binding_problem.analyse(model, count=10, draws=3, layer=0)
+    result = binding(model, drawn_sample(10, 0), draws=3, layer=0)
     assert result.ratio.interval[0] < result.ratio.value < result.ratio.interval[1]
-    context = Context.of(model, result.sample, folder=tmp_path / "m")
-    files = binding_problem.save(result, context, tmp_path)
+    files = result.save(tmp_path)
     assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
     values = json.loads(files[0].read_text())
     assert values["sample"]["origin"] == "10 nested fractions of digits (seed 0)"
     assert values["layer"] == 0
     assert len(values["exchanges"]) == 6
     assert values["exchanges"][0]["same_interval"] is None  # nothing is answered
-    assert "answers none" in values["meaning"][-1]
+    assert "answers none" in values["summary"][-1]
     drawn = files[1].read_text()
     assert "relative distance\nof the two structures" in drawn
-    assert "trained" not in drawn
+    assert not re.search("(?<!un)trained", drawn)  # nothing is known of its training
     assert "same answer as before" not in drawn  # there are no counts to explain
     assert "%\n" not in drawn.split("Lines on bars")[0]
     words = " ".join(drawn.split())
     assert "Lines on bars: 95% intervals over questions." in words
     low, high = min(result.initial_ratios), max(result.initial_ratios)
-    assert f"{result.ratio} as far as the control; with initial weights, {low:.2f} to" in words
+    assert f"{result.ratio} as far as the control; in untrained models, {low:.2f} to" in words
     assert f"to {high:.2f} times" in words
 
 
 def test_shares_are_drawn_with_their_number_once(monkeypatch, tmp_path):
     model = tpt.build("tp-transformer-tiny", d_model=32)
     monkeypatch.setattr(model, "solve", Solver(confuses=False))
-    result = replace(binding_problem.analyse(model, count=12, draws=1), ratio=None)
-    files = binding_problem.save(result, Context.of(model, result.sample), tmp_path)
-    assert [file.stem for file in files] == ["binding"] * 4 + ["interchange"] * 3
+    result = replace(binding(model, drawn_sample(12, 0), draws=1), ratio=None)
+    files = result.save(tmp_path)
+    assert [file.stem for file in files] == ["binding"] * 4
     drawn = files[1].read_text()
     lines = drawn.split("\n")
     assert (lines.count("0%"), lines.count("100%")) == (4, 2)  # the control keeps the value
@@ -254,12 +254,12 @@ def test_shares_are_drawn_with_their_number_once(monkeypatch, tmp_path):
 
 
 def test_one_question_is_enough_and_an_lstm_is_refused():
-    result = binding_problem.analyse(tpt.build("tp-transformer-tiny", d_model=32), count=1, draws=1)
+    result = binding(tpt.build("tp-transformer-tiny", d_model=32), drawn_sample(1, 0), draws=1)
     assert result.exchanges[0].at_operator_interval is None
     assert result.ratio.interval is None
-    assert result.sample.origin == "1 nested fraction of digits (seed 0)"
-    text = " ".join(result.meaning)
+    assert result.context.sample.origin == "1 nested fraction of digits (seed 0)"
+    text = " ".join(result.summary())
     assert "times (no interval: fewer than 10 questions)" in text
-    assert "Too few questions to say more" in text
+    assert "too few questions to say more" in text
     with pytest.raises(UserError, match="LSTM"):
-        binding_problem.analyse(tpt.build("lstm-saxton", d_hidden=8))
+        binding(tpt.build("lstm-saxton", d_hidden=8), drawn_sample(1, 0))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tp_transformer import UserError
-from tp_transformer.interpret.simplified import STRUCTURES, SimplifiedNetwork, simplified
+from tp_transformer.interpret.binding.simplified import STRUCTURES, SimplifiedNetwork, simplified
 
 
 def network_and_states(d_model=5, seed=0):
     rng = np.random.default_rng(seed)
-    return SimplifiedNetwork.draw(d_model, rng), rng.standard_normal((5, d_model))
+    return SimplifiedNetwork.random(d_model, rng), rng.standard_normal((5, d_model))
 
 
 @pytest.mark.parametrize("seed", range(3))

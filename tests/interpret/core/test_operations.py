@@ -6,9 +6,10 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.data.store import open_store
-from tp_transformer.interpret import operations
-from tp_transformer.interpret.clusters import cluster
-from tp_transformer.interpret.record import Sample, draw, record, symbols
+from tp_transformer.interpret.core import operations
+from tp_transformer.interpret.core.clusters import cluster
+from tp_transformer.interpret.core.record import record
+from tp_transformer.interpret.core.sample import Sample, draw, token_characters
 from tp_transformer.scoring.verdict import judge
 
 QUESTIONS = tuple(f"What is {a} + {b}?" for a in (3, 14) for b in (1, 5, 22))
@@ -21,7 +22,7 @@ def untrained():
 
 def same(one, other):
     np.testing.assert_allclose(one.surprise, other.surprise, rtol=1e-5)
-    return one.said == other.said
+    return one.tokens == other.tokens
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def trained(half_trained, sums_store):
 def test_answers_are_judged_as_everywhere(half_trained, sums_store):
     model, store = tpt.load(half_trained), open_store(sums_store)
     sample = draw(model, store, module="arithmetic__add_or_sub", count=70, answered=False)
-    asked = operations.ask(model, sample)
+    asked = operations.predict(model, sample)
     encoded = (model.vocabulary.encode(texts) for texts in (sample.questions, sample.answers))
     verdicts = judge(model, *encoded)
     np.testing.assert_array_equal(asked.right, verdicts.right)
@@ -49,12 +50,12 @@ def test_an_operation_gets_each_questions_own_roles():
         return roles
 
     many = Sample(questions=QUESTIONS * 8, answers=SAMPLE.answers * 8, origin="more than a pass")
-    after = operations.ask(model, many, layers=[1], heads=(2, 0), operation=look)
+    after = operations.predict(model, many, layers=[1], heads=(2, 0), operation=look)
     roles = record(model, many, [operations.role_of(1)])[operations.role_of(1)]
     assert sorted(seen) == list(range(48))
     for question, found in seen.items():
         np.testing.assert_allclose(found, roles[question][[2, 0]], atol=1e-5)
-    assert same(after, operations.ask(model, many))
+    assert same(after, operations.predict(model, many))
     assert after.moved == after.touched == 0
 
 
@@ -62,11 +63,11 @@ def test_a_head_that_nobody_hears_can_lose_its_roles_and_others_cannot(trained):
     model, sample = trained
     weight, _ = model.encoder[0].self_attention.maps()["output"]
     weight.view(32, 4, 8)[:, 1] = 0
-    answers = operations.ask(model, sample)
+    answers = operations.predict(model, sample)
     for operation in (operations.zeroed(), operations.randomised(0)):
-        after = operations.ask(model, sample, layers=[0], heads=[1], operation=operation)
+        after = operations.predict(model, sample, layers=[0], heads=[1], operation=operation)
         assert same(after, answers)
-        after = operations.ask(model, sample, layers=[0], heads=[0, 2, 3], operation=operation)
+        after = operations.predict(model, sample, layers=[0], heads=[0, 2, 3], operation=operation)
         assert after.surprise.mean() > answers.surprise.mean() + 1
 
 
@@ -75,10 +76,10 @@ def test_zeroed_roles_leave_what_is_left_of_the_attention_its_bias():
     name = "encoder.0.self_attention.output"
     _, bias = model.encoder[0].self_attention.maps()["output"]
     with model.trace(name) as trace:
-        operations.ask(model, SAMPLE, layers=[0], heads=range(4), operation=operations.zeroed())
+        operations.predict(model, SAMPLE, layers=[0], heads=range(4), operation=operations.zeroed())
         found = trace[name]
     for row, question in enumerate(QUESTIONS):
-        own = found[row, : len(symbols(question))]
+        own = found[row, : len(token_characters(question))]
         torch.testing.assert_close(own, bias.expand_as(own))
 
 
@@ -170,8 +171,10 @@ def test_how_many_roles_were_moved_and_how_far_is_counted():
     def first_doubled(_, roles):
         return torch.cat([2 * roles[:, :1], roles[:, 1:]], dim=1)
 
-    found = operations.ask(untrained(), SAMPLE, layers=[1], heads=[0, 3], operation=first_doubled)
-    positions = sum(len(symbols(question)) for question in QUESTIONS)
+    found = operations.predict(
+        untrained(), SAMPLE, layers=[1], heads=[0, 3], operation=first_doubled
+    )
+    positions = sum(len(token_characters(question)) for question in QUESTIONS)
     assert found.touched == pytest.approx(6 / positions)
     assert found.moved == pytest.approx(1)
 

@@ -5,16 +5,10 @@ import torch
 import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.data.store import open_store
-from tp_transformer.interpret.outcome import Context, plain, write
-from tp_transformer.interpret.record import (
-    Sample,
-    chosen_layer,
-    draw,
-    fresh,
-    record,
-    symbols,
-    transformer_of,
-)
+from tp_transformer.interpret.core import sample as sample_module
+from tp_transformer.interpret.core.options import AnalysisOptions, layer_index
+from tp_transformer.interpret.core.record import checked_model, record, untrained
+from tp_transformer.interpret.core.sample import Sample, draw, token_characters
 
 QUESTIONS = ("What is 3 + 4?", "1/2?", "a")
 ANSWERS = ("7", "-13/24", "0.5")
@@ -42,15 +36,15 @@ def test_every_point_is_what_the_question_gives_alone(model, sample):
             np.testing.assert_allclose(found[name][row], alone[name][0], atol=1e-5, err_msg=name)
 
 
-def test_positions_are_those_of_the_symbols(model, sample):
+def test_positions_are_those_of_the_tokens(model, sample):
     names = ["encoder.1.self_attention.role", "encoder.1.output", "decoder.0.cross_attention.value"]
     found = record(model, sample, names)
-    n = sum(len(symbols(question)) for question in QUESTIONS)
+    n = sum(len(token_characters(question)) for question in QUESTIONS)
     assert found.flat(names[0]).shape == (n, 4, 8)
     assert found.flat(names[1]).shape == (n, 32)
     assert found.flat(names[2]).shape == (n, 4, 8)
     last = found[names[0]][2][1, 0]  # head 1 at the first position of the last question
-    np.testing.assert_array_equal(found.flat(names[0])[-len(symbols("a")), 1], last)
+    np.testing.assert_array_equal(found.flat(names[0])[-len(token_characters("a")), 1], last)
 
 
 def test_weights_are_cut_to_queries_and_keys(model, sample):
@@ -100,34 +94,43 @@ def test_what_cannot_be_drawn_is_refused(half_trained, sums_store):
         draw(model, store, module=MODULE, count=0)
 
 
-def test_numbers_are_written_with_where_they_come_from(model, sample, tmp_path):
-    context = Context.of(model, sample, folder=tmp_path / "run")
-    assert context.caption(5) == "run; three questions; analysis seed 5"
-    assert Context.of(model, sample).caption(0).startswith("a model without a folder; ")
-    assert context.made["device"] == "cpu"
-    found = {"scores": np.arange(3, dtype=np.float32), "none": None, "nested": {1: (np.int64(2),)}}
-    path = write(tmp_path, "roles", found, context)
-    text = path.read_text("utf-8")
-    assert '"scores": [' in text
-    assert '"sha256"' in text
-    assert plain(found) == {"scores": [0.0, 1.0, 2.0], "none": None, "nested": {"1": [2]}}
-    with pytest.raises(ValueError, match="JSON"):
-        write(tmp_path, "roles", {"score": float("nan")}, context)
-    assert path.read_text("utf-8") == text
+def test_questions_are_parsed_once(monkeypatch):
+    parsed = []
+    monkeypatch.setattr(sample_module, "parse", lambda question: parsed.append(question))
+    few = Sample(questions=("1/2", "3 + 4"), answers=("1/2", "7"), origin="two questions")
+    assert few.expressions == (None, None)
+    assert few.expressions is few.expressions
+    assert parsed == ["1/2", "3 + 4"]
+
+
+def test_plain_questions_have_the_models_own_answers(model):
+    found = Sample.of(["What is 3 + 4?", "1/2?"], model)
+    assert found.questions == ("What is 3 + 4?", "1/2?")
+    assert list(found.answers) == model.solve(found.questions)
+    assert found.origin == "given questions"
+    assert Sample.of(found, model) is found
+    assert Sample.of("1/2?", model).questions == ("1/2?",)
+    with pytest.raises(UserError, match="at least one question"):
+        Sample.of([], model)
 
 
 def test_layers_are_counted_from_either_end(model):
-    assert [chosen_layer(model, layer) for layer in (0, 1, -1, -2)] == [0, 1, 1, 0]
+    assert [layer_index(layer, 2) for layer in (0, 1, -1, -2, None)] == [0, 1, 1, 0, 1]
     for layer in (2, -3):
-        with pytest.raises(UserError, match=f"none {layer}"):
-            chosen_layer(model, layer)
+        with pytest.raises(UserError, match=f"no layer {layer}"):
+            layer_index(layer, 2)
+        with pytest.raises(UserError, match=f"no layer {layer}"):
+            checked_model(model, AnalysisOptions(layer=layer))
+    assert checked_model(model, AnalysisOptions(layer=-2)) is model
     with pytest.raises(UserError, match="LSTM"):
-        transformer_of(tpt.build("lstm-saxton", d_hidden=8))
+        checked_model(tpt.build("lstm-saxton", d_hidden=8), AnalysisOptions())
 
 
-def test_fresh_weights_are_drawn_by_the_seed_and_nothing_else_is(model):
+def test_untrained_weights_depend_on_the_seed_and_change_no_random_state(model):
     state = torch.get_rng_state()
-    weights = [fresh(model, seed).state_dict()["embedding.symbols.weight"] for seed in (0, 0, 1)]
+    weights = [
+        untrained(model, seed).state_dict()["embedding.symbols.weight"] for seed in (0, 0, 1)
+    ]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert torch.equal(torch.get_rng_state(), state)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tp_transformer.interpret.expressions import parse
-from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import (
+from tp_transformer.expressions import parse
+from tp_transformer.interpret.core.sample import token_characters
+from tp_transformer.interpret.core.structure import (
     LABELS,
     PLACES,
     RELATIONS,
@@ -20,7 +20,7 @@ PAST = "denominator to its division, past a numerator"
 def shown(question, label):
     """A character for each position of a question: the first letter of its label, or a dot."""
     found = labels(parse(question))[label]
-    assert len(found) == len(symbols(question))
+    assert len(found) == len(token_characters(question))
     return "".join("." if one is None else one[0] for one in found)
 
 
@@ -96,7 +96,7 @@ def test_digit_places():
 )
 def test_places(place, expected):
     question = "12 - (3*4)/5"
-    text = symbols(question)
+    text = token_characters(question)
     found = PLACES[place](parse(question))
     assert "".join(text[at] if at in found else "." for at in range(len(text))) == expected
     assert found == sorted(set(found))
@@ -105,7 +105,9 @@ def test_places(place, expected):
 def test_only_numbers_have_labels():
     question = "What is (31 - -2)*7?"
     for name in LABELS:
-        for character, label in zip(symbols(question), labels(parse(question))[name], strict=True):
+        for character, label in zip(
+            token_characters(question), labels(parse(question))[name], strict=True
+        ):
             assert label is None or character in "-0123456789"
     depths = labels(parse(question))["depth"]
     assert sum(depth is not None for depth in depths) == len("31") + len("-2") + len("7")
@@ -140,7 +142,7 @@ def test_only_numbers_have_labels():
     ],
 )
 def test_relations(relation, question, expected):
-    text = symbols(question)
+    text = token_characters(question)
     pairs = RELATIONS[relation](parse(question))
     found = [f"{text[query]}→{''.join(text[key] for key in sorted(keys))}" for query, keys in pairs]
     assert found == expected.split()

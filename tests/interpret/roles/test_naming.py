@@ -3,10 +3,10 @@
 import numpy as np
 
 from planted import sample
-from tp_transformer.interpret import naming
-from tp_transformer.interpret.positions import Positions
+from tp_transformer.interpret.roles import naming
+from tp_transformer.interpret.roles.positions import Positions
 
-POSITIONS = Positions.of(sample(60).questions)
+POSITIONS = Positions.of(sample(60))
 SAID = naming.statements(POSITIONS.characters, POSITIONS.labels)
 
 
@@ -16,7 +16,7 @@ def named(clusters, n_clusters):
 
 def test_statements_are_true():
     assert np.array_equal(SAID["'/'"], np.array(list(POSITIONS.characters)) == "/")
-    assert SAID["start symbol"].sum() == SAID["end symbol"].sum() == 60
+    assert SAID["start token"].sum() == SAID["end token"].sum() == 60
     assert not (SAID["denominator"] & SAID["numerator"]).any()
     assert (SAID["in a number"] >= SAID["ones digit"]).all()
     assert SAID["in division"].sum() > 0
@@ -63,8 +63,8 @@ def test_chance_among_digits_is_only_named_as_digits():
 
 
 def test_small_clusters_and_clusters_of_few_questions_stay_unnamed():
-    member = SAID["start symbol"].copy()
-    assert str(named(member, 2)[1]) == "start symbol"
+    member = SAID["start token"].copy()
+    assert str(named(member, 2)[1]) == "start token"
     member[np.flatnonzero(member)[naming.FEWEST_QUESTIONS - 1 :]] = False
     assert named(member, 2)[1] is None
     one_question = (POSITIONS.question == 0) & SAID["in a number"]

@@ -8,9 +8,9 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import normalized_mutual_info_score
 
 from planted import sample
-from tp_transformer.interpret import probes
-from tp_transformer.interpret.positions import Positions
-from tp_transformer.interpret.probes import Labelled
+from tp_transformer.interpret.roles import probes
+from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.probes import Labelled
 
 N_QUESTIONS = 40
 
@@ -31,7 +31,8 @@ def test_the_information_is_the_textbooks():
         first, second = rng.integers(n_first, size=300), rng.integers(n_second, size=300)
         second[:100] = first[:100] % n_second
         expected = normalized_mutual_info_score(first, second)
-        found = probes.normalised_information(first, second, n_first, n_second)
+        table = probes.contingency(first, second, n_first, n_second)
+        found = probes.normalised_information(table)
         assert found == pytest.approx(expected, abs=1e-12)
 
 
@@ -45,7 +46,7 @@ def test_clusters_that_are_the_labels_are_found():
 @pytest.mark.parametrize("name", ["side", "argument", "depth", "digit place"])
 def test_clusters_that_have_nothing_to_do_with_labels_are_not_found(name):
     """Clusters that stay the same for a while, as smooth vectors make them, on real questions."""
-    positions = Positions.of(sample(60).questions)
+    positions = Positions.of(sample(60))
     label = Labelled.of(name, positions.labels[name], positions.question)
     found = []
     for seed in range(60):
@@ -64,39 +65,45 @@ def test_there_is_no_p_value_which_would_be_false_too_often():
     }
 
 
+def information_of(clusters, labels, n_classes):
+    return probes.normalised_information(probes.contingency(clusters, labels, 20, n_classes))
+
+
 def test_labels_shuffled_one_by_one_or_moved_along_would_find_too_much():
-    positions = Positions.of(sample(60).questions)
+    positions = Positions.of(sample(60))
     label = Labelled.of("argument", positions.labels["argument"], positions.question)
     truth, n_classes = label.label, len(label.classes)
     naive = {"shuffled": [], "moved": []}
     for seed in range(40):
         rng = np.random.default_rng(seed)
         own = runs(rng, len(positions.characters), 5, 20)[label.position]
-        score = probes.normalised_information(own, truth, 20, n_classes)
+        score = information_of(own, truth, n_classes)
         for way, found in naive.items():
             others = [
                 rng.permutation(truth) if way == "shuffled" else np.roll(truth, rng.integers(1, 99))
                 for _ in range(60)
             ]
-            scores = [probes.normalised_information(own, one, 20, n_classes) for one in others]
+            scores = [information_of(own, one, n_classes) for one in others]
             found.append(np.mean(np.array(scores) >= score))
     for found in naive.values():
         assert np.mean(np.array(found) <= 0.05) > 0.25
 
 
-def test_labels_are_dealt_number_by_number():
+def test_labels_are_permuted_number_by_number():
     question = np.repeat(np.arange(12), 4)
     labels = ["a", "a", None, "b"] * 6 + ["b", "b", None, "a"] * 6
     label = Labelled.of("side", labels, question)
     assert label.number.tolist() == [i for one in range(0, 24, 2) for i in (one, one, one + 1)]
-    dealt = label.dealt(np.random.default_rng(0))
-    assert np.array_equal(dealt[0::3], dealt[1::3])  # the characters of a number keep together
-    assert not np.array_equal(dealt, label.label)
+    permuted = label.permuted(np.random.default_rng(0))
+    assert np.array_equal(
+        permuted[0::3], permuted[1::3]
+    )  # the characters of a number keep together
+    assert not np.array_equal(permuted, label.label)
     places = Labelled.of("digit place", ["tens", "ones", None, "ones"] * 12, question)
-    dealt = places.dealt(np.random.default_rng(0))
-    assert (np.bincount(dealt) == np.bincount(places.label)).all()
-    assert (np.sort(dealt.reshape(12, 3)[:, :2]) == [0, 1]).all()
-    assert 2 < (dealt != places.label).sum() / 2 < 10
+    permuted = places.permuted(np.random.default_rng(0))
+    assert (np.bincount(permuted) == np.bincount(places.label)).all()
+    assert (np.sort(permuted.reshape(12, 3)[:, :2]) == [0, 1]).all()
+    assert 2 < (permuted != places.label).sum() / 2 < 10
 
 
 def test_the_interval_of_the_information():
@@ -122,7 +129,7 @@ def test_planted_labels_are_told_from_vectors_and_not_from_noise():
     rng = np.random.default_rng(0)
     truth = rng.integers(3, size=20 * N_QUESTIONS)
     noise = rng.normal(size=(len(truth), 8))
-    # Numbers of one character each: dealt within longer ones, labels keep something of the truth.
+    # Numbers of one character: labels permuted within longer numbers keep some of the truth.
     alone = replace(labelled(truth), number=np.arange(len(truth)))
     told = probes.probe(noise + 4 * np.eye(8)[truth], alone, seed=0)
     assert told.accuracy > 0.95

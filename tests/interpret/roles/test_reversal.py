@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 from planted import quotients, sample
-from tp_transformer.interpret import reversal
-from tp_transformer.interpret.positions import Positions
-from tp_transformer.interpret.reversal import HeadTransfer, Reversal, Sides, Transfer, transfer
+from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.interpret.roles import reversal
+from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.reversal import (
+    HeadTransfer,
+    Reversal,
+    Sides,
+    Transfer,
+    transfer,
+)
 
-POSITIONS = Positions.of(sample(80).questions)
+POSITIONS = Positions.of(sample(80))
 SIDES = Sides.of(POSITIONS)
 
 
@@ -22,7 +29,8 @@ def planted(labels, rng, noise=0.3):
 
 
 def test_the_labels_disagree_in_a_denominator_that_is_a_fraction():
-    sides = Sides.of(Positions.of(["(1/2)/(3/4)", "5/6", "7", "Is 8 prime?"]))
+    questions = ("(1/2)/(3/4)", "5/6", "7", "Is 8 prime?")
+    sides = Sides.of(Positions.of(Sample(questions=questions, answers=("1",) * 4, origin="")))
     assert sides.position.tolist() == [2, 4, 8, 10, 14, 16]
     assert sides.agree.tolist() == [True, True, False, False, True, True]
     assert sides.reversed.tolist() == [0, 1, 1, 0, 0, 1]
@@ -65,7 +73,7 @@ def test_a_reader_that_always_says_the_same_gets_half():
 
 def test_a_reader_of_neighbours_takes_the_unreversed_side():
     """What follows a "/" is a denominator where the labels agree, and so elsewhere."""
-    positions = Positions.of(quotients(80).questions)
+    positions = Positions.of(quotients(80))
     found = transfer(positions.character_features(2), Sides.of(positions), seed=0)
     assert found.accuracy > 0.95
     assert found.interval[1] < 0.2
@@ -94,14 +102,14 @@ def found_with(probe, initial=0.5, reader=0.1):
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (found_with(told(0.9)), "reversed, more than in untrained models and readers of the text"),
-        (found_with(told(0.9), initial=0.88), "reversed, but not surely more than"),
-        (found_with(told(0.9), reader=0.88), "reversed, but not surely more than"),
+        (found_with(told(0.9)), "reversed, more than in untrained models and text probes"),
+        (found_with(told(0.9), initial=0.88), "reversed, but not clearly more than"),
+        (found_with(told(0.9), reader=0.88), "reversed, but not clearly more than"),
         (found_with(told(0.53)), "neither label is clearly followed"),
         (found_with(told(0.1)), "sides are not reversed"),
     ],
 )
 def test_the_verdict(found, verdict):
     assert verdict in found.verdict
-    assert "head 0.1, right in 90%" in found.meaning
+    assert "head 0.1, accuracy 90%" in found.summary()
     assert found.to_values()["verdict"] == found.verdict

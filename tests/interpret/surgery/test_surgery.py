@@ -10,10 +10,10 @@ import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret import surgery
-from tp_transformer.interpret.operations import role_of
-from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.record import Sample, draw, symbols
-from tp_transformer.interpret.surgery_result import OPERATIONS
+from tp_transformer.interpret.core.operations import role_of
+from tp_transformer.interpret.core.sample import Sample, draw, token_characters
+from tp_transformer.interpret.surgery.analysis import _comparisons, operate
+from tp_transformer.interpret.surgery.result import OPERATIONS, Effect, Target
 
 QUESTIONS = tuple(f"What is {a} + {b}?" for a in (3, 14) for b in (1, 5, 22))
 SAMPLE = Sample(questions=QUESTIONS, answers=("4", "8", "25", "15", "19", "36"), origin="sums")
@@ -32,7 +32,7 @@ def trained(half_trained, sums_store):
 def test_equal_roles_can_be_exchanged_and_replaced_by_their_centre():
     model = untrained()
     model.encoder[1].self_attention.maps()["role"][0].zero_()  # what is left is the bias
-    result = surgery.analyse(model, SAMPLE)
+    result = surgery(model, SAMPLE)
     assert result.n_clusters == 1
     for one in result.effects:
         if one.operation in {"zero", "random"}:
@@ -76,7 +76,7 @@ def planted(spread):
 def test_roles_of_which_only_the_cluster_matters_are_recognised():
     model = deaf_but_for_one(untrained())
     with model.trace(edit=planted(spread=1.0)):
-        result = surgery.analyse(model, MANY, n_clusters=2)
+        result = surgery(model, MANY, clusters=2)
     whole = {one.operation: one for one in result.effects if one.target.name == "all heads"}
     assert whole["same cluster"].changed <= 1
     assert whole["centroid"].changed <= 1
@@ -87,18 +87,18 @@ def test_roles_of_which_only_the_cluster_matters_are_recognised():
     about_clusters = [one for one in result.comparisons if one.first.operation != "swap"]
     assert all(one.says == "fewer" for one in about_clusters)
     said = "The last two are both fewer in head 0, head 1, head 2, head 3, all heads"
-    assert said in result.meaning[-1]
+    assert said in result.summary()[-1]
 
 
 def test_clusters_too_far_apart_for_a_control_have_no_verdict():
     model = deaf_but_for_one(untrained())
     with model.trace(edit=planted(spread=0.05)):
-        result = surgery.analyse(model, MANY, n_clusters=2)
+        result = surgery(model, MANY, clusters=2)
     found = [one for one in result.effects if one.operation == "other cluster"]
     assert all(one.touched == 0 and one.changed == 0 for one in found)
     assert {one.first.operation for one in result.comparisons} == {"swap", "centroid"}
-    text = " ".join(result.meaning)
-    assert "nothing to compare, as no role was moved (head 0, head 1, head 2, head 3" in text
+    text = " ".join(result.summary())
+    assert "nothing to compare, because no role was moved (head 0, head 1, head 2, head 3" in text
     assert "nothing is said about clusters" in text
 
 
@@ -106,20 +106,20 @@ def test_clusters_too_far_apart_for_a_control_have_no_verdict():
 def test_an_untrained_model_gets_no_verdict(seed):
     """Further movement changes more answers; but what is compared is moved as far."""
     torch.manual_seed(seed)
-    result = surgery.analyse(untrained(), MANY, seed=seed)
+    result = surgery(untrained(), MANY, seed=seed)
     assert sum(one.changed for one in result.effects) > 50
     assert len(result.comparisons) == 15
     assert not any(one.is_clear for one in result.comparisons)
-    assert "nothing is said about clusters" in result.meaning[-1]
+    assert "nothing is said about clusters" in result.summary()[-1]
     for one in result.comparisons:
         assert one.first.moved == pytest.approx(one.second.moved, rel=0.03)
 
 
 def test_comparisons_are_of_the_same_questions():
-    target = surgery.Target(name="head 0", heads=(0,), positions=None, is_control=False)
+    target = Target(name="head 0", heads=(0,), positions=None, is_control=False)
 
     def effect(operation, is_changed, touched=1.0):
-        return surgery.Effect(
+        return Effect(
             target=target,
             operation=operation,
             right=0,
@@ -131,7 +131,7 @@ def test_comparisons_are_of_the_same_questions():
         )
 
     never, always = np.zeros(12, bool), np.ones(12, bool)
-    found = surgery._comparisons(
+    found = _comparisons(
         [
             effect("centroid", never),
             effect("as far as centroid", always),
@@ -146,7 +146,7 @@ def test_comparisons_are_of_the_same_questions():
 
 def test_the_whole_analysis_is_written_and_drawn(trained, tmp_path):
     model, sample = trained
-    result = surgery.analyse(model, sample, n_clusters=6)
+    result = surgery(model, sample, clusters=6)
     assert result.right == result.n == 40
     names = list(dict.fromkeys(one.target.name for one in result.effects))
     assert names == ["head 0", "head 1", "head 2", "head 3", "all heads"]
@@ -159,24 +159,24 @@ def test_the_whole_analysis_is_written_and_drawn(trained, tmp_path):
         assert whole[as_far].moved == pytest.approx(whole[moved].moved, rel=1e-5)
     low, high = whole["zero"].interval
     assert low < whole["zero"].share <= high
-    assert surgery.analyse(model, sample, n_clusters=6) == result
-    files = surgery.save(result, Context.of(model, sample, folder=tmp_path / "m"), tmp_path)
+    assert surgery(model, sample, clusters=6) == result
+    files = result.save(tmp_path)
     assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
     values = json.loads(files[0].read_text())
     assert len(values["effects"]) == 40
     assert len(values["comparisons"]) == 15
-    assert values["meaning"][5].startswith("all heads: zero ")
-    assert "the right ones before it" in values["meaning"][0]
-    assert values["meaning"][6] == "The heads are each other's controls."
+    assert values["summary"][5].startswith("all heads: zero ")
+    assert "given the right tokens before it" in values["summary"][0]
+    assert values["summary"][6] == "The heads serve as controls for each other."
 
 
 def test_chosen_heads_and_positions_come_with_controls():
     positions = [[9, 8]] * 6
-    result = surgery.analyse(untrained(), SAMPLE, heads=[1], positions=positions, n_clusters=3)
+    result = operate(untrained(), SAMPLE, heads=[1], positions=positions, n_clusters=3)
     targets = {one.target.name: one.target for one in result.effects}
     assert [name for name, one in targets.items() if not one.is_control] == ["head 1"]
     assert targets["head 1"].positions == ((8, 9),) * 6
-    here = 12 / sum(len(symbols(question)) for question in QUESTIONS)  # two in each of six
+    here = 12 / sum(len(token_characters(question)) for question in QUESTIONS)  # two in each of six
     for one in result.effects:
         if one.operation not in {"same cluster", "other cluster"}:  # which may find no donors
             assert one.touched == pytest.approx(here), one
@@ -186,36 +186,45 @@ def test_chosen_heads_and_positions_come_with_controls():
     assert all(len(own) == 2 and not {8, 9} & set(own) for own in drawn)
     beside = [one for one in result.comparisons if one.first.operation == "zero"]
     assert len(beside) == 4  # three other heads, and other positions
-    assert "without the roles of head 1, beside random head 0: no clear" in " ".join(result.meaning)
-    each = surgery.analyse(untrained(), SAMPLE, positions=positions, n_clusters=3)
+    assert "without the roles of head 1, compared with random head 0: no clear" in " ".join(
+        result.summary()
+    )
+    each = operate(untrained(), SAMPLE, positions=positions, n_clusters=3)
     beside = [one for one in each.comparisons if one.first.operation == "zero"]
     assert [one.second.target.name for one in beside] == [
         f"{one.first.target.name}, random positions" for one in beside
     ]
     assert len(beside) == 5
-    every = surgery.analyse(untrained(), SAMPLE, heads=range(4), n_clusters=3)
+    every = operate(untrained(), SAMPLE, heads=range(4), n_clusters=3)
     assert {one.target.name for one in every.effects} == {"heads 0, 1, 2, 3"}  # none to compare
 
 
 def test_one_question_is_enough():
     sample = Sample(questions=("1 + 1?",), answers=("2",), origin="one question")
-    result = surgery.analyse(untrained(), sample, heads=[0], n_controls=1)
+    result = operate(untrained(), sample, heads=[0], n_controls=1)
     assert result.n_clusters <= 8
     assert result.effects[0].surprise_interval is None
-    assert "1 question, " in result.meaning[0]
-    assert "Fewer than 10 questions" in " ".join(result.meaning)
+    assert "1 question, " in result.summary()[0]
+    assert "Fewer than 10 questions" in " ".join(result.summary())
 
 
 def test_what_cannot_be_operated_on_is_refused():
-    with pytest.raises(UserError, match="no roles to operate on"):
-        surgery.analyse(tpt.build("transformer-tiny", d_model=32), SAMPLE)
+    with pytest.raises(UserError, match="needs roles"):
+        surgery(tpt.build("transformer-tiny", d_model=32), SAMPLE)
     for wrong, message in (
         ({"heads": [4]}, "heads are 0 to 3"),
         ({"heads": []}, "heads are 0 to 3"),
-        ({"n_clusters": 0}, "at least 1 cluster"),
         ({"layer": 9}, "layers 0 to 1"),
         ({"positions": [[0]]}, "6 questions but positions of 1"),
         ({"positions": [[99]] * 6}, "has the positions 0 to 15"),
     ):
         with pytest.raises(UserError, match=message):
-            surgery.analyse(untrained(), SAMPLE, **wrong)
+            operate(untrained(), SAMPLE, **wrong)
+    for wrong, message in (
+        ({"head": 4}, "heads 0 to 3"),
+        ({"clusters": 0}, "at least 1 cluster"),
+        ({"layer": 9}, "layers 0 to 1"),
+        ({"at": "numeratorz"}, "did you mean 'numerators'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            surgery(untrained(), SAMPLE, **wrong)

@@ -8,11 +8,13 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer import UserError
-from tp_transformer.interpret import tensor_product, tensor_product_figure
-from tp_transformer.interpret.outcome import Context
-from tp_transformer.interpret.record import Sample, point
-from tp_transformer.interpret.tensor_product import Products, align, measure
-from tp_transformer.interpret.tensor_product_result import HeadShares, Shares, TensorProduct
+from tp_transformer.interpret import tensor_product
+from tp_transformer.interpret.core.record import point
+from tp_transformer.interpret.core.result import Context
+from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.interpret.tensor_product import analysis
+from tp_transformer.interpret.tensor_product.analysis import Products, align, measure
+from tp_transformer.interpret.tensor_product.result import HeadShares, Shares, TensorProductResult
 
 D = 6
 BOTH = pytest.mark.parametrize("centred", [True, False])
@@ -151,8 +153,8 @@ def test_every_round_of_the_ascent_keeps_more(centred, monkeypatch):
     products = Products(filler=filler, role=role, centred=centred)
     shares = []
     for rounds in range(12):
-        monkeypatch.setattr(tensor_product, "MOST_ROUNDS", rounds)
-        turns = tensor_product._ascend(products, np.eye(D), np.eye(D))
+        monkeypatch.setattr(analysis, "MOST_ROUNDS", rounds)
+        turns = analysis._ascend(products, np.eye(D), np.eye(D))
         shares.append(products.rotated(*turns).share())
         for turn in turns:
             np.testing.assert_allclose(turn.T @ turn, np.eye(D), atol=1e-12)
@@ -163,7 +165,7 @@ def test_every_round_of_the_ascent_keeps_more(centred, monkeypatch):
 
 def test_random_rotations_are_orthogonal_and_favour_no_direction():
     chance = rng()
-    drawn = np.stack([tensor_product._orthogonal(4, chance) for _ in range(3000)])
+    drawn = np.stack([analysis._orthogonal(4, chance) for _ in range(3000)])
     np.testing.assert_allclose(
         drawn @ drawn.swapaxes(1, 2), np.broadcast_to(np.eye(4), drawn.shape), atol=1e-12
     )
@@ -184,12 +186,12 @@ SAMPLE = Sample(
 
 
 def test_the_whole_analysis_is_written_and_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(tensor_product, "MOST_ROUNDS", 5)  # how good rotations are, others test
+    monkeypatch.setattr(analysis, "MOST_ROUNDS", 5)  # how good rotations are, others test
     model = tpt.build("tp-transformer-tiny", d_model=32)
     with torch.no_grad():  # what training could do to a head: roles that do not vary but for one
         weight, bias = model.encoder[1].self_attention.maps()["role"]
         weight.view(4, 8, 32)[2], bias.view(4, 8)[2] = 0, torch.eye(8)[3]
-    result = tensor_product.analyse(model, SAMPLE)
+    result = tensor_product(model, SAMPLE)
     assert [(one.layer, one.head) for one in result.heads] == [
         (layer, head) for layer in (0, 1) for head in range(4)
     ]
@@ -198,19 +200,19 @@ def test_the_whole_analysis_is_written_and_drawn(tmp_path, monkeypatch):
     assert max(one.centred.ceiling for draw in result.initial for one in draw) < 0.99
     assert result.is_held_out
     averages = [np.mean([one.centred.hadamard for one in draw]) for draw in result.initial]
-    assert len(set(averages)) == tensor_product.INITIAL_DRAWS
-    first, second = result.meaning[:2]
+    assert len(set(averages)) == analysis.INITIAL_DRAWS
+    first, second = result.summary()[:2]
     assert first.startswith("Encoder self-attention, this model: ")
-    assert second.startswith("Initial weights, drawn 3 times: ")
+    assert second.startswith("3 untrained models: ")
     assert f"keeps {min(averages):.1%} to {max(averages):.1%};" in second
-    files = tensor_product.save(result, Context.of(model, SAMPLE, folder=tmp_path / "m"), tmp_path)
+    files = result.save(tmp_path)
     assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
     values = json.loads(files[0].read_text())
     assert values["expected_random"] == 1 / 8
     assert values["heads"][6]["variance"]["ceiling"] == pytest.approx(1)
-    assert "nothing in the loss rewards variance" in " ".join(values["meaning"])
-    same = tensor_product.analyse(model, SAMPLE, layer=-1).to_values()
-    assert str(same["heads"]) == str(result.to_values()["heads"][4:])
+    assert "nothing in the loss rewards variance" in " ".join(values["summary"])
+    same = tensor_product(model, SAMPLE, layer=-1).to_json()
+    assert str(same["heads"]) == str(result.to_json()["heads"][4:])
 
 
 @pytest.mark.parametrize("where", ["decoder", "cross"])
@@ -227,25 +229,25 @@ def test_the_decoder_is_measured_at_the_positions_of_the_answers(where, tmp_path
             weight, bias = attention.maps()[name]
             weight.view(4, 8, 32)[2][1:], bias.view(4, 8)[2][:] = 0, 0
         weight.view(4, 8, 32)[2], bias.view(4, 8)[2] = 0, torch.eye(8)[0]
-    result = tensor_product.analyse(model, sample, where=where, layer=-1)
+    result = tensor_product(model, sample, where=where, layer=-1)
     assert result.n_fitted + result.n_scored == sum(len(one) + 1 for one in sample.answers)
     shares = [one.centred.hadamard for one in result.heads]
     assert shares[2] == pytest.approx(1)
     assert max(shares[:2] + shares[3:]) < 0.9
-    assert "ecoder" in result.meaning[0]
-    files = tensor_product.save(result, Context.of(model, sample), tmp_path)
+    assert "ecoder" in result.summary()[0]
+    files = result.save(tmp_path)
     assert files[0].name == f"tensor-product-{where}.json"
     with pytest.raises(UserError, match=r"no attention 'decodr' .did you mean 'decoder'"):
-        tensor_product.analyse(model, sample, where="decodr")
+        tensor_product(model, sample, where="decodr")
 
 
 def test_one_question_is_fitted_and_scored_on_itself():
     model = tpt.build("tp-transformer-tiny", d_model=32, binding="convolution")
     sample = Sample(questions=("1 + 1?",), answers=("2",), origin="one question")
-    result = tensor_product.analyse(model, sample, layer=0)
+    result = tensor_product(model, sample, layer=0)
     assert not result.is_held_out
     assert result.heads[0].centred.hadamard_interval is None
-    text = " ".join(result.meaning)
+    text = " ".join(result.summary())
     assert "a share has no interval" in text
     assert "binds by convolution" in text
     assert "With a single question" in text
@@ -253,9 +255,9 @@ def test_one_question_is_fitted_and_scored_on_itself():
 
 def test_what_cannot_be_analysed_is_refused():
     with pytest.raises(UserError, match="no roles"):
-        tensor_product.analyse(tpt.build("transformer-tiny", d_model=32), SAMPLE)
+        tensor_product(tpt.build("transformer-tiny", d_model=32), SAMPLE)
     with pytest.raises(UserError, match="layers 0 to 1"):
-        tensor_product.analyse(tpt.build("tp-transformer-tiny", d_model=32), SAMPLE, layer=5)
+        tensor_product(tpt.build("tp-transformer-tiny", d_model=32), SAMPLE, layer=5)
     constant = Products(filler=np.ones((5, 3)), role=np.ones((5, 3)), centred=True)
     with pytest.raises(UserError, match="same at all positions"):
         measure(constant, constant, np.zeros(5, np.int64))
@@ -284,7 +286,9 @@ def test_shares_of_any_size_are_drawn(hadamard, n_layers, tmp_path):
         for layer in range(n_layers)
         for head in range(8)
     )
-    result = TensorProduct(
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    result = TensorProductResult(
+        context=Context.of(model, SAMPLE, 0),
         where="encoder",
         binding="hadamard",
         d_head=64,
@@ -293,11 +297,9 @@ def test_shares_of_any_size_are_drawn(hadamard, n_layers, tmp_path):
         n_scored=9,
         heads=heads,
         initial=(heads,) * 3,
-        seed=0,
     )
-    context = Context.of(tpt.build("tp-transformer-tiny", d_model=32), SAMPLE)
-    files = tensor_product_figure.draw(result, context, tmp_path, "kept")  # looked at by conftest
-    drawn = files[0].read_text()
+    files = result.save(tmp_path)  # looked at by conftest
+    drawn = files[1].read_text()
     ticks = [one for one in drawn.split("\n") if one in {"1%", "2%", "5%", "10%", "50%", "100%"}]
     assert {"10%", "100%"} <= set(ticks)
     assert ("50%" in ticks) == (n_layers == 1)

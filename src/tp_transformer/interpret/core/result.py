@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ class Context:
     """The model, the questions and the seed of an analysis: what makes it repeatable."""
 
     model: Values  # from `provenance.describe`
-    environment: Values  # from `provenance.circumstances`
+    environment: Values = field(compare=False)  # from `provenance.circumstances`
     sample: Sample
     seed: int
 
