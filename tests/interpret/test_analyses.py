@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 import pytest
 
 import tp_transformer as tpt
+from documents import ROOT, blocks
 from planted import sample
 from tp_transformer import UserError
 from tp_transformer.cli import VERBS
@@ -99,6 +100,13 @@ def test_questions_may_be_plain_texts():
     assert list(found.context.sample.answers) == model.solve(texts)
     assert found.to_json()["seed"] == 4
     assert set(found.plot()) == {f"roles-layer1-head{head}" for head in range(4)}
+
+
+def test_the_python_of_its_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python", (ROOT / "docs" / "interpretation.md").read_text("utf-8"))
+    exec(compile(code, "interpretation.md", "exec"), {})  # noqa: S102
+    assert (tmp_path / "analysis" / "roles.json").exists()
 
 
 def test_unknown_names_are_errors():
