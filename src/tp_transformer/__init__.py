@@ -84,11 +84,10 @@ it in this list:
     training/run.py               the settings of a run, and the folder that explains it
     training/watch.py             several runs at a time, watched through their records
     interpret/core/options.py          options that several analyses have
+    interpret/core/structure.py        labels and relations of the positions in an expression
     interpret/core/sample.py           the questions that an analysis looks at, parsed once
     interpret/core/record.py           activations at named points, question by question
     interpret/core/result.py           base class of results: summary, JSON, figures
-    interpret/core/structure.py        labels and relations of the positions in an expression
-    interpret/core/choices.py          positions, relations and questions to look at
     interpret/core/clusters.py         clustering of vectors by k-means
     interpret/core/nested.py           nested fractions, and exchanges of two of their numbers
     interpret/core/operations.py       operations on role vectors, and the answers under them

@@ -14,13 +14,18 @@ of nesting can exhaust the Python stack. Nothing is ever evaluated as code.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from operator import add, mul, sub, truediv
+from typing import Any
 
 Span = tuple[int, int]  # the first position and the position after the last
 
 ADDITION, SUBTRACTION, MULTIPLICATION, DIVISION = "+", "-", "*", "/"
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = dict(
+    zip("+-*/", (add, sub, mul, truediv), strict=True)
+)
 
 # Texts that may precede an expression written with operator signs.
 LEADS = ("", "Calculate ", "Evaluate ", "What is ", "What is the value of ", "Work out ")
@@ -61,6 +66,7 @@ LONGEST_ANSWER = 60  # characters
 MAX_DIGITS = 40  # of a number in an answer
 MAX_EXPONENT = 100
 MAX_DEPTH = 20  # of parentheses in an answer: its tree is traversed recursively
+HALF = Fraction(1, 2)
 _DIGITS = r"[0-9]+(?:\.[0-9]+)?"
 _NUMBER = f"-?{_DIGITS}"
 _TOKEN = re.compile(rf" *(?:({_DIGITS})|(\*\*|sqrt|[^ ]))")
@@ -97,21 +103,11 @@ class Negation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Root:
-    """A square root, in an answer."""
-
-    operand: "Node"
-    span: Span
-    value: None = None
-    parentheses: tuple[Span, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Power:
-    """An integer power, in an answer; its value may be too large to compute."""
+    """An integer power or a square root, in an answer; its value is not computed."""
 
     operand: "Node"
-    exponent: int
+    exponent: int | Fraction  # 1/2 for a square root
     span: Span
     value: None = None
     parentheses: tuple[Span, ...] = ()
@@ -130,7 +126,7 @@ class Operation:
     value: Fraction | None = field(compare=False)  # None under a division by zero
 
 
-Node = Number | Variable | Negation | Root | Power | Operation
+Node = Number | Variable | Negation | Power | Operation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +186,7 @@ def nodes(tree: Node) -> Iterator[Node]:
         yield node
         if isinstance(node, Operation):
             waiting += [node.right, node.left]
-        elif isinstance(node, Negation | Root | Power):
+        elif isinstance(node, Negation | Power):
             waiting.append(node.operand)
 
 
@@ -295,7 +291,7 @@ class _Parser:
         inner = self._operands.pop()
         span = (opening, at + 1)
         self._operands.append(
-            Root(operand=inner, span=span)
+            Power(operand=inner, exponent=HALF, span=span)
             if sign == _ROOT
             else replace(inner, parentheses=(*inner.parentheses, span))
         )
@@ -310,7 +306,7 @@ class _Parser:
         if token is None or not is_short or int(digits) > MAX_EXPONENT:
             raise UnreadableError("an exponent is not a small integer")
         base = self._operands.pop()
-        if isinstance(base, Power) and not base.parentheses:
+        if isinstance(base, Power) and base.exponent != HALF and not base.parentheses:
             raise UnreadableError("a power of a power without parentheses")
         self._operands.append(
             Power(
@@ -335,26 +331,16 @@ class _Parser:
 
 def _operation(operator: str, at: tuple[int, ...], left: Node, right: Node) -> Operation:
     edges = (*outer_span(left), *outer_span(right))
+    is_undefined = left.value is None or right.value is None
+    is_undefined |= operator == DIVISION and right.value == 0
     return Operation(
         operator=operator,
         at=at,
         left=left,
         right=right,
         span=(min(edges), max(edges)),
-        value=_value(operator, left.value, right.value),
+        value=None if is_undefined else OPERATORS[operator](left.value, right.value),
     )
-
-
-def _value(operator: str, left: Fraction | None, right: Fraction | None) -> Fraction | None:
-    if left is None or right is None:
-        return None
-    if operator == ADDITION:
-        return left + right
-    if operator == SUBTRACTION:
-        return left - right
-    if operator == MULTIPLICATION:
-        return left * right
-    return left / right if right else None
 
 
 def _pattern(form: str) -> re.Pattern[str]:

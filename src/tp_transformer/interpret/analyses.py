@@ -62,13 +62,8 @@ class Analysis:
         from tp_transformer.interpret.core.sample import Sample
 
         chosen = self.options(**options)
-        return self.analyse(model, Sample.of(questions, model), chosen, seed)
-
-    def analyse(
-        self, model: "AnyModel", sample: "Sample", options: AnalysisOptions, seed: int
-    ) -> "Result":
-        """Analyse a model with a sample and options that are made already."""
-        result: Result = import_module(self.module).analyse(model, sample, options, seed)
+        analyse = import_module(self.module).analyse
+        result: Result = analyse(model, Sample.of(questions, model), chosen, seed)
         return result
 
     @property

@@ -29,7 +29,7 @@ def interpret(
     model = checked_model(loaded, options)
     described = describe(model, source.model)  # now: a run that goes on will have other weights
     sample = _sample(analysis, model, source)
-    found = analysis.analyse(model, sample, options, source.seed)
+    found = analysis(model, sample, seed=source.seed, **vars(options))
     found = replace(found, context=replace(found.context, model=described))
     return found, found.save(out)
 

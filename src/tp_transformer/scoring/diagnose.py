@@ -12,21 +12,16 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from importlib.util import find_spec
-from operator import add, mul, sub, truediv
 from typing import Any, Self
 
 from tp_transformer.expressions import (
-    ADDITION,
-    DIVISION,
-    MULTIPLICATION,
-    SUBTRACTION,
+    HALF,
+    OPERATORS,
+    Negation,
     Node,
     Number,
     Operation,
-    Power,
-    Root,
     UnreadableError,
     Variable,
     parse_answer,
@@ -47,12 +42,6 @@ _SECONDS_TO_START = 60.0
 # Where the variables are set to compare in numbers: nothing special happens at such places.
 _POINTS = ((0.7316, 1.2841), (1.6173, -0.4437), (-0.5129, 0.9376))
 _CLOSE = 1e-8
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    ADDITION: add,
-    SUBTRACTION: sub,
-    MULTIPLICATION: mul,
-    DIVISION: truediv,
-}
 
 
 def number_at(tree: Node, point: tuple[float, float]) -> complex:
@@ -63,12 +52,11 @@ def number_at(tree: Node, point: tuple[float, float]) -> complex:
         return point[0] + point[1] * (ord(tree.name) - ord("a") + 1) / 7
     if isinstance(tree, Operation):
         left, right = number_at(tree.left, point), number_at(tree.right, point)
-        return complex(_OPERATORS[tree.operator](left, right))
+        return complex(OPERATORS[tree.operator](left, right))
     inner = number_at(tree.operand, point)
-    if isinstance(tree, Power):
-        return complex(inner**tree.exponent)
-    # Not -inner, whose imaginary zero would be negative: the other side of the root's branch cut.
-    return cmath.sqrt(inner) if isinstance(tree, Root) else 0 - inner
+    if isinstance(tree, Negation):
+        return 0 - inner  # not -inner, whose imaginary zero is on the other side of a branch cut
+    return cmath.sqrt(inner) if tree.exponent == HALF else complex(inner ** int(tree.exponent))
 
 
 def looks_equal(one: Node, other: Node) -> bool:
@@ -94,11 +82,9 @@ def prove_equal(one: Node, other: Node) -> bool:
         if isinstance(tree, Variable):
             return sympy.Symbol(tree.name)
         if isinstance(tree, Operation):
-            return _OPERATORS[tree.operator](build(tree.left), build(tree.right))
+            return OPERATORS[tree.operator](build(tree.left), build(tree.right))
         inner = build(tree.operand)
-        if isinstance(tree, Power):
-            return inner**tree.exponent
-        return sympy.sqrt(inner) if isinstance(tree, Root) else -inner
+        return -inner if isinstance(tree, Negation) else inner ** sympy.Rational(tree.exponent)
 
     difference = build(one) - build(other)
     return bool(sympy.expand(difference) == 0 or sympy.simplify(difference) == 0)

@@ -11,9 +11,7 @@ import torch
 import tp_transformer as tpt
 from planted import by_length, quotients, sample
 from tp_transformer import UserError, figures
-from tp_transformer.expressions import parse
 from tp_transformer.interpret import roles
-from tp_transformer.interpret.core.choices import chosen_questions
 from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
@@ -197,10 +195,10 @@ def test_clusters_without_scikit_learn_are_refused(monkeypatch):
 
 
 def test_fractions_of_fractions_are_shown_first():
-    questions = ["1 + 2", "(1/2)/(3/4)", "1/2", "9" * 60 + "/(2/3)", "1/(2/3)"]
-    expressions = [parse(question) for question in questions]
-    assert chosen_questions(questions, expressions, 4, n_characters=50) == [4, 1, 2, 0]
-    assert chosen_questions(questions, expressions, 4, n_characters=12) == [4, 2, 0, 1]
+    questions = ("1 + 2", "(1/2)/(3/4)", "1/2", "9" * 60 + "/(2/3)", "1/(2/3)")
+    shown = Sample(questions=questions, answers=("7",) * 5, origin="some").shown
+    assert shown(4, n_characters=50) == [4, 1, 2, 0]
+    assert shown(4, n_characters=12) == [4, 2, 0, 1]
 
 
 def test_controls_know_characters_and_positions_alone():

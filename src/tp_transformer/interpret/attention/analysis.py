@@ -11,8 +11,7 @@ from tp_transformer.interpret.attention.figure import IN_COLUMN
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking
 from tp_transformer.interpret.attention.options import AttentionOptions
 from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
-from tp_transformer.interpret.core.choices import chosen_questions, chosen_relations
-from tp_transformer.interpret.core.options import head_indices, layer_index
+from tp_transformer.interpret.core.options import chosen, head_indices, layer_index
 from tp_transformer.interpret.core.record import (
     DECODER,
     ENCODER,
@@ -23,6 +22,7 @@ from tp_transformer.interpret.core.record import (
 )
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import START, Sample, token_characters
+from tp_transformer.interpret.core.structure import RELATIONS
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
@@ -67,9 +67,7 @@ def analyse(
 def _shown(model: Transformer, sample: Sample, options: AttentionOptions) -> Sample:
     """Return the questions to show, followed by the shortest question."""
     if options.questions is None:
-        indices = chosen_questions(
-            sample.questions, sample.expressions, options.shown, n_characters=IN_COLUMN
-        )
+        indices = sample.shown(options.shown, n_characters=IN_COLUMN)
     else:
         sample = Sample.of(options.questions, model)
         indices = list(range(len(sample)))
@@ -84,7 +82,9 @@ def search(
 
     The same search in untrained models gives the largest margin that occurs without training.
     """
-    relations = chosen_relations(relation)
+    relations = (
+        RELATIONS if relation is None else {relation: chosen("relation", relation, RELATIONS)}
+    )
     margins = [
         {name: following.largest_margin(name, find, attention) for name, find in relations.items()}
         for attention in (

@@ -2,13 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tp_transformer.interpret.core.choices import chosen_relations
-from tp_transformer.interpret.core.options import HeadOptions, Where
-
-if TYPE_CHECKING:
-    from tp_transformer.model.config import TransformerConfig
+from tp_transformer.interpret.core.options import HeadOptions, Where, chosen
+from tp_transformer.interpret.core.structure import RELATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +23,6 @@ class AttentionOptions(HeadOptions):
     shown: int = 3  # as in the paper's figure
     questions: Sequence[str] | None = None
 
-    def check(self, config: "TransformerConfig") -> None:
-        """Raise an error if there is no such layer, head or relation."""
-        super().check(config)
-        chosen_relations(self.relation)
+    def __post_init__(self) -> None:
+        if self.relation is not None:
+            chosen("relation", self.relation, RELATIONS)

@@ -3,14 +3,17 @@
 Nothing here imports torch, because the command line reads its options from these classes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.settings import nearest
 
 if TYPE_CHECKING:
     from tp_transformer.model.config import TransformerConfig
 
+T = TypeVar("T")
 Where = Literal["encoder", "decoder", "cross"]
 
 
@@ -22,12 +25,14 @@ class AnalysisOptions:
         layer: index of the layer; negative indices count from the end
     """
 
+    needs_roles: ClassVar[bool] = False
     layer: int | None = -1
 
     def check(self, config: "TransformerConfig") -> None:
-        """Raise an error if a model of this configuration lacks what the options name."""
-        if self.layer is not None:
-            layer_index(self.layer, config.n_layers)
+        """Raise an error if a model of this configuration lacks what the analysis needs."""
+        if self.needs_roles and config.binding == "none":
+            raise UserError("this analysis needs roles, which the attention of this model lacks")
+        layer_index(self.layer, config.n_layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +46,7 @@ class HeadOptions(AnalysisOptions):
     head: int | None = None
 
     def check(self, config: "TransformerConfig") -> None:
-        """Raise an error if the model has no such layer or head."""
+        """Raise an error if a model of this configuration lacks what the analysis needs."""
         super().check(config)
         head_indices(self.head, config.n_heads)
 
@@ -58,14 +63,16 @@ def layer_index(layer: int | None, n_layers: int) -> int:
 
 def head_indices(head: int | None, n_heads: int) -> list[int]:
     """Return one head, or every head."""
-    if head is None:
-        return list(range(n_heads))
-    if not 0 <= head < n_heads:
+    if head is not None and not 0 <= head < n_heads:
         raise SettingsError(f"the model has heads 0 to {n_heads - 1}, not {head}")
-    return [head]
+    return list(range(n_heads)) if head is None else [head]
 
 
-def require_roles(config: "TransformerConfig") -> None:
-    """Raise an error if the attention of the model has no roles."""
-    if config.binding == "none":
-        raise UserError("this analysis needs roles, and the attention of this model has no roles")
+def chosen(noun: str, name: str, choices: Mapping[str, T]) -> T:
+    """Return what a user has chosen by name; an unknown name is an error that lists the names."""
+    if name not in choices:
+        raise SettingsError(
+            f"there is no {noun} {name!r}{nearest(name, choices)}; "
+            f"choose one of: {'; '.join(choices)}"
+        )
+    return choices[name]

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.batch import Batch
-from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.interpret.core.options import AnalysisOptions
+from tp_transformer.errors import UserError
+from tp_transformer.interpret.core.options import AnalysisOptions, chosen
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model.family import AnyModel, from_config
 from tp_transformer.model.solver import evaluating
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.settings import nearest
 
 Floats = npt.NDArray[np.float32]
 
@@ -45,12 +44,7 @@ def checked_model(model: AnyModel, options: AnalysisOptions) -> Transformer:
 
 def point(where: str, layer: int, name: str) -> str:
     """Return the full name of a point, such as `role`, of the attention in a layer."""
-    if where not in ATTENTIONS:
-        raise SettingsError(
-            f"there is no attention {where!r}{nearest(where, ATTENTIONS)}; "
-            f"choose one of {', '.join(ATTENTIONS)}"
-        )
-    return f"{ATTENTIONS[where].format(layer)}.{name}"
+    return f"{chosen('attention', where, ATTENTIONS).format(layer)}.{name}"
 
 
 def untrained(model: Transformer, seed: int) -> Transformer:

@@ -12,6 +12,7 @@ from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import STORE_SPLITS, Store
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.expressions import Expression, parse
+from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import evaluating
 from tp_transformer.scoring.verdict import judge
@@ -58,6 +59,20 @@ class Sample:
             answers=tuple(self.answers[index] for index in indices),
             origin=self.origin,
         )
+
+    def shown(self, count: int, n_characters: int) -> list[int]:
+        """Return the indices of questions to show in a figure.
+
+        Questions that fit on a line of `n_characters` come first, then fractions of fractions, then
+        short questions.
+        """
+
+        def rank(index: int) -> tuple[bool, bool, int]:
+            expression, length = self.expressions[index], len(self.questions[index]) + 2
+            is_nested = expression is not None and has_reversed_side(expression)
+            return length > n_characters, not is_nested, length
+
+        return sorted(range(len(self)), key=rank)[:count]
 
     def batches(self) -> Iterator[tuple[list[int], "Sample"]]:
         """Yield the questions in batches of similar lengths, with their indices in the sample."""

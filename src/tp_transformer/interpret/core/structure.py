@@ -114,6 +114,14 @@ def labels(expression: Expression) -> dict[str, list[str | None]]:
     return found
 
 
+def has_reversed_side(expression: Expression) -> bool:
+    """Whether there is a fraction in a denominator, whose divisor is a numerator again."""
+    return any(
+        place.side == NUMERATOR and place.division is not None
+        for _, place in places(expression.tree)
+    )
+
+
 def unreversed_sides(expression: Expression) -> list[str | None]:
     """Return the side without the reversal of section 5.1 at every source position."""
     found: list[str | None] = [None] * (len(expression.question) + 2)
@@ -297,11 +305,10 @@ def _to_next_digit(expression: Expression) -> Pairs:
     ]
 
 
-def _to_previous_digit(expression: Expression) -> Pairs:
-    return [
-        (following, frozenset({digit}))
-        for digits in _digits(expression)
-        for digit, following in pairwise(digits)
+def _inverse(relation: Relation) -> Relation:
+    """Relate each key to its query."""
+    return lambda expression: [
+        (key, frozenset({query})) for query, keys in relation(expression) for key in keys
     ]
 
 
@@ -314,18 +321,13 @@ def _to_ones_digit(expression: Expression) -> Pairs:
     return found
 
 
-def _parentheses(expression: Expression) -> Iterator[tuple[int, int]]:
-    for node in nodes(expression.tree):
-        for start, end in node.parentheses:
-            yield start, end - 1
-
-
 def _to_closing(expression: Expression) -> Pairs:
-    return [(opening, frozenset({closing})) for opening, closing in _parentheses(expression)]
-
-
-def _to_opening(expression: Expression) -> Pairs:
-    return [(closing, frozenset({opening})) for opening, closing in _parentheses(expression)]
+    """Relate an opening parenthesis to the closing one."""
+    return [
+        (start, frozenset({end - 1}))
+        for node in nodes(expression.tree)
+        for start, end in node.parentheses
+    ]
 
 
 RELATIONS: dict[str, Relation] = {
@@ -338,10 +340,10 @@ RELATIONS: dict[str, Relation] = {
     "operator to the operator above": _to_operator_above,
     "number to the other argument": _to_other_argument,
     "digit to the next digit": _to_next_digit,
-    "digit to the digit before": _to_previous_digit,
+    "digit to the digit before": _inverse(_to_next_digit),
     "digit to its number's ones digit": _to_ones_digit,
     "opening to closing parenthesis": _to_closing,
-    "closing to opening parenthesis": _to_opening,
+    "closing to opening parenthesis": _inverse(_to_closing),
 }
 
 # For a relation that skips positions in between: those positions, related to the same keys.

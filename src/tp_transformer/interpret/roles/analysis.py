@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.core.clusters import Clustering, cluster
 from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
@@ -79,7 +80,12 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
     """
     model = checked_model(model, options)
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
-    vectors = options.vectors or ("value" if model.config.binding == "none" else "role")
+    available = ("value",) if model.config.binding == "none" else ("role", "value")
+    vectors = options.vectors or available[0]
+    if vectors not in available:
+        raise SettingsError(
+            f"the model has no vectors {vectors!r} to cluster; it has {' and '.join(available)}"
+        )
     positions = Positions.of(sample)
     inputs = _Inputs(
         sample=sample,

@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer import figures
-from tp_transformer.interpret.core.choices import chosen_questions
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE, labels
 from tp_transformer.interpret.roles.result import HeadClusters, LabelControls, RolesResult
@@ -41,7 +40,7 @@ def _plot_questions(roles: RolesResult, head: HeadClusters) -> "Figure":
     unit = (figures.COLUMN - 2 * MARGIN) / across
     lines = [
         (number, start)
-        for number in chosen_questions(sample.questions, sample.expressions, SHOWN, across)
+        for number in sample.shown(SHOWN, n_characters=across)
         for start in range(0, len(token_characters(sample.questions[number])), across)
     ]
     with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):

@@ -32,7 +32,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tp_transformer.errors import SettingsError
-from tp_transformer.interpret.core.choices import chosen_place
 from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.operations import (
     Floats,
@@ -54,6 +53,7 @@ from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import checked_model, record
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.core.structure import PLACES
 from tp_transformer.interpret.surgery.options import SurgeryOptions
 from tp_transformer.interpret.surgery.result import (
     PAIRS,
@@ -74,7 +74,7 @@ def analyse(model: AnyModel, sample: Sample, options: SurgeryOptions, seed: int)
     model = checked_model(model, options)
     positions = None
     if options.at is not None:
-        find = chosen_place(options.at)
+        find = PLACES[options.at]
         positions = [
             [] if expression is None else find(expression) for expression in sample.expressions
         ]

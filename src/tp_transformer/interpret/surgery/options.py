@@ -1,14 +1,10 @@
 """Options of the surgery analysis."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tp_transformer.errors import SettingsError
-from tp_transformer.interpret.core.choices import chosen_place
-from tp_transformer.interpret.core.options import HeadOptions, require_roles
-
-if TYPE_CHECKING:
-    from tp_transformer.model.config import TransformerConfig
+from tp_transformer.interpret.core.options import HeadOptions, chosen
+from tp_transformer.interpret.core.structure import PLACES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +17,12 @@ class SurgeryOptions(HeadOptions):
         clusters: the number of clusters of each head
     """
 
+    needs_roles = True
     at: str | None = None
     clusters: int = 20
 
-    def check(self, config: "TransformerConfig") -> None:
-        """Raise an error if the model has no roles, or there is no such layer, head or place."""
-        super().check(config)
-        require_roles(config)
+    def __post_init__(self) -> None:
         if self.at is not None:
-            chosen_place(self.at)
+            chosen("place", self.at, PLACES)
         if self.clusters < 1:
             raise SettingsError(f"roles need at least 1 cluster, not {self.clusters}")

@@ -1,12 +1,8 @@
 """Options of the tensor-product analysis."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tp_transformer.interpret.core.options import AnalysisOptions, Where, require_roles
-
-if TYPE_CHECKING:
-    from tp_transformer.model.config import TransformerConfig
+from tp_transformer.interpret.core.options import AnalysisOptions, Where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +14,6 @@ class TensorProductOptions(AnalysisOptions):
         where: the attention to look at
     """
 
+    needs_roles = True
     layer: int | None = None
     where: Where = "encoder"
-
-    def check(self, config: "TransformerConfig") -> None:
-        """Raise an error if the model has no roles, or no such layer."""
-        super().check(config)
-        require_roles(config)
