@@ -7,7 +7,7 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer import UserError, cli
-from tp_transformer.interpret.analyses import ANALYSES, Source
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest
 from tp_transformer.interpret.information import analysis as information
 from tp_transformer.interpret.run import interpret
 
@@ -40,7 +40,7 @@ def arguments(name, half_trained, sums_store, out):
 def run(name, out, *, options=None, **source):
     """Analyse with fields of the options and of the source."""
     chosen = ANALYSES[name].options(**(options or {}))
-    return interpret(name, Source(**{"module": MODULE, **source}), chosen, out)
+    return interpret(name, AnalysisRequest(**{"module": MODULE, **source}), chosen, out)
 
 
 @pytest.mark.parametrize("name", ANALYSES)

@@ -73,7 +73,7 @@ class Analysis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class AnalysisRequest:
     """The model and the questions of an analysis, as `tpt interpret` takes them.
 
     Attributes:

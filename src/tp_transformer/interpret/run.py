@@ -6,7 +6,7 @@ from pathlib import Path
 from tp_transformer.data.store import open_store
 from tp_transformer.distributed import choose_device
 from tp_transformer.errors import SettingsError
-from tp_transformer.interpret.analyses import ANALYSES, Analysis, Source
+from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model
@@ -18,34 +18,34 @@ from tp_transformer.provenance import describe
 
 
 def interpret(
-    name: str, source: Source, options: AnalysisOptions, out: str | Path
+    name: str, request: AnalysisRequest, options: AnalysisOptions, out: str | Path
 ) -> tuple[Result, list[Path]]:
     """Analyse a model, write numbers and figures into a folder; return the result and the files."""
     file = next((path for path in (Path(out), *Path(out).parents) if path.is_file()), None)
     if file is not None:
         raise SettingsError(f"{file} is a file; name a folder for the analysis")
     analysis = ANALYSES[name]
-    loaded = load(source.model).float().to(choose_device(source.device))
+    loaded = load(request.model).float().to(choose_device(request.device))
     model = checked_model(loaded, options)
-    described = describe(model, source.model)  # now: a run that goes on will have other weights
-    sample = _sample(analysis, model, source)
-    found = analysis(model, sample, seed=source.seed, **vars(options))
+    described = describe(model, request.model)  # now: a run that goes on will have other weights
+    sample = _sample(analysis, model, request)
+    found = analysis(model, sample, seed=request.seed, **vars(options))
     found = replace(found, context=replace(found.context, model=described))
     return found, found.save(out)
 
 
-def _sample(analysis: Analysis, model: Transformer, source: Source) -> Sample:
+def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) -> Sample:
     if analysis.questions == "nested":
-        return drawn_sample(source.count, source.seed)
-    if source.data is None:
+        return drawn_sample(request.count, request.seed)
+    if request.data is None:
         raise SettingsError("name the store that the questions come from: --data DIR")
-    is_answered = analysis.questions == "answered" if source.answered is None else source.answered
+    is_answered = analysis.questions == "answered" if request.answered is None else request.answered
     return draw(
         model,
-        open_store(source.data),
-        module=source.module,
-        split=source.split,
-        count=source.count,
-        seed=source.seed,
+        open_store(request.data),
+        module=request.module,
+        split=request.split,
+        count=request.count,
+        seed=request.seed,
         answered=is_answered,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jsonargparse import Namespace
 
-from tp_transformer.interpret.analyses import ANALYSES, Analysis, Source
+from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest
 from tp_transformer.verbs.verb import Arguments, Verb, arguments_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _interpret(name: str, given: Namespace) -> None:
     from tp_transformer.interpret.run import interpret
 
     options = _filled(ANALYSES[name].options, given)
-    found, files = interpret(name, _filled(Source, given), options, given.out)
+    found, files = interpret(name, _filled(AnalysisRequest, given), options, given.out)
     print(*found.summary(), sep="\n")
     print(*files, sep="\n", file=sys.stderr)
 
@@ -32,7 +32,7 @@ def _filled(kind: type[T], given: Namespace) -> T:
 
 
 def _arguments(analysis: Analysis) -> Arguments:
-    arguments = arguments_of(Source)
+    arguments = arguments_of(AnalysisRequest)
     if analysis.questions == "nested":
         for flag in ("--data", "--module", "--split", "--answered"):
             arguments[flag]["help"] = "not used: this analysis asks nested fractions"

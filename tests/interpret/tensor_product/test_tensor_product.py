@@ -254,7 +254,7 @@ def test_one_question_is_fitted_and_scored_on_itself():
 
 
 def test_what_cannot_be_analysed_is_refused():
-    with pytest.raises(UserError, match="no roles"):
+    with pytest.raises(UserError, match="needs roles"):
         tensor_product(tpt.build("transformer-tiny", d_model=32), SAMPLE)
     with pytest.raises(UserError, match="layers 0 to 1"):
         tensor_product(tpt.build("tp-transformer-tiny", d_model=32), SAMPLE, layer=5)

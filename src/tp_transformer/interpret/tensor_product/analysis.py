@@ -86,7 +86,8 @@ class Products:
 
     def share(self) -> float:
         """Return the share of the variance that the diagonal keeps."""
-        return float(self.diagonals().sum() / self.totals.sum())
+        kept = float(self.diagonals().sum() / self.totals.sum())
+        return min(1.0, kept)  # rounding may leave it slightly above
 
     def along(self, directions: Floats) -> Floats:
         """Return what orthonormal directions (direction, d_head, d_head) keep: (position,)."""
