@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from tp_transformer.interpret.expressions import nodes, parse
+from tp_transformer.expressions import nodes, parse
 from tp_transformer.interpret.structure import PLACES, RELATIONS, labels
 
 import tp_transformer as tpt
