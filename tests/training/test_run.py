@@ -125,7 +125,7 @@ def test_two_processes_on_one_run(run):
         (["--data", "nothing"], "nothing; `tpt data prepare`"),
         (["--config", "nonsense"], "there is no preset 'nonsense'"),
         (["--budget", "soon"], "'soon' is no length of time"),
-        (["--training.stesp=3"], "'stesp' (did you mean 'steps'?)"),
+        (["--training.stesp=3"], "--training.stesp (did you mean --training.steps?)"),
         (["--optim.learning_rate=-1"], "learning_rate must be above 0"),
         (["--device", "cuda"], "cuda is not available"),
         (["--data.batch_size=many"], "data.batch_size must be a whole number"),
@@ -145,7 +145,7 @@ def test_mistakes_end_in_one_line(capsys, store, tmp_path, arguments, message):
 def test_settings_belong_to_verbs_that_take_them(capsys):
     code, _, err = tpt(capsys, "models", "--training.steps=3")
     assert code == 2
-    assert "unrecognized arguments: --training.steps=3" in err
+    assert "there is no option --training.steps" in err
 
 
 def test_load_takes_the_best_or_else_the_last(run):

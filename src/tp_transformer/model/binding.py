@@ -90,6 +90,11 @@ class LowRankBinding(Binding):
 
     With rank d_head this is the paper's optimal d_head-dimensional compression of the tensor
     product; with rank d_head^2 it can be the tensor product itself.
+
+    Args:
+        n_heads: number of heads
+        d_head: size of fillers and roles
+        rank: size of the projections of a filler and a role
     """
 
     def __init__(self, n_heads: int, d_head: int, *, rank: Size) -> None:

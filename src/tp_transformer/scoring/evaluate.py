@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +22,13 @@ from tp_transformer.foundation.distributed import Ranks, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import Update
-from tp_transformer.foundation.ranges import Count, PositiveInt, check_fields
 from tp_transformer.model import identity
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
-from tp_transformer.scoring.questions import Choice, Questions, choose
+from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.questions import Questions, choose
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
 from tp_transformer.scoring.verdict import (
     CPU_SYMBOLS,
@@ -42,45 +42,12 @@ from tp_transformer.scoring.verdict import (
     judge_in_bfloat16,
 )
 
-DIAGNOSED = 100  # wrong answers of each module that are looked at, if no more are asked for
 JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16}
 DECODED_AT_ONCE = 512  # by one rank, between two lines of the journal
 LONGEST = 200  # symbols of an answer by a model without positions, as many as the others have
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 Show = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """How to evaluate.
-
-    Attributes:
-        decode: questions on which greedy decoding is checked to give the same verdict
-        diagnose: wrong answers of each module and split that are decoded and diagnosed
-        predictions: a file for every answer; then all wrong ones are decoded and diagnosed
-        precision: bfloat16 is quicker where there are circuits for it; what it leaves in doubt is
-            asked again in float32
-        symbols_per_pass: most symbols that one pass holds, by the device if absent; no verdict
-            depends on it
-    """
-
-    decode: Count = 0
-    diagnose: Count = DIAGNOSED
-    predictions: Path | None = None
-    precision: str = "float32"
-    symbols_per_pass: PositiveInt | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.precision not in JUDGES:
-            raise SettingsError(
-                f"the precision is one of {', '.join(JUDGES)}, not {self.precision!r}"
-            )
-
-    def limit(self, device: torch.device) -> int:
-        """The most symbols of a pass on a device."""
-        return self.symbols_per_pass or (CPU_SYMBOLS if device.type == "cpu" else GPU_SYMBOLS)
 
 
 def evaluate(
@@ -174,7 +141,9 @@ class Evaluation:
         self.right = journal.known == RIGHT
 
     def _ask_share(self) -> None:
-        find, limit = JUDGES[self.work.precision], self.work.limit(self.ranks.device)
+        find = JUDGES[self.work.precision]
+        most = CPU_SYMBOLS if self.ranks.device.type == "cpu" else GPU_SYMBOLS
+        limit = self.work.symbols_per_pass or most
         journal, rank, n_ranks = self._journal, self.ranks.rank, self.ranks.n_ranks
         left = np.flatnonzero(~journal.done)
         total = self.questions.n

@@ -13,30 +13,10 @@ from tp_transformer.data.store import STORE_SPLITS, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.ranges import Count, Seed, check_fields
+from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.verdict import passes
 
 _TEXTS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What to ask.
-
-    Attributes:
-        modules: names of modules, or patterns such as arithmetic__*
-        splits: of the store; all that it has when absent
-        train_count: questions of each module's training split, drawn at random
-        seed: another one draws others
-    """
-
-    modules: tuple[str, ...] = ("*",)
-    splits: tuple[str, ...] | None = None
-    train_count: Count = 1000
-    seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -58,8 +38,8 @@ def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[As
     names = [name for name in STORE_SPLITS if name in store]
     if choice.splits is not None:
         names = [name for name in STORE_SPLITS if name in choice.splits]
-        for name in choice.splits:
-            _ = store[name]  # refuses what is not there
+        for split in choice.splits:
+            _ = store[split]  # refuses what is not there
     found = []
     for name in names:
         for module, segments in _by_module(store[name], choice.modules).items():

@@ -253,7 +253,7 @@ def _same_config(
             )
         _write_text(file, text)
         notes.append(f"{file} was not as it was when the run was begun; it is written again")
-    values = settings.run_values(file, (), RunConfig)
+    values = settings.run_values(file, {}, RunConfig)
     if sha256 is None and "count" not in values.get("validation", {}):
         # What runs of before there was a hash wrote last.
         raise SettingsError(f"{file} was cut short: it does not set validation.count; put it back")
