@@ -76,6 +76,7 @@ it in this list:
     scoring/table.py              results in a terminal: strong, weak, how sure; Table 1
     scoring/document.py           results as Markdown, CSV, LaTeX
     scoring/bars.py               the bars of the paper's appendix
+    training/muon.py              Muon for matrices beside Adam for the rest
     training/optim.py             the optimizer; schedules as pure functions of the step
     training/display.py           what a run shows: a live panel in a terminal, lines elsewhere
     training/metrics.py           what a run records: metrics.jsonl, a log, TensorBoard
