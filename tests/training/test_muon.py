@@ -170,6 +170,19 @@ def test_the_rest_is_updated_as_adam_updates_it():
         assert torch.equal(parameter, theirs[name]) != (name == "output.weight"), name
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_groups_without_blocks_are_adamws(fused):
+    ours, theirs = (nn.Parameter(random(7)) for _ in range(2))
+    optimizer = muon_for({"params": [ours], "weight_decay": 0.1}, fused=fused)
+    adamw = torch.optim.AdamW([theirs], lr=0.1, betas=(0.9, 0.99), weight_decay=0.1, fused=fused)
+    for seed in range(3):
+        ours.grad = random(7, seed=seed)
+        theirs.grad = ours.grad.clone()
+        optimizer.step()
+        adamw.step()
+    assert torch.equal(ours, theirs)
+
+
 def test_a_weight_that_is_also_an_embedding_is_adams():
     model = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "output": nn.Linear(4, 5)})
     model["output"].weight = model["embedding"].weight
