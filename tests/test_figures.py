@@ -1,5 +1,7 @@
 """One style: what the figures of all analyses have in common, and the test of their legibility."""
 
+from dataclasses import replace
+
 import pytest
 
 import tp_transformer as tpt
@@ -7,7 +9,6 @@ from legible import illegible, texts
 from planted import sample
 from tp_transformer import figures
 from tp_transformer.interpret import tensor_product
-from tp_transformer.interpret.outcome import Context
 
 
 def wrong(drawn):
@@ -57,8 +58,9 @@ def test_texts_are_broken_and_numbers_left_out_where_there_is_no_room():
 
 def test_the_figure_of_an_analysis_is_saved_in_every_format(tmp_path):
     model, few = tpt.build("tp-transformer-tiny", d_model=16), sample(4)
-    found = tensor_product.analyse(model, few, layer=0)
-    _, *files = tensor_product.save(found, Context.of(model, few, folder="a$b^c$"), tmp_path)
+    found = tensor_product(model, few, layer=0)
+    named = replace(found.context, model={**found.context.model, "name": "a$b^c$"})
+    _, *files = replace(found, context=named).save(tmp_path)
     starts = [file.read_bytes()[:4] for file in files]
     assert starts == [b"<?xm", b"%PDF", b"\x89PNG"]
     assert "of filler ⊗ role" in files[0].read_text("utf-8")

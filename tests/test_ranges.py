@@ -1,7 +1,6 @@
 """Numbers out of range: refused in one line, wherever they are given and however large they are."""
 
 import math
-from pathlib import Path
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import pytest
@@ -12,7 +11,7 @@ from tp_transformer.cli import VERBS, main
 from tp_transformer.data.feed import FeedConfig
 from tp_transformer.data.partial import Order
 from tp_transformer.errors import SettingsError
-from tp_transformer.interpret.run import Options
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest
 from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import TransformerConfig
@@ -25,7 +24,8 @@ from tp_transformer.training.validate import ValidationConfig
 
 STAGES = (
     *(TransformerConfig, LSTMConfig, FeedConfig, OptimConfig, TrainingConfig, ValidationConfig),
-    *(Order, Choice, Work, Options),
+    *(Order, Choice, Work, AnalysisRequest),
+    *(analysis.options for analysis in ANALYSES.values()),
 )
 ODD = (
     *(-1, 0, 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**23, 10**30),
@@ -82,10 +82,9 @@ def refusal(make, *arguments, **options):
 @pytest.mark.parametrize(("stage", "name", "hint"), NUMERIC)
 def test_settings_are_made_or_refused_in_one_line(stage, name, hint):
     """From Python, and from what a file says."""
-    required = {"data": Path("store")} if stage is Options else {}
     for value in ODD:
         given = {"betas": (0.9, value), "weights": {"a": value}}.get(name, value)
-        values = {**required, name: given}
+        values = {name: given}
         for said in (
             refusal(stage, **values),
             refusal(settings.to_dataclass, stage, values, "it"),

@@ -11,6 +11,7 @@ it in this list:
     atomic.py                     files and folders that appear whole or not at all
     progress.py                   a bar in a terminal, now and then a line elsewhere
     allocator.py                  memory: freed, it stays; what cannot fit is refused
+    expressions.py                arithmetic in questions and answers, as trees
     published.py                  the numbers printed in the papers, each with its source
     figures.py                    one plotting style; saves SVG, PDF and PNG
     distributed.py                ranks, collectives, devices
@@ -89,42 +90,51 @@ it in this list:
     training/loop.py              the loop: a step after the other, validated and saved
     training/run.py               the settings of a run, and the folder that explains it
     training/watch.py             several runs at a time, watched through their records
-    interpret/record.py                  what passes named points, question by question, unpadded
-    interpret/outcome.py                 what an analysis leaves behind: numbers as JSON, captions
-    interpret/expressions.py             arithmetic questions as trees
-    interpret/structure.py               what each character is in its tree, and to what it belongs
-    interpret/choices.py                 which heads, positions and questions are looked at
-    interpret/clusters.py                vectors in clusters, by k-means
-    interpret/positions.py               every position of a sample: its character, its labels
-    interpret/probes.py                  how well labels can be told from clusters and from vectors
-    interpret/reversal.py                whether sides reverse in a denominator's denominator
-    interpret/naming.py                  a name for a cluster, where it is clear
-    interpret/roles_result.py            what roles' clusters and scores say
-    interpret/roles_figure.py            questions with their clusters (figure 2), scores
-    interpret/roles.py                   clusters of roles and the structure in them (section 5.1)
-    interpret/text_attention.py          what heads attend to by characters and distance alone
-    interpret/following.py               how well heads follow a relation
-    interpret/attention_maps_result.py   which heads follow which relation
-    interpret/attention_maps_figure.py   rows of symbols (figure 3), heat maps, relations
-    interpret/attention_maps.py          where heads look, and which follow a relation (section 5.2)
-    interpret/information_result.py      what heads tell of states
-    interpret/information_figure.py      a bar for each head, beside controls
-    interpret/information.py             what a head's value vector tells of the state (section 6.1)
-    interpret/simplified.py              the simplified network of section 6.2
-    interpret/nested.py                  nested fractions, and two of their numbers exchanged
-    interpret/operations.py              operations on role vectors, and what is answered under them
-    interpret/interchange.py             the roles of two numbers exchanged: which answer follows
-    interpret/interchange_figure.py      how often it follows, beside controls
-    interpret/binding_problem_result.py  what exchanged numbers do to a model
-    interpret/binding_problem_figure.py  how far they move a state
-    interpret/binding_problem.py         which structures attention confuses (section 6.2)
-    interpret/surgery_result.py          what operations on roles do to answers
-    interpret/surgery_figure.py          the share of changed answers
-    interpret/surgery.py                 roles removed or replaced: what becomes of answers
-    interpret/tensor_product_result.py   what is kept of the tensor product
-    interpret/tensor_product_figure.py   the same, head by head
-    interpret/tensor_product.py          what the Hadamard product keeps of it (section 7)
-    interpret/run.py                     one analysis from a model and a store to its files
+    interpret/core/options.py          options that several analyses have
+    interpret/core/structure.py        labels and relations of the positions in an expression
+    interpret/core/sample.py           the questions that an analysis looks at, parsed once
+    interpret/core/record.py           activations at named points, question by question
+    interpret/core/result.py           base class of results: summary, JSON, figures
+    interpret/core/clusters.py         clustering of vectors by k-means
+    interpret/core/nested.py           nested fractions, and exchanges of two of their numbers
+    interpret/core/operations.py       operations on role vectors, and the answers under them
+    interpret/roles/options.py         roles (section 5.1): options
+    interpret/roles/positions.py       every position of a sample: its character, its labels
+    interpret/roles/probes.py          how well clusters and linear probes predict labels
+    interpret/roles/reversal.py        whether sides reverse in a denominator's denominator
+    interpret/roles/naming.py          names for clusters
+    interpret/roles/result.py          clusters and scores, and their summary
+    interpret/roles/figure.py          questions with their clusters (figure 2), scores
+    interpret/roles/analysis.py        clusters of role vectors and the structure in them
+    interpret/attention/options.py     attention (section 5.2): options
+    interpret/attention/text_attention.py  heads that depend on characters and distance only
+    interpret/attention/following.py   how well heads follow a relation
+    interpret/attention/result.py      maps and rankings, and their summary
+    interpret/attention/figure.py      rows of characters (figure 3), heat maps, relations
+    interpret/attention/analysis.py    attention maps, and the search for relations
+    interpret/information/options.py   information (section 6.1): options
+    interpret/information/result.py    reconstruction errors, and their summary
+    interpret/information/figure.py    a bar for each head, beside its controls
+    interpret/information/analysis.py  reconstruction of states from value vectors
+    interpret/binding/options.py       binding (section 6.2): options
+    interpret/binding/simplified.py    the simplified network of section 6.2
+    interpret/binding/result.py        distances and answers, and their summary
+    interpret/binding/figure.py        how far exchanged numbers move a state
+    interpret/binding/analysis.py      structures that attention confuses
+    interpret/interchange/options.py   interchange: options
+    interpret/interchange/result.py    counts and tests, and their summary
+    interpret/interchange/figure.py    how often the answer follows exchanged roles
+    interpret/interchange/analysis.py  roles of two numbers exchanged
+    interpret/surgery/options.py       surgery: options
+    interpret/surgery/result.py        effects and comparisons, and their summary
+    interpret/surgery/figure.py        the share of changed answers
+    interpret/surgery/analysis.py      roles removed or replaced
+    interpret/tensor_product/options.py  tensor product (section 7): options
+    interpret/tensor_product/result.py   shares of the variance, and their summary
+    interpret/tensor_product/figure.py   shares of the variance, head by head
+    interpret/tensor_product/analysis.py  what the Hadamard product keeps
+    interpret/analyses.py         the registry of analyses
+    interpret/run.py              one analysis from a model and a store to its files
     interop/pickles.py            other people's pickles, read without running what they bring along
     interop/authors.py            the paper's authors' published checkpoints
     demo.py                       the front door
@@ -187,7 +197,7 @@ def __getattr__(name: str) -> "Any":
 
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    if name in {"data", "model"}:
+    if name in {"data", "interpret", "model"}:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -111,11 +111,13 @@ def every(count: int, most: int) -> range:
 
 def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:
     """Save a figure in every format; returns the files."""
+    import matplotlib as mpl
+
     files = []
     for kind in FORMATS:
         file = folder / f"{name}.{kind}"
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
-        with atomic.whole(file) as unfinished:
+        with atomic.whole(file) as unfinished, mpl.rc_context(STYLE):
             drawn.savefig(unfinished, format=kind, dpi=300, metadata=undated)
         files.append(file)
     return files

@@ -17,8 +17,9 @@ T = TypeVar("T")
 class Registry(Mapping[str, T]):
     """Things of one kind by name; an unknown name is an error that lists the known ones."""
 
-    def __init__(self, noun: str) -> None:
+    def __init__(self, noun: str, plural: str | None = None) -> None:
         self.noun = noun
+        self.plural = plural or f"{noun}s"
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -36,7 +37,7 @@ class Registry(Mapping[str, T]):
         if name not in self:
             raise SettingsError(
                 f"there is no {self.noun} {shown(name)}{nearest(str(name), self)}; "
-                f"the {self.noun}s are {', '.join(self._entries)}"
+                f"the {self.plural} are {', '.join(self._entries)}"
             )
         return self._entries[name]
 
