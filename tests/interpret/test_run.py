@@ -55,7 +55,7 @@ def test_an_analysis_says_what_it_found_and_writes_it(
     values = json.loads((tmp_path / "out" / main).read_text("utf-8"))
     assert values["summary"] == said.splitlines()
     assert values["seed"] == 0
-    assert values["model"]["sha256"] == tpt.provenance.model_hash(tpt.load(half_trained))
+    assert values["model"]["sha256"] == tpt.model.identity.model_hash(tpt.load(half_trained))
     if name in {"roles", "attention"}:
         assert len(values["sample"]["questions"]) == 24
         solved = tpt.load(half_trained).solve(values["sample"]["questions"])

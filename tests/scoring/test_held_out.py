@@ -11,12 +11,12 @@ import tp_transformer as tpt
 from corpora import make_store
 from runs import config
 from tp_transformer.data.store import open_store
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.scoring.compare import caveats
 from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
-from tp_transformer.scoring.table import render_results
+from tp_transformer.show.table import render_results
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tp_transformer.foundation.ranges import PositiveInt, Seed32, check_fields
+from tp_transformer.foundation.registry import Registry
 from tp_transformer.interpret.attention.options import AttentionOptions
 from tp_transformer.interpret.binding.options import BindingOptions
 from tp_transformer.interpret.core.options import AnalysisOptions
@@ -19,8 +21,6 @@ from tp_transformer.interpret.interchange.options import InterchangeOptions
 from tp_transformer.interpret.roles.options import RolesOptions
 from tp_transformer.interpret.surgery.options import SurgeryOptions
 from tp_transformer.interpret.tensor_product.options import TensorProductOptions
-from tp_transformer.ranges import PositiveInt, Seed32, check_fields
-from tp_transformer.registry import Registry
 
 if TYPE_CHECKING:
     from tp_transformer.interpret.core.result import Result

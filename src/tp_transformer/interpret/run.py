@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tp_transformer.data.store import open_store
-from tp_transformer.distributed import choose_device
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.distributed import choose_device
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.options import AnalysisOptions
@@ -13,8 +13,8 @@ from tp_transformer.interpret.core.record import checked_model
 from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.core.sample import Sample, draw
 from tp_transformer.model.family import load
+from tp_transformer.model.identity import describe
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.provenance import describe
 
 
 def interpret(

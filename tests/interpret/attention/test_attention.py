@@ -8,8 +8,9 @@ import torch
 
 import tp_transformer as tpt
 from planted import by_length, nested
-from tp_transformer import UserError, figures
+from tp_transformer import UserError
 from tp_transformer.expressions import parse
+from tp_transformer.foundation import figures
 from tp_transformer.interpret import attention
 from tp_transformer.interpret.attention import analysis, figure, following
 from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tp_transformer.errors import UserError
 from tp_transformer.expressions import parse
+from tp_transformer.foundation.errors import UserError
 from tp_transformer.interpret.core.nested import (
     DIGITS,
     LETTERS,

@@ -10,7 +10,8 @@ import torch
 
 import tp_transformer as tpt
 from planted import by_length, quotients, sample
-from tp_transformer import UserError, figures
+from tp_transformer import UserError
+from tp_transformer.foundation import figures
 from tp_transformer.interpret import roles
 from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.result import Context

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer import figures
 from tp_transformer.expressions import parse
+from tp_transformer.foundation import figures
+from tp_transformer.foundation.statistics import FEWEST
 from tp_transformer.interpret.attention.following import LEAST_MARGIN, Ranking
 from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
 from tp_transformer.interpret.core.record import ENCODER
 from tp_transformer.interpret.core.structure import SIDE, labels
 from tp_transformer.interpret.roles.figure import SIDE_COLOURS
-from tp_transformer.scoring.statistics import FEWEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

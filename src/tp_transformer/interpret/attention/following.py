@@ -27,10 +27,10 @@ import numpy.typing as npt
 from scipy.stats import norm, t
 
 from tp_transformer.expressions import Expression
+from tp_transformer.foundation.statistics import CONFIDENCE, FEWEST, Interval
 from tp_transformer.interpret.attention.text_attention import text_attention
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import SKIPPED, Pairs, Relation
-from tp_transformer.scoring.statistics import CONFIDENCE, FEWEST, Interval
 
 Floats = npt.NDArray[np.float64]
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tp_transformer.foundation.ranges import Count
 from tp_transformer.interpret.core.options import HeadOptions, Where, chosen
 from tp_transformer.interpret.core.structure import RELATIONS
-from tp_transformer.ranges import Count
 
 
 @dataclass(frozen=True, kw_only=True)

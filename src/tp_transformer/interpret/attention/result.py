@@ -2,10 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
+from tp_transformer.foundation.statistics import FEWEST
 from tp_transformer.interpret.attention.following import Following, Ranking
 from tp_transformer.interpret.core.record import ENCODER, TITLES, Floats
 from tp_transformer.interpret.core.result import Result, Values
-from tp_transformer.scoring.statistics import FEWEST
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.foundation.statistics import resample, wilson
 from tp_transformer.interpret.binding.options import BindingOptions
 from tp_transformer.interpret.binding.result import (
     CONFUSABLE,
@@ -43,7 +44,6 @@ from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import resample, wilson
 
 Floats = npt.NDArray[np.float64]
 

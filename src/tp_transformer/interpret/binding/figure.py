@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tp_transformer import figures
+from tp_transformer.foundation import figures
 from tp_transformer.interpret.binding.result import (
     CONFUSABLE,
     CONTROL,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from tp_transformer.foundation.ranges import PositiveInt
 from tp_transformer.interpret.core.options import AnalysisOptions
-from tp_transformer.ranges import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)

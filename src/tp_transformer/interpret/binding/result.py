@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t
 
+from tp_transformer.foundation.statistics import CONFIDENCE, FEWEST, Interval
 from tp_transformer.interpret.binding.simplified import Simplified
 from tp_transformer.interpret.core.result import Result, Values
-from tp_transformer.scoring.statistics import CONFIDENCE, FEWEST, Interval
 
 CONFUSABLE = ("ac", "bd")
 CONTROL = ("ad", "bc")

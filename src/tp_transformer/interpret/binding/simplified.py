@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.interpret.core.result import Values
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.batch import Batch
-from tp_transformer.errors import UserError
+from tp_transformer.foundation.errors import UserError
 from tp_transformer.interpret.core.options import AnalysisOptions, chosen
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model.family import AnyModel, from_config

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tp_transformer import atomic, figures, provenance
+from tp_transformer.foundation import atomic, figures, provenance
 from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.model import identity
 from tp_transformer.model.family import AnyModel
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ Values = dict[str, Any]
 class Context:
     """The model, the questions and the seed of an analysis: what makes it repeatable."""
 
-    model: Values  # from `provenance.describe`
-    environment: Values = field(compare=False)  # from `provenance.circumstances`
+    model: Values  # from `identity.describe`
+    environment: Values = field(compare=False)  # from `provenance.environment`
     sample: Sample
     seed: int
 
@@ -33,8 +34,8 @@ class Context:
     def of(cls, model: AnyModel, sample: Sample, seed: int) -> "Context":
         """Return the context of an analysis of a model that is not known to be in a folder."""
         return cls(
-            model=provenance.describe(model, None),
-            environment=provenance.circumstances(next(model.parameters()).device),
+            model=identity.describe(model, None),
+            environment=provenance.environment(next(model.parameters()).device),
             sample=sample,
             seed=seed,
         )

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.batch import group_by_length
-from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import STORE_SPLITS, Store
-from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.expressions import Expression, parse
+from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import evaluating

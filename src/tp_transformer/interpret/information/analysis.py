@@ -31,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tp_transformer.errors import UserError
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.statistics import CONFIDENCE, Interval, resample
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import Recording, checked_model, record
 from tp_transformer.interpret.core.result import Context
@@ -48,10 +49,9 @@ from tp_transformer.interpret.information.result import (
     StateInformation,
 )
 from tp_transformer.model.family import AnyModel, load
+from tp_transformer.model.identity import describe
 from tp_transformer.model.layers import EncoderCell
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.provenance import describe
-from tp_transformer.scoring.statistics import CONFIDENCE, Interval, resample
 
 Ids = npt.NDArray[np.int64]
 

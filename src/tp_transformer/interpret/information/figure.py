@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tp_transformer import figures
+from tp_transformer.foundation import figures
 from tp_transformer.interpret.information.result import InformationResult, StateInformation
 from tp_transformer.published import RECONSTRUCTION_ERROR
 

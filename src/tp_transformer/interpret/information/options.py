@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.ranges import PositiveInt
 from tp_transformer.interpret.core.options import AnalysisOptions
-from tp_transformer.ranges import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.foundation.statistics import FEWEST, Interval
 from tp_transformer.interpret.core.result import Result, Values
 from tp_transformer.published import RECONSTRUCTION_ERROR
-from tp_transformer.scoring.statistics import FEWEST, Interval
 
 Floats = npt.NDArray[np.float64]
 

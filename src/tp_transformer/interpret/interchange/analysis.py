@@ -25,6 +25,7 @@ so counts vary less than binomial ones, and the test is conservative.)
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tp_transformer.foundation.statistics import holm, wilson
 from tp_transformer.interpret.core import operations
 from tp_transformer.interpret.core.nested import NestedFraction, read_fractions
 from tp_transformer.interpret.core.operations import RoleOperation, as_far, swapped
@@ -44,7 +45,6 @@ from tp_transformer.interpret.interchange.result import (
 )
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import holm, wilson
 
 
 def analyse(

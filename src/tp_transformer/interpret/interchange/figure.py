@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tp_transformer import figures
+from tp_transformer.foundation import figures
+from tp_transformer.foundation.statistics import Interval
 from tp_transformer.interpret.interchange.result import (
     CONTROL_DRAWS,
     EXCHANGES,
     InterchangeResult,
     RoleExchange,
 )
-from tp_transformer.scoring.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 
 from scipy.stats import binom
 
+from tp_transformer.foundation.statistics import Interval
 from tp_transformer.interpret.core.result import Result, Values
-from tp_transformer.scoring.statistics import Interval
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to a different one
 LARGEST_P = 0.05  # largest p-value of a clear result

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer import figures
+from tp_transformer.foundation import figures
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE, labels
 from tp_transformer.interpret.roles.result import HeadClusters, LabelControls, RolesResult

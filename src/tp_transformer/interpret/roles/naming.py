@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.foundation.statistics import wilson
 from tp_transformer.interpret.core.sample import END, START
 from tp_transformer.interpret.core.structure import (
     ARGUMENT,
@@ -24,7 +25,6 @@ from tp_transformer.interpret.core.structure import (
     SIDE,
     SIGN,
 )
-from tp_transformer.scoring.statistics import wilson
 
 Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]

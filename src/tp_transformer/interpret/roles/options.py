@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from tp_transformer.foundation.ranges import PositiveInt
 from tp_transformer.interpret.core.options import HeadOptions
-from tp_transformer.ranges import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import entr
 
-from tp_transformer.scoring.statistics import Interval, resample
+from tp_transformer.foundation.statistics import Interval, resample
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

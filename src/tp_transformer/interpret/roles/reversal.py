@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.foundation.statistics import Interval, resample
 from tp_transformer.interpret.core.result import Values
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
 from tp_transformer.interpret.roles.positions import Positions
 from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Floats, Integers, Probe, folds
-from tp_transformer.scoring.statistics import Interval, resample
 
 Booleans = npt.NDArray[np.bool_]
 # From vectors with their sides, and other vectors, to the predicted sides of the others.

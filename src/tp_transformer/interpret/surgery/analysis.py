@@ -31,7 +31,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.statistics import Agreement, holm, mcnemar_exact, resample
 from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.operations import (
     Floats,
@@ -64,7 +65,6 @@ from tp_transformer.interpret.surgery.result import (
 )
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import Agreement, holm, mcnemar_exact, resample
 
 HEAD_CONTROLS = 3  # random sets of other heads
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tp_transformer import figures
+from tp_transformer.foundation import figures
 from tp_transformer.interpret.surgery.result import OPERATIONS, SurgeryResult
 
 if TYPE_CHECKING:

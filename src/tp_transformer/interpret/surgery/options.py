@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from tp_transformer.foundation.ranges import PositiveInt
 from tp_transformer.interpret.core.options import HeadOptions, chosen
 from tp_transformer.interpret.core.structure import PLACES
-from tp_transformer.ranges import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)

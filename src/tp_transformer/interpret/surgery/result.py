@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from tp_transformer.foundation.statistics import FEWEST, Interval, wilson
 from tp_transformer.interpret.core.result import Result, Values
-from tp_transformer.scoring.statistics import FEWEST, Interval, wilson
 
 OPERATIONS = (
     "zero",

@@ -32,7 +32,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.errors import UserError
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.statistics import Interval, resample
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
 from tp_transformer.interpret.core.result import Context
@@ -41,7 +42,6 @@ from tp_transformer.interpret.tensor_product.options import TensorProductOptions
 from tp_transformer.interpret.tensor_product.result import HeadShares, Shares, TensorProductResult
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.scoring.statistics import Interval, resample
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]

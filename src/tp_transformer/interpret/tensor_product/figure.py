@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer import figures
+from tp_transformer.foundation import figures
 from tp_transformer.interpret.core.record import TITLES
 from tp_transformer.interpret.tensor_product.result import HeadShares, Shares, TensorProductResult
 

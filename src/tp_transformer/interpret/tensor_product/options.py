@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from tp_transformer.foundation.ranges import Layer
 from tp_transformer.interpret.core.options import AnalysisOptions, Where
-from tp_transformer.ranges import Layer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tp_transformer.foundation.statistics import FEWEST, Interval
 from tp_transformer.interpret.core.record import ENCODER, TITLES
 from tp_transformer.interpret.core.result import Result, Values
-from tp_transformer.scoring.statistics import FEWEST, Interval
 
 
 @dataclass(frozen=True, kw_only=True)
