@@ -19,6 +19,23 @@ from torch import Tensor
 from tp_transformer.data.vocabulary import Ids
 
 
+def vectors(states: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """The vectors of states (1, head, position, d_head) as a matrix, which index_select can read.
+
+    States are often views of a fused projection, whose vectors are contiguous: then nothing is
+    copied. Returns the matrix and how many rows apart the vectors of two heads, and of two
+    positions, are.
+    """
+    _, n_heads, n_positions, d_head = states.shape
+    _, per_head, per_position, per_number = states.stride()
+    if per_number != 1 or per_head % d_head or per_position % d_head:
+        states = states.contiguous()
+        _, per_head, per_position, _ = states.stride()
+    steps = per_head // d_head, per_position // d_head
+    n_vectors = (n_heads - 1) * steps[0] + (n_positions - 1) * steps[1] + 1
+    return states.as_strided((n_vectors, d_head), (d_head, 1)), steps
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """Where the queries, or the keys, of all groups come from.
@@ -46,24 +63,17 @@ class Side:
         return cls(position, place, torch.from_numpy(by_position.ravel()))
 
     def gather(self, states: Tensor) -> Tensor:
-        """Packed states (1, head, position, d_head) in groups: (place, d_head), in float32 or more.
+        """Packed states (1, head, position, d_head) in groups: (place, d_head).
 
-        States are often views of a fused projection. As its vectors are contiguous, all of them can
-        be seen as the rows of one matrix, and nothing but the chosen ones is copied.
+        They are in float32 or more.
         """
-        _, n_heads, n_positions, d_head = states.shape
-        _, per_head, per_position, per_number = states.stride()
-        if per_number != 1 or per_head % d_head or per_position % d_head:
-            states = states.contiguous()
-            _, per_head, per_position, _ = states.stride()
-        steps = per_head // d_head, per_position // d_head
+        rows, steps = vectors(states)
         if steps not in self._sources:
+            heads = np.arange(self.places.shape[1])
             sources = np.empty(self.places.size, np.int64)
-            sources[self.places] = np.arange(n_heads) * steps[0] + self.position[:, None] * steps[1]
+            sources[self.places] = heads * steps[0] + self.position[:, None] * steps[1]
             self._sources[steps] = torch.from_numpy(sources)
-        n_vectors = (n_heads - 1) * steps[0] + (n_positions - 1) * steps[1] + 1
-        vectors = states.as_strided((n_vectors, d_head), (d_head, 1))
-        gathered = vectors.index_select(0, self._sources[steps])
+        gathered = rows.index_select(0, self._sources[steps])
         return gathered.to(torch.promote_types(states.dtype, torch.float32))
 
     def release(self, grouped: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
