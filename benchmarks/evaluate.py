@@ -27,8 +27,8 @@ import torch
 from train import Peer, operations, peak
 
 import tp_transformer as tpt
-from tp_transformer.allocator import keep_freed_memory
 from tp_transformer.data.store import Split, open_store
+from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.scoring.evaluate import JUDGES
 from tp_transformer.scoring.verdict import CPU_SYMBOLS, passes
 

@@ -10,8 +10,9 @@ from torch.distributed.run import parse_args as torchrun_options
 import tp_transformer
 from corpora import make_store, pairs
 from documents import README, ROOT, blocks, commands
-from tp_transformer import cli, settings
+from tp_transformer import cli
 from tp_transformer.data.leaks import MAX_ATTEMPTS
+from tp_transformer.foundation import settings
 from tp_transformer.training.run import RunConfig, run_config, train
 
 TRAINING = (ROOT / "docs" / "training.md").read_text("utf-8")

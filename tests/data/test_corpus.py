@@ -28,7 +28,7 @@ from tp_transformer.data import archive, sources
 from tp_transformer.data.corpus import identify, prepare
 from tp_transformer.data.parsers import unwrap
 from tp_transformer.data.sources import PARQUET
-from tp_transformer.errors import CorpusError, StoreError
+from tp_transformer.foundation.errors import CorpusError, StoreError
 
 MIXED = "train-easy/arithmetic__mixed.txt"
 

@@ -6,7 +6,7 @@ import pytest
 
 from tp_transformer.data import modules
 from tp_transformer.data.modules import KEYS, MODULES, match_modules, modules_of
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 
 # An archive of the dataset, whole or in part, in a data folder beside the project.
 BESIDE = Path(__file__).parents[3].glob("*/data/mathematics_dataset-v1.0*.tar.gz")

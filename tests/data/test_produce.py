@@ -16,10 +16,10 @@ pytest.importorskip("mathematics_dataset")
 from tp_transformer.cli import main
 from tp_transformer.data import leaks, produce
 from tp_transformer.data.generate import question_at
-from tp_transformer.data.parallel import workers
 from tp_transformer.data.partial import File, Order, Pieces, unfinished
 from tp_transformer.data.store import open_store
-from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.foundation.errors import SettingsError, StoreError
+from tp_transformer.foundation.parallel import workers
 
 QUICK = ("numbers__place_value", "arithmetic__add_or_sub")
 ORDER = Order(modules=QUICK, count=30, test_count=7, seed=3)
@@ -140,7 +140,7 @@ def test_two_processes_do_not_make_one_store(tmp_path):
     code = f"""
 from pathlib import Path
 from tp_transformer.data.partial import Order, unfinished
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.errors import StoreError
 try:
     with unfinished(Path({str(out)!r}), Order()): pass
 except StoreError as error:

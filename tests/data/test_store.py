@@ -19,7 +19,7 @@ from corpora import FILES, keys, make_store, rows, rows_of, segments_of
 from tp_transformer.data.manifest import rank
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store
-from tp_transformer.errors import StoreError, TextError
+from tp_transformer.foundation.errors import StoreError, TextError
 
 VOCABULARY = tpt.Vocabulary()
 
@@ -345,7 +345,7 @@ from pathlib import Path
 import numpy as np
 import tp_transformer as tpt
 from tp_transformer.data.export import export
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.errors import StoreError
 vocabulary = tpt.Vocabulary()
 uses = {
     "rows": lambda store: store["train"].rows(range(15)),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tp_transformer.data.vocabulary import CHARACTERS, Ragged, Vocabulary
-from tp_transformer.errors import TextError
+from tp_transformer.foundation.errors import TextError
 
 VOCABULARY = Vocabulary()
 AUTHORS = Vocabulary(("<unk>", "<pad>", "<sos>", "<eos>", *reversed(CHARACTERS)))

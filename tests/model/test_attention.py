@@ -8,7 +8,7 @@ import torch
 import reference
 from exported import attention_parameters
 from tp_transformer.data.layout.padded import PaddedPattern, causal_mask
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.family import count_parameters, from_config, model_config
 from tp_transformer.published import TABLE_1

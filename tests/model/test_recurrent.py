@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tp_transformer import LSTM, Batch, LSTMConfig, Vocabulary
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 
 VOCABULARY = Vocabulary()
 

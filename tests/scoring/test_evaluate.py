@@ -14,13 +14,13 @@ from runs import finish, start_ranks
 from tp_transformer.cli import main
 from tp_transformer.data.corpus import prepare
 from tp_transformer.data.store import open_store
-from tp_transformer.errors import FolderError, SettingsError, UserError
-from tp_transformer.provenance import model_hash
+from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.model.identity import model_hash
 from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
-from tp_transformer.scoring.table import render_results
+from tp_transformer.show.table import render_results
 
 QUICK = Work(diagnose=0)
 

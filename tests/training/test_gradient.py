@@ -8,7 +8,7 @@ from runs import config
 from tp_transformer import Batch, Vocabulary
 from tp_transformer.data.feed import Feed
 from tp_transformer.data.store import open_store
-from tp_transformer.distributed import Ranks
+from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.model.family import from_config
 from tp_transformer.training.gradient import Gradient
 from tp_transformer.training.passes import Share

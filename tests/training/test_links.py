@@ -12,7 +12,7 @@ import torch
 import tp_transformer
 from runs import assert_same_run, before_each_operation, config, tensors
 from tp_transformer import train
-from tp_transformer.atomic import point, pointed
+from tp_transformer.foundation.atomic import point, pointed
 from tp_transformer.model.family import _of_run
 from tp_transformer.training import checkpoint, loop
 from tp_transformer.training.checkpoint import _read_state

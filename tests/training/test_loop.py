@@ -11,7 +11,7 @@ import tp_transformer
 from runs import config, records, tensors
 from tp_transformer import train
 from tp_transformer.data.store import open_store
-from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.model.base import Model
 from tp_transformer.model.loss import Loss
 from tp_transformer.training.checkpoint import SUMS, TIMES, State

@@ -9,10 +9,11 @@ import pytest
 
 import tp_transformer
 from runs import command, config, make_store, options
-from tp_transformer import atomic, train
+from tp_transformer import train
 from tp_transformer.cli import main
-from tp_transformer.errors import FolderError, SettingsError, UserError
-from tp_transformer.settings import read
+from tp_transformer.foundation import atomic
+from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.settings import read
 from tp_transformer.training.run import LOCK, config_values, run_config
 
 

@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tp_transformer.data.modules import EXTRAPOLATE, SPLITS, TRAIN_SPLITS, match_modules, modules_of
-from tp_transformer.data.parallel import OpenPool, in_order, workers
-from tp_transformer.errors import SettingsError
-from tp_transformer.settings import nearest
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.parallel import OpenPool, in_order, workers
+from tp_transformer.foundation.settings import nearest
 
 if TYPE_CHECKING:
     from tp_transformer.data.deepmind import Address

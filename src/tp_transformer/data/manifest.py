@@ -23,7 +23,7 @@ from tp_transformer.data.modules import (
     MAX_QUESTION,
     MODULE_NAMES,
 )
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.errors import StoreError
 
 TRAIN = "train"
 # The modules of each split, in the order of their rows.

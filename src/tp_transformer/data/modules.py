@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tp_transformer.errors import SettingsError
-from tp_transformer.settings import nearest
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.settings import nearest
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TRAIN_SPLITS = tuple(f"train-{difficulty}" for difficulty in DIFFICULTIES)

@@ -17,7 +17,6 @@ from typing import Any, cast
 import pyarrow as pa
 from pyarrow import ipc
 
-from tp_transformer.atomic import lock, whole
 from tp_transformer.data.manifest import TRAIN, rank
 from tp_transformer.data.modules import (
     EXTRAPOLATE,
@@ -27,8 +26,9 @@ from tp_transformer.data.modules import (
     match_modules,
     modules_of,
 )
-from tp_transformer.errors import SettingsError, StoreError
-from tp_transformer.ranges import PositiveInt, Seed, check_fields
+from tp_transformer.foundation.atomic import lock, whole
+from tp_transformer.foundation.errors import SettingsError, StoreError
+from tp_transformer.foundation.ranges import PositiveInt, Seed, check_fields
 
 Texts = tuple[pa.StringArray, pa.StringArray]  # questions and answers
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
 from tp_transformer.data.summary import has_foreign, texts_as_bytes
 from tp_transformer.data.vocabulary import CHARACTERS
-from tp_transformer.errors import CorpusError
+from tp_transformer.foundation.errors import CorpusError
 
 IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(CHARACTERS.encode(), np.uint8))
 

@@ -25,7 +25,7 @@ from tp_transformer.data.manifest import SplitEntry, read_manifest
 from tp_transformer.data.modules import match_modules
 from tp_transformer.data.summary import Summary, has_foreign
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.errors import StoreError
 
 # Names as numbers: as texts they would add a third to the size of the file.
 _NAME = pa.dictionary(pa.int8(), pa.string())

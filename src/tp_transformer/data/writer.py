@@ -21,7 +21,6 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tp_transformer import __version__
-from tp_transformer.atomic import whole
 from tp_transformer.data.manifest import (
     STORE_SPLITS,
     TRAIN,
@@ -35,7 +34,8 @@ from tp_transformer.data.manifest import (
 from tp_transformer.data.modules import DIFFICULTIES
 from tp_transformer.data.store import SCHEMA
 from tp_transformer.data.summary import Summary, has_foreign, texts_as_bytes
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.atomic import whole
+from tp_transformer.foundation.errors import StoreError
 
 # About 20 MB of questions and answers; the full dataset has about 500 such batches.
 ROWS_PER_BATCH = 2**18

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from tp_transformer.data.layout.base import Pattern
 from tp_transformer.data.layout.padded import PaddedPattern
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.binding import Binding, make_binding
 from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig

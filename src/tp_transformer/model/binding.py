@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import Size, check
-from tp_transformer.registry import Registry
-from tp_transformer.settings import nearest
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.ranges import Size, check
+from tp_transformer.foundation.registry import Registry
+from tp_transformer.foundation.settings import nearest
 
 
 class Binding(nn.Module):

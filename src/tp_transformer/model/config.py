@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import torch
 
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.ranges import Depth, ShareBelowOne, Size, check_fields
 from tp_transformer.model.binding import BINDINGS, Binding, binding_options, make_binding
 from tp_transformer.model.weightless import WithoutWeights
-from tp_transformer.ranges import Depth, ShareBelowOne, Size, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tp_transformer.data.layout.base import Pattern
-from tp_transformer.errors import TextError
+from tp_transformer.foundation.errors import TextError
 from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig

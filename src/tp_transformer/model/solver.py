@@ -17,11 +17,11 @@ from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ragged
-from tp_transformer.errors import SettingsError, TextError, TraceError
+from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
+from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, check
 from tp_transformer.model.bare import is_observed
 from tp_transformer.model.decoding import Found, beam_search, greedy
 from tp_transformer.model.trace import is_traced, joined_steps
-from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, check
 
 T = TypeVar("T")
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 
 from tp_transformer.data.modules import EXTRAPOLATE, EXTRAPOLATED, INTERPOLATE, MODULE_NAMES
 from tp_transformer.data.store import STORE_SPLITS, TRAIN
-from tp_transformer.published import TABLE_1
-from tp_transformer.scoring.results import GENERATED, Results, SplitScore
-from tp_transformer.scoring.statistics import (
+from tp_transformer.foundation.statistics import (
     Agreement,
     Interval,
     difference_interval,
@@ -16,6 +14,8 @@ from tp_transformer.scoring.statistics import (
     holm,
     mcnemar_exact,
 )
+from tp_transformer.published import TABLE_1
+from tp_transformer.scoring.results import GENERATED, Results, SplitScore
 
 PAPER, OURS = "paper", "measured"  # where a row comes from
 SPLIT_TITLES = {TRAIN: "Train", INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"}

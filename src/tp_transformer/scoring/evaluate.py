@@ -15,15 +15,16 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from tp_transformer import atomic, provenance
-from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
-from tp_transformer.distributed import Ranks, open_ranks
-from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.foundation import atomic, provenance
+from tp_transformer.foundation.distributed import Ranks, open_ranks
+from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.foundation.permutation import key_of, permute
+from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.ranges import Count, PositiveInt, check_fields
+from tp_transformer.model import identity
 from tp_transformer.model.family import AnyModel, load
-from tp_transformer.progress import Update
-from tp_transformer.ranges import Count, PositiveInt, check_fields
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
@@ -114,7 +115,7 @@ def evaluate(
             return None
         diagnoses, means = evaluation.diagnose(numbers)
         results = Results(
-            model=provenance.describe(model, folder, evaluation.sha256),
+            model=identity.describe(model, folder, evaluation.sha256),
             data={
                 "name": store.path.name,
                 "kind": store.source.get("kind"),
@@ -123,7 +124,7 @@ def evaluate(
             },
             choice=asdict(choice),
             made={
-                **provenance.circumstances(ranks.device),
+                **provenance.environment(ranks.device),
                 "n_ranks": ranks.n_ranks,
                 "precision": work.precision,
                 "diagnosis": means,
@@ -155,7 +156,7 @@ class Evaluation:
         self.ranks, self.show = ranks, show
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers that float64 decided
-        self.sha256 = provenance.model_hash(model)
+        self.sha256 = identity.model_hash(model)
         key = _hash(self.sha256, work.precision, *(one.sha256 for one in questions))
         ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
         self._journal = Journal(out, ranks.rank, key, questions.n)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from tp_transformer import atomic
+from tp_transformer.foundation import atomic
 from tp_transformer.scoring.verdict import Bools, Floats
 
 SECONDS_BETWEEN_SAVES = 30.0

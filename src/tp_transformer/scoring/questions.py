@@ -9,11 +9,11 @@ from typing import overload
 import numpy as np
 
 from tp_transformer.data.modules import match_modules
-from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import STORE_SPLITS, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
-from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import Count, Seed, check_fields
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.permutation import key_of, permute
+from tp_transformer.foundation.ranges import Count, Seed, check_fields
 from tp_transformer.scoring.verdict import passes
 
 _TEXTS_AT_ONCE = 4096

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tp_transformer import atomic
 from tp_transformer.data.store import STORE_SPLITS
-from tp_transformer.errors import ResultsError
-from tp_transformer.scoring.statistics import Interval, average_interval, wilson
+from tp_transformer.foundation import atomic
+from tp_transformer.foundation.errors import ResultsError
+from tp_transformer.foundation.statistics import Interval, average_interval, wilson
 from tp_transformer.scoring.verdict import Bools
 
 FORMAT, VERSION = "tp-transformer-results", 1

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tp_transformer.data.batch import Batch, group_by_length
 from tp_transformer.data.vocabulary import Ids, Ragged
-from tp_transformer.errors import UserError
+from tp_transformer.foundation.errors import UserError
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.loss import token_losses
 

@@ -23,15 +23,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tp_transformer.atomic import clear_leftovers as clear_unfinished
-from tp_transformer.atomic import point, pointed, whole
-from tp_transformer.errors import CheckpointError, UserError
+from tp_transformer.foundation.atomic import clear_leftovers as clear_unfinished
+from tp_transformer.foundation.atomic import point, pointed, whole
+from tp_transformer.foundation.errors import CheckpointError, UserError
+from tp_transformer.foundation.run_folder import BEST, BEST_MODELS, CHECKPOINTS, LAST
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.base import Model
-from tp_transformer.model.family import BEST, BEST_MODELS, LAST
 from tp_transformer.training.optim import Ema
 
-CHECKPOINTS = "checkpoints"
 TRAINING, STATE = "training.safetensors", "state.json"
 FILES = {TRAINING, model_folder.WEIGHTS, model_folder.CONFIG, model_folder.VOCABULARY}
 # The first part of a tensor's name, before that of the parameter. Others are the optimizer's own,

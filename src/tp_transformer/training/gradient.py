@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.data.batch import Batch
-from tp_transformer.distributed import Ranks
+from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.training.checkpoint import AnyModel
 from tp_transformer.training.passes import Share
 from tp_transformer.training.signals import Signals

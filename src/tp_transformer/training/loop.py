@@ -19,13 +19,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tp_transformer.atomic import whole
 from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.data.modules import INTERPOLATE
-from tp_transformer.distributed import Ranks
-from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.interruptions import NUMBERS
-from tp_transformer.ranges import (
+from tp_transformer.foundation.atomic import whole
+from tp_transformer.foundation.distributed import Ranks
+from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.foundation.interruptions import NUMBERS
+from tp_transformer.foundation.ranges import (
     OpenShare,
     Positive,
     PositiveInt,
@@ -36,7 +36,7 @@ from tp_transformer.ranges import (
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import AnyModel, Best, State
 from tp_transformer.training.gradient import Gradient, summed
-from tp_transformer.training.metrics import MONITOR, TRAIN, VALIDATION, Nowhere, Recorder
+from tp_transformer.training.metrics import Nowhere, Recorder
 from tp_transformer.training.optim import (
     Ema,
     OptimConfig,
@@ -46,6 +46,7 @@ from tp_transformer.training.optim import (
     set_learning_rate,
 )
 from tp_transformer.training.passes import Share
+from tp_transformer.training.records import MONITOR, TRAIN, VALIDATION
 from tp_transformer.training.signals import Signals
 from tp_transformer.training.validate import Score, Shares, ValidationConfig, validate
 

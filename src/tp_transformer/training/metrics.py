@@ -7,29 +7,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from tp_transformer import atomic
-from tp_transformer.errors import UserError
-from tp_transformer.training.display import Record, as_line, display
+from tp_transformer.foundation import atomic
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.run_folder import LOG, METRICS, TENSORBOARD
+from tp_transformer.training.display import Display
+from tp_transformer.training.records import TRAIN, VALIDATION, Record, as_line, read_records
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
-
-METRICS = "metrics.jsonl"
-LOG = "log.txt"
-TENSORBOARD = "tensorboard"
-TRAIN, VALIDATION, MONITOR = "train", "validation", "monitor"  # kinds of records
-
-# The numbers of a record that are shown, which all of its kind have; those that may be null.
-_SHOWN = {
-    TRAIN: (
-        *("loss", "exact_match", "learning_rate", "samples_per_second", "padding", "waiting"),
-        *("skipped", "elapsed", "progress", "time_left"),
-    ),
-    VALIDATION: ("loss", "exact_match", "n", "best"),
-    MONITOR: ("loss", "exact_match", "n"),
-}
-_NULLABLE = ("loss", "time_left")
-_LARGEST = 1e300
 
 
 class Recorder(Protocol):
@@ -70,13 +55,13 @@ class Metrics:
         resume_step: int,
         tensorboard: bool,
         title: str,
+        display: Display,
         revalidates: bool = False,
-        quiet: bool = False,
     ) -> None:
         self._run = run
         self._resume_step, self._revalidates = resume_step, revalidates
         self._tensorboard = _open_tensorboard(run, resume_step) if tensorboard else None
-        self._display = display(title, quiet)
+        self._display = display
         self._title = title
         self._open = ExitStack()
 
@@ -138,32 +123,6 @@ def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[l
             kept = [one for one in kept if one["kind"] == TRAIN or one["step"] < step]
         shortened.write_text("".join(json.dumps(record) + "\n" for record in kept), "utf-8")
     return kept, n_others
-
-
-def read_records(path: Path) -> tuple[list[Record], int]:
-    """The records of a run, and how many lines are not, such as one that was cut short."""
-    lines = path.read_text("utf-8", errors="replace").splitlines()
-    records = [record for line in lines if (record := parsed(line)) is not None]
-    return records, len(lines) - len(records)
-
-
-def parsed(line: str | bytes) -> Record | None:
-    """A line of metrics.jsonl; None if it is not a whole record."""
-    try:
-        record = json.loads(line)
-        json.dumps(record, allow_nan=False)  # Python reads numbers that JSON does not have
-        names = _SHOWN[record["kind"]]
-        is_whole = all(_is_shown(record[name], name in _NULLABLE) for name in names)
-        is_step = type(record["step"]) is int and record["step"] >= 0
-        return record if is_whole and is_step else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _is_shown(value: Any, is_nullable: bool) -> bool:
-    if value is None:
-        return is_nullable
-    return isinstance(value, int | float) and abs(value) < _LARGEST
 
 
 def _finite(value: Any) -> Any:

@@ -1,54 +1,57 @@
-"""A run: its settings, and the folder that explains it.
-
-RUN/config.yaml      every setting, resolved; usable as --config
-RUN/run.json         versions, seed, data, device: what it was begun with; hashes of settings, data
-RUN/metrics.jsonl    one line of metrics after another
-RUN/log.txt          what was said, with date and time
-RUN/checkpoints/     the newest ones, from which a run goes on
-RUN/best-models/     the models that did best in validation so far
-RUN/best             a link to the best model
-RUN/last             a link to the newest checkpoint
-"""
+"""A run: its settings, and the folder that records it, whose layout is in `foundation`."""
 
 import hashlib
 import json
 import os
-import platform
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer import __version__, atomic, settings
-from tp_transformer.allocator import refuse_beyond_memory
 from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
-from tp_transformer.distributed import Ranks, has_bfloat16, open_ranks, unchanged_random_state
-from tp_transformer.errors import FolderError, SettingsError, UserError
-from tp_transformer.model.family import (
+from tp_transformer.foundation import atomic, settings
+from tp_transformer.foundation.allocator import refuse_beyond_memory
+from tp_transformer.foundation.distributed import (
+    Ranks,
+    has_bfloat16,
+    open_ranks,
+    unchanged_random_state,
+)
+from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.provenance import versions
+from tp_transformer.foundation.run_folder import (
     BEST,
+    CONFIG,
     LAST,
+    LOCK,
+    LOG,
+    METRICS,
+    ORIGIN,
+    read_origin,
+)
+from tp_transformer.foundation.run_folder import sha256 as file_sha256
+from tp_transformer.foundation.settings import Values
+from tp_transformer.model.family import (
     AnyModel,
     ModelConfig,
     class_of,
     from_config,
     model_config,
 )
-from tp_transformer.settings import Values
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
+from tp_transformer.training.display import Display, Lines
 from tp_transformer.training.loop import Loop, TrainingConfig
-from tp_transformer.training.metrics import LOG, METRICS, Metrics, Nowhere, Recorder
+from tp_transformer.training.metrics import Metrics, Nowhere, Recorder
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig, monitored
-
-CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +122,26 @@ def train(
     compile: bool = False,  # noqa: A002, as torch calls it
     tensorboard: bool = False,
     quiet: bool = False,
+    display: Callable[[str], Display] = Lines,
 ) -> Outcome:
-    """Train a model in a run folder, or go on with what the folder holds.
+    """Train a model in a run folder, or resume the run that the folder holds.
 
-    A run that exists knows its settings and its data: they may be left out, but not changed. The
-    caller's random state and signal handlers are as before afterwards.
+    An existing run has its settings and its data: they may be left out, but not changed. The
+    caller's random state and signal handlers are restored afterwards.
+
+    Args:
+        config: settings of the run
+        data: folder of the store
+        run: folder of the run
+        device: auto, cpu, cuda or mps
+        compile: compile the layers with `torch.compile`
+        tensorboard: write TensorBoard files into the run folder
+        quiet: show nothing
+        display: makes what shows the records, from a title; lines on standard error by default
     """
+    shown = (lambda _: Display()) if quiet else display
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
-        return _train(ranks, config, data, Path(run), compile, tensorboard, quiet)
+        return _train(ranks, config, data, Path(run), compile, tensorboard, shown)
 
 
 def _train(
@@ -136,7 +151,7 @@ def _train(
     run: Path,
     compiled: bool,
     tensorboard: bool,
-    quiet: bool,
+    display: Callable[[str], Display],
 ) -> Outcome:
     with ExitStack() as stack:
         described = ranks.first(lambda: _claim(run, config, data, stack))
@@ -151,7 +166,7 @@ def _train(
         if compiled:
             loop.model.compile_layers()
         metrics = ranks.each(
-            lambda: _open_metrics(loop, stack, tensorboard=tensorboard, quiet=quiet)
+            lambda: _open_metrics(loop, stack, tensorboard=tensorboard, display=display)
         )
         for note in notes:
             metrics.say(note)
@@ -181,7 +196,7 @@ def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: 
     run.mkdir(parents=True, exist_ok=True)
     _lock(run, stack)
     checkpoint.clear_leftovers(run)
-    origin = _read_origin(run) if is_begun else {}
+    origin = read_origin(run) if is_begun else {}
     folder = Path(data).resolve() if data is not None else Path(origin["data"])
     fingerprint = _fingerprint(folder)
     notes: list[str] = []
@@ -221,17 +236,6 @@ def _lock(run: Path, stack: ExitStack) -> None:
     stack.callback(os.close, held)
 
 
-def _read_origin(run: Path) -> dict[str, Any]:
-    try:
-        origin = json.loads((run / ORIGIN).read_text("utf-8"))
-        for name in ("data", "data_sha256"):
-            if not isinstance(origin[name], str):
-                raise FolderError(f"{run / ORIGIN} is damaged: {name!r} must be a text")
-        return {**origin}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FolderError(f"{run / ORIGIN} is damaged: {error!r:.200}") from error
-
-
 def _same_config(
     run: Path, config: RunConfig | None, sha256: str | None, notes: list[str]
 ) -> RunConfig:
@@ -240,7 +244,7 @@ def _same_config(
     A file that was changed or cut short is refused; the command that began the run writes it again.
     """
     file = run / CONFIG
-    if sha256 is not None and _sha256(file) != sha256:
+    if sha256 is not None and file_sha256(file) != sha256:
         text = "" if config is None else settings.dump(config_values(config))
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
             raise SettingsError(
@@ -263,10 +267,6 @@ def _same_config(
             told = "; ".join(one.replace(", not ", f" in {run}, not ", 1) for one in found)
             raise SettingsError(f"{told}; go on with the run's own settings, or begin another run")
     return begun
-
-
-def _sha256(file: Path) -> str | None:
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
 
 
 def _fingerprint(data: Path) -> str:
@@ -343,12 +343,7 @@ def _refuse_sizes(model: AnyModel, split: Split, config: FeedConfig, ranks: Rank
 
 def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list[str]:
     """Write down what a run is begun with; lines on what it is or has become."""
-    facts = {
-        "tp_transformer": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }
+    facts = versions()
     if not plan["origin"]:
         origin = {
             **facts,
@@ -379,7 +374,7 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
 
 def _write_origin(run: Path, values: dict[str, Values], origin: dict[str, Any]) -> None:
     _write_text(run / CONFIG, settings.dump(values))
-    origin = {**origin, "config_sha256": _sha256(run / CONFIG)}
+    origin = {**origin, "config_sha256": file_sha256(run / CONFIG)}
     # The last: what has it is a run.
     _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
 
@@ -426,7 +421,9 @@ def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
     notes.append(f"going on from step {state.step:,}")
 
 
-def _open_metrics(loop: Loop, stack: ExitStack, *, tensorboard: bool, quiet: bool) -> Recorder:
+def _open_metrics(
+    loop: Loop, stack: ExitStack, *, tensorboard: bool, display: Callable[[str], Display]
+) -> Recorder:
     if not loop.ranks.is_first:
         return Nowhere()
     return stack.enter_context(
@@ -436,7 +433,7 @@ def _open_metrics(loop: Loop, stack: ExitStack, *, tensorboard: bool, quiet: boo
             tensorboard=tensorboard,
             title=str(loop.run_folder),
             revalidates=loop.state.validated != loop.state.step,
-            quiet=quiet,
+            display=display(str(loop.run_folder)),
         )
     )
 
