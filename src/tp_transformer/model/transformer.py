@@ -120,17 +120,14 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     def begin(self, memory: Memory, max_length: int) -> DecoderState:
         """The state before the first of at most `max_length` steps."""
-
-        def padded(heads: Tensor) -> Tensor:  # contiguous, since every step reads all of it
-            return memory.layout.pad(heads.transpose(1, 2)).transpose(1, 2).contiguous()
-
+        pad = memory.layout.pad_heads
         remembered = [cell.cross_attention.remember(memory.state) for cell in self._decoder_cells]
         padding = ~memory.layout.filled[:, None, None, :]
         mask = torch.zeros_like(padding, dtype=memory.state.dtype).masked_fill(padding, -math.inf)
         return DecoderState(
             bare(self.embedding),
             [bare(cell) for cell in self._decoder_cells],
-            [(padded(key), padded(value)) for key, value in remembered],
+            [(pad(key), pad(value)) for key, value in remembered],
             mask if padding.any() else None,
             [KeyValueCache(max_length) for _ in self.decoder],
         )
