@@ -240,6 +240,7 @@ def test_a_batch_beyond_the_memory_ends_in_one_line(capsys, tmp_path, sums_store
         capsys, tmp_path, sums_store, "--config=tp-transformer-tiny", "--data.batch_size=1000000000"
     )
     assert "batches of 1,000,000,000 take at least" in said
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tp_transformer.cli import main
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.settings import read
+from tp_transformer.training import run as run_module
 from tp_transformer.training.run import LOCK, config_values, run_config
 
 
@@ -140,6 +141,22 @@ def test_mistakes_end_in_one_line(capsys, store, tmp_path, arguments, message):
     assert message in err
     assert err.startswith("tpt: ")
     assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_another_process_has_begun_meanwhile_is_left_alone(store, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def make_loop(*arguments):
+        monkeypatch.undo()
+        train(config(training__steps=2), store, run, quiet=True)
+        return original(*arguments)
+
+    original = run_module._make_loop
+    monkeypatch.setattr(run_module, "_make_loop", make_loop)
+    with pytest.raises(FolderError, match="another process has begun"):
+        train(config(training__steps=3), store, run, quiet=True)
+    assert read(run / "config.yaml")["training"]["steps"] == 2
 
 
 def test_settings_belong_to_verbs_that_take_them(capsys):
