@@ -140,6 +140,8 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypa
     assert "[transformer] rows of the embedding (default: 72) [lstm] symbols, each" in text
     assert "[lstm] hidden units (default: 2048)" in text
     assert "[transformer] of the low-rank binding: size of the projections" in text
+    assert "binding: an option" not in text
+    assert "--model.d_role" not in text  # of the base class, not an option
 
 
 def test_defaults_that_two_classes_state_are_the_same():

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
+from tp_transformer.scoring.options import SplitName
 from tp_transformer.verbs.verb import Group, Verb
 
 if TYPE_CHECKING:
@@ -30,11 +31,7 @@ class Generate(Verb):
     goes_on = True
     out: Path
     modules: tuple[str, ...] = ("*",)
-    splits: tuple[Literal["train", "interpolate", "extrapolate"], ...] = (
-        "train",
-        "interpolate",
-        "extrapolate",
-    )
+    splits: tuple[SplitName, ...] = ("train", "interpolate", "extrapolate")
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
     count: PositiveInt = 1000
     test_count: PositiveInt | None = None

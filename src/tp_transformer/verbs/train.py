@@ -2,7 +2,7 @@
 
 import json
 from argparse import SUPPRESS
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -124,43 +124,37 @@ def _settings() -> Arguments:
 
     What several architectures have is one option, with a description for each of them.
     """
-    arguments: Arguments = {}
-    for section, name, choices, text in _documented_settings():
-        flag = f"--{section}.{name}"
-        earlier = arguments[flag]["help"] + " " if flag in arguments else ""
-        arguments[flag] = {
-            "dest": f"settings.{section}.{name}",
-            "default": SUPPRESS,
-            "group": f"settings of {section}",
-            "help": earlier + text,
-            **({"choices": choices} if choices else {"metavar": name.upper()}),
-        }
-    return arguments
-
-
-def _documented_settings() -> Iterator[tuple[str, str, list[str], str]]:
-    """Section, name, admitted values and description of every setting."""
     from tp_transformer.model.base import ARCHITECTURES
     from tp_transformer.model.binding import BINDINGS, binding_options
     from tp_transformer.model.transformer import Transformer
     from tp_transformer.training.run import RunConfig
 
+    arguments: Arguments = {}
+
+    def add(section: str, name: str, text: str, choices: Sequence[str] = ()) -> None:
+        empty = {"dest": f"settings.{section}.{name}", "default": SUPPRESS, "help": ""}
+        option = arguments.setdefault(f"--{section}.{name}", empty)
+        option |= {"choices": choices} if choices else {"metavar": name.upper()}
+        option |= {"group": f"settings of {section}", "help": f"{option['help']} {text}".strip()}
+
     names = {model.config_type: name for name, model in ARCHITECTURES.items()}
     usual = Transformer.architecture()
-    yield "model", "architecture", list(names.values()), f"the kind of model (default: {usual})"
+    add("model", "architecture", f"the kind of model (default: {usual})", list(ARCHITECTURES))
     for section, hint in get_type_hints(RunConfig).items():
         for kind in get_args(hint) or (hint,):
             described, hints = documented(kind), get_type_hints(kind)
             label = f"[{names[kind]}] " if kind in names else ""
             for each in fields(kind):
-                is_literal = get_origin(hints[each.name]) is Literal
-                choices = list(get_args(hints[each.name])) if is_literal else []
                 text = label + described[each.name] + _shown_default(each.default)
-                yield section, each.name, choices, text
+                is_literal = get_origin(hints[each.name]) is Literal
+                add(section, each.name, text, get_args(hints[each.name]) if is_literal else ())
     for binding, made in BINDINGS.items():
-        for name in binding_options(binding):
-            text = f"[{usual}] of the {binding} binding: {documented(made).get(name, 'an option')}"
-            yield "model", name, [], text
+        for name, option in binding_options(binding).items():
+            text = documented(made).get(name, "an option")
+            default = MISSING if option.default is option.empty else option.default
+            text = f"[{usual}] of the {binding} binding: {text}{_shown_default(default)}"
+            add("model", name, text)
+    return arguments
 
 
 def _shown_default(default: Any) -> str:
