@@ -31,8 +31,8 @@ from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journa
 from tp_transformer.scoring.questions import Choice, Questions, choose
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
 from tp_transformer.scoring.verdict import (
-    CPU_SYMBOLS,
-    GPU_SYMBOLS,
+    CPU_TOKENS,
+    GPU_TOKENS,
     NEAR_TIE,
     SUSPECT,
     Bools,
@@ -80,7 +80,7 @@ class Work:
 
     def limit(self, device: torch.device) -> int:
         """The most symbols of a pass on a device."""
-        return self.symbols_per_pass or (CPU_SYMBOLS if device.type == "cpu" else GPU_SYMBOLS)
+        return self.symbols_per_pass or (CPU_TOKENS if device.type == "cpu" else GPU_TOKENS)
 
 
 def evaluate(
@@ -317,7 +317,7 @@ class Evaluation:
         def share() -> None:
             if len(numbers):
                 model = in_double(self.model)
-                shares = list(self.questions.passes(numbers, CPU_SYMBOLS))
+                shares = list(self.questions.passes(numbers, CPU_TOKENS))
                 for mine in shares[self.ranks.rank :: self.ranks.n_ranks]:
                     verdicts = judge(model, *self._tokens(mine))
                     # Of an exact tie the first symbol is taken, which is the right one or is not.

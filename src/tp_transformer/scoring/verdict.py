@@ -26,7 +26,7 @@ from tp_transformer.model.loss import token_losses
 
 # Symbols of one pass. A CPU is quickest when a pass stays in its cache (tp-transformer-small, one
 # core: 300 questions/s with 4,096 symbols, 170 with 16,384); a GPU wants many at once.
-CPU_SYMBOLS, GPU_SYMBOLS = 4_096, 65_536
+CPU_TOKENS, GPU_TOKENS = 4_096, 65_536
 # Scores of trained models, in float32 and in float64, differ by less than a tenth of the first
 # (docs/evaluation.md). What is a near-tie is judged by the margin in float64, so the list of them
 # does not depend on rounding either: whoever is below the second is below the first.
