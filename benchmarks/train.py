@@ -37,8 +37,8 @@ from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.model.layers import sinusoids
-from tp_transformer.training.optim import OptimConfig, clip, make_optimizer
 from tp_transformer.training.local_batch import LocalBatch
+from tp_transformer.training.optim import OptimConfig, clip, make_optimizer
 
 Rows = tuple[Ragged, Ragged]
 LSTM = "lstm"  # in place of a binding

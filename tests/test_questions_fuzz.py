@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 import torch
-from tp_transformer.expressions import nodes, parse
-from tp_transformer.interpret.structure import PLACES, RELATIONS, labels
 
 import tp_transformer as tpt
 from fuzzing import mutate_bytes, tolerated, trials
+from tp_transformer.expressions import nodes, parse
+from tp_transformer.interpret.core.structure import PLACES, RELATIONS, labels
 from tp_transformer.model.stream import lines, solve_each
 from tp_transformer.scoring import diagnose
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis, UnreadableError

@@ -268,7 +268,7 @@ def test_a_process_is_started_before_the_command_ends():
     """Or the new process would print a traceback for want of what its parent had yet to send."""
     code = (
         "import signal, time\n"
-        "from tp_transformer import interruptions\n"
+        "from tp_transformer.foundation import interruptions\n"
         "interruptions.prepare()\n"
         "def launch():\n"
         "    signal.raise_signal(signal.SIGINT)\n"

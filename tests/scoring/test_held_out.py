@@ -11,7 +11,7 @@ import tp_transformer as tpt
 from corpora import make_store
 from runs import config
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.errors import FolderError, SettingsError
 from tp_transformer.scoring.compare import caveats
 from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
@@ -85,5 +85,5 @@ def test_a_run_that_does_not_tell_what_it_held_out_is_refused(store, run, tmp_pa
         with pytest.raises(SettingsError, match=f"{told}$"):
             evaluate(tmp_path / "run", store, tmp_path / "r.json", work=Work(diagnose=0))
     (tmp_path / "run" / "run.json").write_text("{")
-    with pytest.raises(SettingsError, match=r"run\.json is damaged"):
+    with pytest.raises(FolderError, match=r"run\.json is damaged"):
         evaluate(tmp_path / "run", store, tmp_path / "r.json", work=Work(diagnose=0))

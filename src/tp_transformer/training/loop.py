@@ -1,8 +1,8 @@
 """The training loop.
 
-A step depends only on the weights, the seed and its number, which determine its samples (`Feed`) and
-its random numbers. A run resumed from a checkpoint therefore computes exactly what it would have
-computed without interruption, and several ranks use the same samples as one.
+A step depends only on the weights, the seed and its number, which determine its samples (`Feed`)
+and its random numbers. A run resumed from a checkpoint therefore computes exactly what it would
+have computed without interruption, and several ranks use the same samples as one.
 """
 
 import json
@@ -36,6 +36,7 @@ from tp_transformer.foundation.ranges import (
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import AnyModel, Best, State
 from tp_transformer.training.gradient import Gradient, summed
+from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.metrics import NullRecorder, Recorder
 from tp_transformer.training.optim import (
     Ema,
@@ -45,10 +46,9 @@ from tp_transformer.training.optim import (
     make_optimizer,
     set_learning_rate,
 )
-from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.records import MONITOR, TRAIN, VALIDATION
 from tp_transformer.training.signals import Signals
-from tp_transformer.training.validate import Score, LocalQuestions, ValidationConfig, validate
+from tp_transformer.training.validate import LocalQuestions, Score, ValidationConfig, validate
 
 BAD_BATCH = "bad_batch.json"
 

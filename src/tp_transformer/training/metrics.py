@@ -101,7 +101,7 @@ class Metrics:
         self._display.say(text)
 
     def note(self, text: str) -> None:
-        """Write a message to the log only; a full disk is ignored, because it is reported elsewhere."""
+        """Write a message to the log only; ignore a full disk, which is reported elsewhere."""
         with suppress(OSError):
             self._write_log(text)
 

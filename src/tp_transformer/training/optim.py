@@ -21,6 +21,7 @@ from tp_transformer.foundation.ranges import (
     check_fields,
 )
 from tp_transformer.foundation.registry import Registry
+from tp_transformer.training.muon import Blocks, Muon, matrix_blocks
 
 MakeOptimizer = Callable[[nn.Module, "OptimConfig"], torch.optim.Optimizer]
 OPTIMIZERS: Registry[MakeOptimizer] = Registry("optimizer")
@@ -31,20 +32,24 @@ class OptimConfig:
     """Optimizer, clipping and learning-rate schedule; the defaults are those of Schlag et al.
 
     Attributes:
-        optimizer: a name in `OPTIMIZERS`: adam, or adamw, which adds weight decay
+            optimizer: a name in `OPTIMIZERS`: adam; adamw, which adds weight decay; muon, which is Muon
+            for the matrices of linear layers and AdamW for all other parameters
         learning_rate: after warmup, before the schedule decreases it
-        betas: decay rates of the averages of the gradient and of its square
-        eps: added to the denominator of a step, for numerical stability
-        weight_decay: of matrices, with adamw; biases, norms and embeddings are not decayed
+        adam_rate: with muon, the learning rate of the other parameters, relative to learning_rate
+        betas: decay rates of Adam's averages of the gradient and of its square
+        eps: added to the denominator of a step of Adam, for numerical stability
+        weight_decay: of matrices, with adamw and muon; biases, norms and embeddings do not decay
         clip_norm: maximum norm of the gradient; absent: no limit
         clip_value: maximum absolute value of a gradient element; absent: no limit
         schedule: of the learning rate after warmup
         warmup: number of steps in which the learning rate increases linearly from 0
-        final: factor of the learning rate at the end of a cosine schedule
+        cooldown: share of the run, at its end, in which a constant learning rate decreases linearly
+        final: factor of the learning rate at the end of a cosine schedule or a cooldown
     """
 
     optimizer: str = "adam"
     learning_rate: Positive = 1e-4
+    adam_rate: Positive = 1.0
     betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.995)
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.0
@@ -52,13 +57,18 @@ class OptimConfig:
     clip_value: Positive | None = None
     schedule: Literal["constant", "cosine", "inverse-square-root"] = "constant"
     warmup: Count = 0
+    cooldown: Share = 0.0
     final: Share = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         OPTIMIZERS[self.optimizer]  # raises if there is none of that name
         if self.weight_decay and self.optimizer == "adam":
-            raise SettingsError("weight_decay needs the optimizer adamw")
+            raise SettingsError("weight_decay needs the optimizer adamw or muon")
+        if self.adam_rate != 1 and self.optimizer in {"adam", "adamw"}:
+            raise SettingsError("adam_rate needs the optimizer muon")
+        if self.cooldown and self.schedule != "constant":
+            raise SettingsError("cooldown needs the schedule constant")
         if self.schedule == "inverse-square-root" and self.warmup < 1:
             raise SettingsError("the schedule inverse-square-root needs a warmup of 1 or more")
 
@@ -66,8 +76,8 @@ class OptimConfig:
 def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
     """Return the learning rate of a step, counted from 1, at a `progress` of the run from 0 to 1.
 
-    The cosine schedule depends on the progress of the run, not on the step, so that a run with a
-    time budget also ends at its minimum.
+        The cosine schedule and the cooldown depend on the progress of the run, not on the step, so that
+    a run with a time budget also ends at the minimum.
     """
     warmth = min(step / config.warmup, 1.0) if config.warmup else 1.0
     return config.learning_rate * warmth * _scheduled(config, step, progress)
@@ -80,6 +90,9 @@ def _scheduled(config: OptimConfig, step: int, progress: float) -> float:
         return config.final + (1 - config.final) * height
     if config.schedule == "inverse-square-root":
         return math.sqrt(config.warmup / max(step, config.warmup))
+    if config.cooldown:
+        height = min((1 - min(progress, 1.0)) / config.cooldown, 1.0)
+        return config.final + (1 - config.final) * height
     return 1.0
 
 
@@ -110,10 +123,38 @@ def adamw(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     return _adam(torch.optim.AdamW, model, config)
 
 
+@OPTIMIZERS.register("muon")
+def muon(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """Muon for the matrices of linear layers, one per head in attention; AdamW for the rest.
+
+    The rest are embeddings, biases, norms, and matrices that are not those of linear layers: the
+    LSTM's cell, the bindings' own.
+    """
+    blocks = matrix_blocks(model)
+    decayed, plain = _decayed_and_plain(model)
+    matrices: dict[Blocks, list[nn.Parameter]] = {}
+    others: list[nn.Parameter] = []
+    for parameter in decayed:
+        is_matrix = parameter in blocks
+        (matrices.setdefault(blocks[parameter], []) if is_matrix else others).append(parameter)
+    decay, rate = {"weight_decay": config.weight_decay}, {"rate": config.adam_rate}
+    groups = [
+        *({"params": found, "blocks": key, **decay} for key, found in matrices.items()),
+        {"params": others, **rate, **decay},
+        {"params": plain, **rate},
+    ]
+    return Muon(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.eps,
+        fused=_can_fuse(model),
+    )
+
+
 def _adam(
     kind: type[torch.optim.Adam], model: nn.Module, config: OptimConfig
 ) -> torch.optim.Optimizer:
-    fused = next(model.parameters()).device.type in {"cpu", "cuda", "mps"}
     decayed, plain = _decayed_and_plain(model)
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
@@ -124,8 +165,12 @@ def _adam(
         lr=config.learning_rate,
         betas=config.betas,
         eps=config.eps,
-        fused=fused,
+        fused=_can_fuse(model),
     )
+
+
+def _can_fuse(model: nn.Module) -> bool:
+    return next(model.parameters()).device.type in {"cpu", "cuda", "mps"}
 
 
 def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

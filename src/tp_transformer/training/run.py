@@ -248,8 +248,8 @@ def _same_config(
         text = "" if config is None else settings.dump(config_values(config))
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
             raise SettingsError(
-                f"{file} was changed after the run was started; restore it, or repeat the command that "
-                "started the run with all its options, which writes the file again"
+                f"{file} was changed after the run was started; restore it, or repeat the command "
+                "that started the run, with all its options, to write it again"
             )
         _write_text(file, text)
         notes.append(f"{file} was changed after the run was started; it is restored")

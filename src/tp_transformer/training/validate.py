@@ -57,7 +57,7 @@ class Score:
 def monitored(
     split: Split, modules: str | Iterable[str], count: int, vocabulary: Vocabulary
 ) -> LocalQuestions:
-    """Return the first questions of each module of a split, `count` in total if there are enough."""
+    """Return the first questions of each module of a split, about `count` in total."""
     segments = split.select(modules)
     rows = {
         one.module: np.array(one.rows[: count // len(segments) + (number < count % len(segments))])
