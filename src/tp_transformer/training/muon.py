@@ -79,9 +79,9 @@ class Muon(torch.optim.Optimizer):
     """Muon for groups with `blocks`, AdamW for groups without.
 
     `blocks` is the number of matrices into which the rows and the columns of each parameter of the
-    group are divided: (4, 1) for a map that fuses query, key, value and role. Weight decay is decoupled from
-    the gradient in both kinds of groups. The state of a parameter is `momentum`, or `exp_avg`,
-    `exp_avg_sq` and `step`: tensors only, as a checkpoint needs it.
+    group are divided: (4, 1) for a map that fuses query, key, value and role. Weight decay is
+    decoupled from the gradient in both kinds of groups. The state of a parameter is `momentum`, or
+    `exp_avg`, `exp_avg_sq` and `step`: only tensors, as checkpoints require.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _average(self, parameter: Tensor) -> Tensor:
-        """The average of the gradients, moved on once more towards the newest (Nesterov's)."""
+        """Update the momentum and return its Nesterov average with the gradient."""
         gradient = parameter.grad
         assert gradient is not None  # noqa: S101, for the type checker
         state = self.state[parameter]
@@ -176,24 +176,24 @@ def _update(members: list[tuple[Tensor, Tensor, dict[str, Any]]]) -> None:
 
 
 def _divide(matrix: Tensor, blocks: Blocks) -> Tensor:
-    """The blocks of a matrix, as (block, row, column)."""
+    """Return the blocks of a matrix: (block, row, column)."""
     n_rows, n_columns = blocks
     height, width = matrix.shape[0] // n_rows, matrix.shape[1] // n_columns
     return matrix.view(n_rows, height, n_columns, width).transpose(1, 2).reshape(-1, height, width)
 
 
 def _join(parts: Tensor, blocks: Blocks) -> Tensor:
-    """The matrix of which `parts` are the blocks."""
+    """Return the matrix of which `parts` are the blocks."""
     (n_rows, n_columns), (_, height, width) = blocks, parts.shape
     rows = parts.view(n_rows, n_columns, height, width).transpose(1, 2)
     return rows.reshape(n_rows * height, n_columns * width)
 
 
 def matrix_blocks(model: nn.Module) -> dict[Tensor, Blocks]:
-    """The weights of a model's linear layers, and into how many matrices each divides.
+    """Return the weights of the linear layers of a model, and their numbers of matrices.
 
-    The maps of an attention divide into one matrix per head (and, where query, key, value and role
-    are fused, per map). Their small squares cost less than those of whole maps: an update of
+    The maps of an attention are divided into one matrix per head (and, if query, key, value and
+    role are fused, per map). Their small squares cost less than those of whole maps: an update of
     tp-transformer-small takes about half the time.
     """
     layers = (module for module in model.modules() if isinstance(module, nn.Linear))

@@ -32,7 +32,7 @@ class OptimConfig:
     """Optimizer, clipping and learning-rate schedule; the defaults are those of Schlag et al.
 
     Attributes:
-            optimizer: a name in `OPTIMIZERS`: adam; adamw, which adds weight decay; muon, which is Muon
+        optimizer: a name in `OPTIMIZERS`: adam; adamw, which adds weight decay; muon, which is Muon
             for the matrices of linear layers and AdamW for all other parameters
         learning_rate: after warmup, before the schedule decreases it
         adam_rate: with muon, the learning rate of the other parameters, relative to learning_rate
@@ -76,7 +76,7 @@ class OptimConfig:
 def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
     """Return the learning rate of a step, counted from 1, at a `progress` of the run from 0 to 1.
 
-        The cosine schedule and the cooldown depend on the progress of the run, not on the step, so that
+    The cosine schedule and the cooldown depend on the progress of the run, not on the step, so that
     a run with a time budget also ends at the minimum.
     """
     warmth = min(step / config.warmup, 1.0) if config.warmup else 1.0
