@@ -160,6 +160,18 @@ def test_both_layouts_have_the_same_tokens():
     assert torch.equal(found.source_layout.filled, padded.source_layout.filled)
 
 
+@pytest.mark.parametrize("layout", [Padded, Packed])
+def test_values_are_summed_over_the_tokens_of_each_row(layout):
+    rows = VOCABULARY.encode(["12", "1", "123"])
+    ids, rows_of = layout.lay_out(rows, VOCABULARY.pad)
+    values = torch.ones(ids.shape, dtype=torch.float64, requires_grad=True)
+    sums = rows_of.row_sums(values)
+    assert sums.tolist() == rows.lengths.tolist()
+    (sums * torch.tensor([1.0, 10.0, 100.0])).sum().backward()
+    assert rows_of.tokens(values.grad).tolist() == [1.0] * 4 + [10.0] * 3 + [100.0] * 5
+    assert values.grad.sum() == 4 + 30 + 500  # nothing reaches the padding
+
+
 @pytest.mark.parametrize("n_parts", [1, 2])
 def test_heads_are_padded_row_by_row(n_parts):
     """Whether they are a view of a fused projection or not."""
