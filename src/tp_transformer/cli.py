@@ -29,7 +29,7 @@ TPT = Group(
         "solve": model.Solve,
         "data": data.DATA,
         "train": train.Train,
-        "curve": train.Curve,
+        "curve": train.DrawCurve,
         "evaluate": scoring.Evaluate,
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,

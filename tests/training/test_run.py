@@ -84,7 +84,7 @@ def test_other_data_are_refused(run, tmp_path):
     manifest = json.loads((other / "store.json").read_text())
     manifest["source"] = {"kind": "another"}
     (other / "store.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="was begun on other data"):
+    with pytest.raises(UserError, match="was started on other data"):
         train(None, other, run)
 
 
@@ -125,7 +125,7 @@ def test_two_processes_on_one_run(run):
     [
         (["--data", "nothing"], "nothing; `tpt data prepare`"),
         (["--config", "nonsense"], "there is no preset 'nonsense'"),
-        (["--budget", "soon"], "'soon' is no length of time"),
+        (["--budget", "soon"], "'soon' is not a duration"),
         (["--training.stesp=3"], "--training.stesp (did you mean --training.steps?)"),
         (["--optim.learning_rate=-1"], "learning_rate must be above 0"),
         (["--device", "cuda"], "cuda is not available"),
@@ -154,7 +154,7 @@ def test_a_run_that_another_process_has_begun_meanwhile_is_left_alone(store, tmp
 
     original = run_module._make_loop
     monkeypatch.setattr(run_module, "_make_loop", make_loop)
-    with pytest.raises(FolderError, match="another process has begun"):
+    with pytest.raises(FolderError, match="another process has started"):
         train(config(training__steps=3), store, run, quiet=True)
     assert read(run / "config.yaml")["training"]["steps"] == 2
 

@@ -1,4 +1,4 @@
-"""What an evaluation asks, and how: the options of `tpt evaluate`.
+"""Options of `tpt evaluate`: the choice of questions, and how to evaluate.
 
 Nothing here imports torch, because the command line reads its options from these classes.
 """
@@ -16,13 +16,13 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What to ask.
+    """The choice of questions.
 
     Attributes:
         modules: names of modules, or patterns such as 'arithmetic__*'
-        splits: splits of the store; by default all that it has
-        train_count: questions of each module's training split, drawn at random
-        seed: seed of the random choice
+        splits: splits of the store; by default all
+        train_count: number of random training questions of each module
+        seed: seed of the choice of training questions
     """
 
     modules: tuple[str, ...] = ("*",)
@@ -36,16 +36,17 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How to evaluate.
+    """Options of an evaluation.
 
     Attributes:
-        decode: questions on which greedy decoding is checked to give the same verdict
-        diagnose: wrong answers of each module and split that are decoded and diagnosed
-        predictions: a file for every answer, as JSON lines; all wrong ones are then diagnosed
-        precision: bfloat16 is faster with native bfloat16; what it leaves in doubt is asked again
-            in float32
-        symbols_per_pass: most symbols that one pass holds, by default as the device allows; no
-            verdict depends on it
+        decode: number of questions on which verdicts are verified by greedy decoding
+        diagnose: number of wrong answers of each module and split to decode and diagnose
+        predictions: JSON lines file for all answers; all wrong answers are then decoded and
+            diagnosed
+        precision: bfloat16 is faster on processors with native bfloat16; small margins are
+            recomputed in float32
+        symbols_per_pass: maximum number of tokens of a batch; by default it depends on the device.
+            It has no effect on verdicts
     """
 
     decode: Count = 0
@@ -58,4 +59,4 @@ class Work:
         check_fields(self)
         if self.precision not in get_args(Precision):
             known = ", ".join(get_args(Precision))
-            raise SettingsError(f"the precision is one of {known}, not {self.precision!r}")
+            raise SettingsError(f"precision must be one of {known}, not {self.precision!r}")

@@ -99,7 +99,7 @@ class Train(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve(Verb):
+class DrawCurve(Verb):
     """Draw how the error of runs fell, validation after validation.
 
     Attributes:
