@@ -10,17 +10,18 @@ import pytest
 import yaml
 
 from commands import groups, verbs
-from tp_transformer import __version__
+from tp_transformer import LSTMConfig, TransformerConfig, __version__
 from tp_transformer.cli import main, parse
 from tp_transformer.data.partial import Order
 from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.run import RunConfig, config_values, run_config
 from tp_transformer.verbs.data import Generate
 from tp_transformer.verbs.model import Solve
 from tp_transformer.verbs.scoring import Evaluate
-from tp_transformer.verbs.verb import help_of
+from tp_transformer.verbs.verb import documented, help_of
 
 
 def run(capsys, *arguments):
@@ -134,11 +135,12 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypa
         for name in names:
             assert re.search(rf"^  --{section}\.{name} ", out, re.MULTILINE)
     text = one_line(out)
-    assert "after warm-up, before the schedule lowers it (default: 0.0001)" in text
-    assert "--optim.clip_value CLIP_VALUE" in text
-    assert "largest element of the gradient; absent means any (default: none)" in text
-    assert "[transformer] rows of the embedding (default: 72) [lstm] symbols, each" in text
-    assert "[lstm] hidden units (default: 2048)" in text
+    optim, lstm = documented(OptimConfig), documented(LSTMConfig)
+    assert f"{optim['learning_rate']} (default: 0.0001)" in text
+    assert f"{optim['clip_value']} (default: none)" in text
+    n_vocab = documented(TransformerConfig)["n_vocab"]
+    assert f"[transformer] {n_vocab} (default: 72) [lstm] {lstm['n_vocab']} (default: 95)" in text
+    assert f"[lstm] {lstm['d_hidden']} (default: 2048)" in text
     assert "[transformer] of the low-rank binding: size of the projections" in text
     assert "binding: an option" not in text
     assert "--model.d_role" not in text  # of the base class, not an option
