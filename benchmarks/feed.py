@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 
 from tp_transformer.data.feed import Feed
-from tp_transformer.data.modules import DIFFICULTIES, MODULE_NAMES
+from tp_transformer.data.mathematics.modules import DIFFICULTIES, MODULE_NAMES
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import CHARACTERS, Vocabulary
 from tp_transformer.data.writer import write_store

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.data.generate import generate
+from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.interpret.expressions import Expression, parse
 from tp_transformer.interpret.following import Attention, Ranking, rank
 from tp_transformer.interpret.record import symbols

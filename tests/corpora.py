@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from hypothesis import strategies as st
 
-from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
+from tp_transformer.data.mathematics.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
 from tp_transformer.data.store import STORE_SPLITS
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store

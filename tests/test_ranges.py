@@ -10,7 +10,7 @@ import tp_transformer as tpt
 from tp_transformer import allocator, settings
 from tp_transformer.cli import VERBS, main
 from tp_transformer.data.feed import FeedConfig
-from tp_transformer.data.partial import Order
+from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.run import Options
 from tp_transformer.model.family import from_config, model_config

@@ -11,7 +11,7 @@ import tp_transformer
 from corpora import make_store, pairs
 from documents import README, ROOT, blocks, commands
 from tp_transformer import cli, settings
-from tp_transformer.data.leaks import MAX_ATTEMPTS
+from tp_transformer.data.mathematics.leaks import MAX_ATTEMPTS
 from tp_transformer.training.run import RunConfig, run_config, train
 
 TRAINING = (ROOT / "docs" / "training.md").read_text("utf-8")

@@ -14,27 +14,27 @@ it in this list:
     published.py                  the numbers printed in the papers, each with its source
     figures.py                    one plotting style; saves SVG, PDF and PNG
     distributed.py                ranks, collectives, devices
-    data/modules.py               the 56 modules, their splits, their extrapolation files
+    data/mathematics/modules.py   the 56 modules, their splits, their extrapolation files
     data/vocabulary.py            the 72 symbols; text to ids and back
-    data/deepmind.py              DeepMind's generator with current libraries, repeatable by address
-    data/exact.py                 polynomials and surds, printed as sympy prints them
-    data/fast.py                  faster replacements of its costliest parts, with the same text
+    data/mathematics/deepmind.py  DeepMind's generator with current libraries, repeatable by address
+    data/mathematics/exact.py     polynomials and surds, printed as sympy prints them
+    data/mathematics/fast.py      faster replacements of its costliest parts, with the same text
     data/parallel.py              many tasks on many workers, in order, lost workers replaced
-    data/generate.py              questions by address, one or many, here or on workers
+    data/mathematics/generate.py  questions by address, one or many, here or on workers
     data/permutation.py           a pseudo-random order that is computed, not stored
     data/manifest.py              store.json: what a store says about itself, validated
     data/summary.py               lengths and checksums of a segment's texts
     data/store.py                 Arrow files on disk, memory-mapped, any row at once
     data/verify.py                whether a store is what was written, by its hashes
     data/writer.py                writes a store: in bounded memory, whole or not at all
-    data/partial.py               a store in the making: what is ordered, what is there so far
-    data/leaks.py                 test questions that occur in training, drawn again
-    data/produce.py               a whole store from the generator, continued when killed
-    data/archive.py               a .tar.gz as a stream, nothing extracted
-    data/sources.py               an archive, a folder or the Hugging Face copy, block by block
-    data/pieces.py                some rows of a file, checked; what is done about faults
-    data/parsers.py               from a file's bytes to pieces, for each format
-    data/corpus.py                reads the published dataset into a store
+    data/mathematics/partial.py   a store in the making: what is ordered, what is there so far
+    data/mathematics/leaks.py     test questions that occur in training, drawn again
+    data/mathematics/produce.py   a whole store from the generator, continued when killed
+    data/mathematics/archive.py   a .tar.gz as a stream, nothing extracted
+    data/mathematics/sources.py   an archive, a folder or the Hugging Face copy, block by block
+    data/mathematics/pieces.py    some rows of a file, checked; what is done about faults
+    data/mathematics/parsers.py   from a file's bytes to pieces, for each format
+    data/mathematics/corpus.py    reads the published dataset into a store
     data/export.py                the store as v1.0 text, Parquet or JSON lines
     data/show.py                  what a store holds, drawn or as JSON
     data/sampler.py               which rows make up which batch: a function of seed and step

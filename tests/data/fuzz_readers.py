@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from corpora import json_lines_of, make_store, pairs, parquet_of, segments_of, texts, wrapped
 from fuzzing import mutate_bytes, mutate_file, tolerated, trials
-from tp_transformer.data.corpus import prepare
 from tp_transformer.data.export import export
+from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.sampler import Sampler
 from tp_transformer.data.show import render, summarise
 from tp_transformer.data.store import Store, open_store

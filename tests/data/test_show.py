@@ -8,7 +8,7 @@ from rich.console import Console
 
 import tp_transformer as tpt
 from corpora import make_store, pairs, segments_of
-from tp_transformer.data.modules import AREAS, EXTRAPOLATED, KEYS
+from tp_transformer.data.mathematics.modules import AREAS, EXTRAPOLATED, KEYS
 from tp_transformer.data.show import horizontal_bar, render, skipped_lines, sparkline, summarise
 from tp_transformer.errors import SettingsError, StoreError
 

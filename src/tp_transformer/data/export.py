@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from tp_transformer.atomic import whole
-from tp_transformer.data.modules import INTERPOLATE
+from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.store import SCHEMA, TRAIN, Segment, Split, Store
 from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.errors import StoreError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tp_transformer.data.modules import (
+from tp_transformer.data.mathematics.modules import (
     DIFFICULTIES,
     EXTRAPOLATE,
     EXTRAPOLATED,

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.data.modules import (
+from tp_transformer.data.mathematics.modules import (
     AREAS,
     DIFFICULTIES,
     EXTRAPOLATE,

@@ -22,7 +22,7 @@ from tp_transformer.data.manifest import STORE_SPLITS as STORE_SPLITS
 from tp_transformer.data.manifest import TRAIN as TRAIN
 from tp_transformer.data.manifest import Segment as Segment
 from tp_transformer.data.manifest import SplitEntry, read_manifest
-from tp_transformer.data.modules import match_modules
+from tp_transformer.data.mathematics.modules import match_modules
 from tp_transformer.data.summary import Summary, has_foreign
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.errors import StoreError

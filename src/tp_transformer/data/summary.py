@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tp_transformer.data.manifest import Segment
-from tp_transformer.data.modules import MAX_ANSWER, MAX_QUESTION
+from tp_transformer.data.mathematics.modules import MAX_ANSWER, MAX_QUESTION
 from tp_transformer.data.vocabulary import CHARACTERS
 
 _CHARACTERS = CHARACTERS.encode()

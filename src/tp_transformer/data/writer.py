@@ -32,7 +32,7 @@ from tp_transformer.data.manifest import (
     rank,
     write_manifest,
 )
-from tp_transformer.data.modules import DIFFICULTIES
+from tp_transformer.data.mathematics.modules import DIFFICULTIES
 from tp_transformer.data.store import SCHEMA
 from tp_transformer.data.summary import Summary, has_foreign, texts_as_bytes
 from tp_transformer.errors import StoreError

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tp_transformer import figures
-from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, INTERPOLATE
 from tp_transformer.scoring.compare import SPLIT_TITLES, coverage, module_names, named_apart
 from tp_transformer.scoring.results import HIGH, Results
 

@@ -4,7 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tp_transformer.data.modules import EXTRAPOLATE, EXTRAPOLATED, INTERPOLATE, MODULE_NAMES
+from tp_transformer.data.mathematics.modules import (
+    EXTRAPOLATE,
+    EXTRAPOLATED,
+    INTERPOLATE,
+    MODULE_NAMES,
+)
 from tp_transformer.data.store import STORE_SPLITS, TRAIN
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.results import GENERATED, Results, SplitScore

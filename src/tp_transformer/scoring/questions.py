@@ -8,7 +8,7 @@ from typing import overload
 
 import numpy as np
 
-from tp_transformer.data.modules import match_modules
+from tp_transformer.data.mathematics.modules import match_modules
 from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import STORE_SPLITS, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary

@@ -8,7 +8,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, INTERPOLATE
 from tp_transformer.data.store import TRAIN
 from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.compare import (

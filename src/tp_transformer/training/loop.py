@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tp_transformer.atomic import whole
 from tp_transformer.data.feed import Ahead, Feed
-from tp_transformer.data.modules import INTERPOLATE
+from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interruptions import NUMBERS

@@ -27,7 +27,7 @@ from torch import Tensor
 from tp_transformer import __version__, atomic, settings
 from tp_transformer.allocator import refuse_beyond_memory
 from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
-from tp_transformer.data.modules import INTERPOLATE
+from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
 from tp_transformer.distributed import Ranks, has_bfloat16, open_ranks, unchanged_random_state
 from tp_transformer.errors import FolderError, SettingsError, UserError

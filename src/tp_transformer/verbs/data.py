@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def _generate(options: Namespace) -> None:
+    from tp_transformer.data.mathematics.partial import Order
+    from tp_transformer.data.mathematics.produce import produce
     from tp_transformer.data.parallel import workers
-    from tp_transformer.data.partial import Order
-    from tp_transformer.data.produce import produce
     from tp_transformer.data.show import generated_lines
     from tp_transformer.progress import progress
 
@@ -43,7 +43,7 @@ def _generate(options: Namespace) -> None:
 
 
 def _prepare(options: Namespace) -> None:
-    from tp_transformer.data.corpus import prepare
+    from tp_transformer.data.mathematics.corpus import prepare
     from tp_transformer.data.show import skipped_lines
     from tp_transformer.progress import progress
 

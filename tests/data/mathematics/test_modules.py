@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tp_transformer.data import modules
-from tp_transformer.data.modules import KEYS, MODULES, match_modules, modules_of
+from tp_transformer.data.mathematics import modules
+from tp_transformer.data.mathematics.modules import KEYS, MODULES, match_modules, modules_of
 from tp_transformer.errors import SettingsError
 
 # An archive of the dataset, whole or in part, in a data folder beside the project.
-BESIDE = Path(__file__).parents[3].glob("*/data/mathematics_dataset-v1.0*.tar.gz")
+BESIDE = Path(__file__).parents[4].glob("*/data/mathematics_dataset-v1.0*.tar.gz")
 SAMPLE = Path(os.environ.get("TPT_SAMPLE") or next(BESIDE, "absent.tar.gz"))
 
 
@@ -30,7 +30,7 @@ def test_one_name_is_in_both_test_splits():
 
 def test_the_table_is_that_of_the_generator():
     pytest.importorskip("mathematics_dataset")
-    from tp_transformer.data.deepmind import generator
+    from tp_transformer.data.mathematics.deepmind import generator
 
     assert set(generator().samplers) == set(KEYS)
 
@@ -38,7 +38,7 @@ def test_the_table_is_that_of_the_generator():
 def test_partners_ask_the_same_kind_of_question():
     """Each extrapolation file is drawn by the same function of DeepMind's as its partner."""
     pytest.importorskip("mathematics_dataset")
-    from tp_transformer.data.deepmind import generator
+    from tp_transformer.data.mathematics.deepmind import generator
 
     samplers = generator().samplers
     for name, partner in modules.EXTRAPOLATED.items():

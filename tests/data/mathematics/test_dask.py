@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tp_transformer.data import parallel
-from tp_transformer.data.generate import cut, generate_chunk, generate_chunks
+from tp_transformer.data.mathematics.generate import cut, generate_chunk, generate_chunks
 from tp_transformer.data.parallel import workers
 from tp_transformer.errors import UserError
 

@@ -16,21 +16,21 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from tp_transformer.data.modules import (
+from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
     SPLITS,
     TRAIN_SPLITS,
 )
-from tp_transformer.data.parsers import (
+from tp_transformer.data.mathematics.parsers import (
     Counter,
     JsonLinesParser,
     PairParser,
     Parser,
     TableParser,
 )
-from tp_transformer.data.pieces import Piece, Report, by_difficulty, check
-from tp_transformer.data.sources import (
+from tp_transformer.data.mathematics.pieces import Piece, Report, by_difficulty, check
+from tp_transformer.data.mathematics.sources import (
     JSON_LINES,
     OTHER,
     PARQUET,

@@ -31,7 +31,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.data.modules import (
+from tp_transformer.data.mathematics.modules import (
     AREAS,
     EXTRAPOLATE,
     INTERPOLATE,

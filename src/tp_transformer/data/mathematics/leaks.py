@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tp_transformer.data.generate import question_at
-from tp_transformer.data.modules import TRAIN_SPLITS
+from tp_transformer.data.mathematics.generate import question_at
+from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
+from tp_transformer.data.mathematics.partial import File, Pieces, Texts
 from tp_transformer.data.parallel import OpenPool, in_order
-from tp_transformer.data.partial import File, Pieces, Texts
 from tp_transformer.data.permutation import key_of
 from tp_transformer.data.summary import texts_as_bytes
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
+from tp_transformer.data.mathematics.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
 from tp_transformer.data.summary import has_foreign, texts_as_bytes
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.errors import CorpusError

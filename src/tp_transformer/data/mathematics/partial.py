@@ -19,7 +19,7 @@ from pyarrow import ipc
 
 from tp_transformer.atomic import lock, whole
 from tp_transformer.data.manifest import TRAIN, rank
-from tp_transformer.data.modules import (
+from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
     SPLITS,
