@@ -14,8 +14,11 @@ it in this list:
     published.py                  the numbers printed in the papers, each with its source
     figures.py                    one plotting style; saves SVG, PDF and PNG
     distributed.py                ranks, collectives, devices
+    data/checked.py               values of files, checked one by one
+    data/vocabulary.py            tokens; text to ids and back
+    data/task.py                  what a task is; the registry of tasks
     data/mathematics/modules.py   the 56 modules, their splits, their extrapolation files
-    data/vocabulary.py            the 72 symbols; text to ids and back
+    data/mathematics/task.py      the Mathematics Dataset as a task
     data/mathematics/deepmind.py  DeepMind's generator with current libraries, repeatable by address
     data/mathematics/exact.py     polynomials and surds, printed as sympy prints them
     data/mathematics/fast.py      faster replacements of its costliest parts, with the same text
@@ -35,6 +38,7 @@ it in this list:
     data/mathematics/pieces.py    some rows of a file, checked; what is done about faults
     data/mathematics/parsers.py   from a file's bytes to pieces, for each format
     data/mathematics/corpus.py    reads the published dataset into a store
+    data/mathematics/v1.py        rows as v1.0 has them
     data/export.py                the store as v1.0 text, Parquet or JSON lines
     data/show.py                  what a store holds, drawn or as JSON
     data/sampler.py               which rows make up which batch: a function of seed and step

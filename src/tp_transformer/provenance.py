@@ -19,10 +19,10 @@ Values = dict[str, Any]
 
 
 def model_hash(model: AnyModel) -> str:
-    """What identifies a model, however it is stored: configuration, symbols and weights."""
+    """What identifies a model, however it is stored: configuration, tokens and weights."""
     digest = hashlib.sha256()
     described = model.config_values(model.config)
-    digest.update(json.dumps([described, model.vocabulary.symbols], sort_keys=True).encode())
+    digest.update(json.dumps([described, model.vocabulary.to_json()], sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
         content = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {content.dtype} {tuple(content.shape)}".encode())

@@ -169,7 +169,7 @@ def with_planted_states(model, makes):
 
     def edit(states):
         for row, ids in enumerate(read[-1].tolist()):
-            symbols = [model.vocabulary.symbols[one] for one in ids]
+            symbols = [model.vocabulary.tokens[one] for one in ids]
             operator = next(i for i in range(len(ids)) if symbols[i : i + 3] == [")", "/", "("]) + 1
             made = makes(*(int(one) for one in symbols if one.isdigit())).ravel()
             # A trace of everything else, so that no exchange leaves the state as it was.

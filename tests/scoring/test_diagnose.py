@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tp_transformer.data.vocabulary import CHARACTERS
+from tp_transformer.data.mathematics.modules import CHARACTERS
 from tp_transformer.scoring import diagnose
 from tp_transformer.scoring.diagnose import (
     KINDS,

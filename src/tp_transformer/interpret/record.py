@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tp_transformer.data.batch import Batch, group_by_length
 from tp_transformer.data.permutation import key_of, permute
-from tp_transformer.data.store import STORE_SPLITS, Store
+from tp_transformer.data.store import Store
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.family import AnyModel, from_config
 from tp_transformer.model.solver import evaluating
@@ -133,9 +133,7 @@ def draw(
     if module not in found:
         raise SettingsError(f"{store.path} has no {module} in its {split} split")
     rows = found[module]
-    order = permute(
-        np.arange(len(rows)), len(rows), key_of(seed, STORE_SPLITS[split].index(module))
-    )
+    order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
     taken: list[int] = []
     asked = 0
     for start in range(0, len(order), max(count, AT_ONCE)):

@@ -14,6 +14,7 @@ from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.model.weightless import WithoutWeights
+from tp_transformer.ranges import AnswerLength, check
 
 BEST, BEST_MODELS, LAST = "best", "best-models", "last"  # the models of a run's folder
 
@@ -37,7 +38,7 @@ def from_config(config: Any, vocabulary: Vocabulary | None = None) -> AnyModel:
     """A freshly initialised model."""
     least = getattr(config, "least_numbers", 0)  # a configuration from outside may have no bound
     refuse_beyond_memory("weights of these sizes", 4 * least)
-    return class_of(config)(config, vocabulary)  # type: ignore[call-arg, arg-type]
+    return class_of(config)(config, vocabulary)
 
 
 def build(
@@ -66,9 +67,12 @@ def load(folder: str | Path | None = None) -> AnyModel:
     if folder is None:
         raise FolderError("no model is bundled yet; name the folder of one (--model FOLDER)")
     contents = _read(Path(folder))
+    max_answer = contents.config.pop("max_answer", Model.max_answer)
     try:
+        check("max_answer", max_answer, AnswerLength)
         config = _complete_config(contents)
         model = class_of(config).from_weights(config, contents.vocabulary, contents.weights)
+        model.max_answer = max_answer
     except UserError as error:
         raise FolderError(f"{folder}: {error}") from error
     return model.eval()

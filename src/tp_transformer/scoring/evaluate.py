@@ -118,6 +118,7 @@ def evaluate(
             data={
                 "name": store.path.name,
                 "kind": store.source.get("kind"),
+                "task": store.task.to_json(),
                 "sha256": {n: s.digest for n, s in store.items()},
                 "held_out": None if held_out is None else len(held_out),
             },
@@ -376,8 +377,7 @@ def _refuse(model: AnyModel, questions: Questions, files: list[str | Path | None
     longest = max(questions.question_lengths.max(), questions.answer_lengths.max())
     if model.n_positions is not None and longest + 2 > model.n_positions:
         raise SettingsError(
-            f"there are texts of {longest} characters; the model reads at most "
-            f"{model.n_positions - 2}"
+            f"there are texts of {longest} tokens; the model reads at most {model.n_positions - 2}"
         )
     for file in files:
         if file is not None and Path(file).is_dir():

@@ -8,9 +8,8 @@ from typing import overload
 
 import numpy as np
 
-from tp_transformer.data.mathematics.modules import match_modules
 from tp_transformer.data.permutation import key_of, permute
-from tp_transformer.data.store import STORE_SPLITS, TRAIN, Segment, Split, Store
+from tp_transformer.data.store import TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
 from tp_transformer.ranges import Count, Seed, check_fields
@@ -54,10 +53,10 @@ def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[As
 
     Of the training split not those held out, which the model never trained on.
     """
-    match_modules(choice.modules)  # refuses what cannot match in any split
-    names = [name for name in STORE_SPLITS if name in store]
+    store.task.match(choice.modules, TRAIN)  # refuses what cannot match in any split
+    names = list(store)
     if choice.splits is not None:
-        names = [name for name in STORE_SPLITS if name in choice.splits]
+        names = [name for name in store if name in choice.splits]
         for name in choice.splits:
             _ = store[name]  # refuses what is not there
     found = []
@@ -92,7 +91,7 @@ def _rows(
     # Drawn first and then left out: models with other rows held out get nearly the same questions.
     n_drawn = choice.train_count + len(left_out)
     if n_drawn < len(rows):
-        key = key_of(choice.seed, STORE_SPLITS[TRAIN].index(module))
+        key = key_of(choice.seed, split.task.place(TRAIN, module))
         rows = rows[permute(np.arange(n_drawn), len(rows), key)]
     rows = rows[~np.isin(rows, left_out)]
     return np.sort(rows[: choice.train_count])
@@ -146,7 +145,7 @@ class Questions(Sequence[Asked]):
         return {"split": one.split, "module": one.module, "row": int(self._rows[number])}
 
     def passes(self, numbers: Ids, limit: int) -> Iterator[Ids]:
-        """Questions in passes of at most `limit` symbols, each within one split."""
+        """Questions in passes of at most `limit` tokens, each within one split."""
         for of_split in self._by_split(numbers):
             sources, targets = self.question_lengths[of_split] + 2, self.answer_lengths[of_split]
             for chosen in passes(sources, targets + 1, limit):

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from tp_transformer.atomic import whole
 from tp_transformer.data.feed import Ahead, Feed
-from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.distributed import Ranks
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interruptions import NUMBERS
@@ -340,7 +339,7 @@ class Loop:
                 self._choose(self._score(self.feed.validation))
             if self.monitor is not None:
                 score = self._score(self.monitor)
-                self._record_score(MONITOR, score, split=INTERPOLATE)
+                self._record_score(MONITOR, score, split=self.feed.split.task.test_splits[0])
 
     def _score(self, questions: Shares) -> Score:
         share = questions(self.ranks.rank, self.ranks.n_ranks)

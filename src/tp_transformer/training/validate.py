@@ -1,8 +1,8 @@
 """Validation: loss and exact match on questions that are not trained on.
 
-Those held out of the training split choose the best model. Those of the interpolation split are
-test questions: their scores are only written down (a monitor), and nothing a run does depends on
-them.
+Those held out of the training split choose the best model. Those of the first test split (of the
+Mathematics Dataset, interpolation) are test questions: their scores are only written down (a
+monitor), and nothing a run does depends on them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,8 +33,8 @@ class ValidationConfig:
     Attributes:
         every: steps between two validations
         count: questions, spread evenly over modules and difficulties; 0 for no validation
-        monitor: questions of the interpolation split to score at each validation, spread evenly
-            over modules, 0 for none; no checkpoint is chosen and no run is ended by them
+        monitor: questions of the first test split to score at each validation, spread evenly over
+            modules, 0 for none; no checkpoint is chosen and no run is ended by them
     """
 
     every: PositiveInt = 1000

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tp_transformer.data.mathematics import modules
-from tp_transformer.data.mathematics.modules import KEYS, MODULES, match_modules, modules_of
+from tp_transformer.data.mathematics.modules import KEYS, MODULES, modules_of
+from tp_transformer.data.mathematics.task import match_modules
 from tp_transformer.errors import SettingsError
 
 # An archive of the dataset, whole or in part, in a data folder beside the project.
@@ -64,7 +65,7 @@ def test_the_table_is_that_of_the_archive():
 
 
 def test_wildcards():
-    assert match_modules("arithmetic__m*") == (
+    assert match_modules("arithmetic__m*", "train-easy") == (
         "arithmetic__mixed",
         "arithmetic__mul",
         "arithmetic__mul_div_multiple",
@@ -87,8 +88,8 @@ def test_a_module_stands_for_its_extrapolation_files():
 
 def test_misspelt_names_are_refused_with_the_nearest():
     with pytest.raises(SettingsError, match="arithmetic__mixed"):
-        match_modules("arithmetic__mixde")
+        match_modules("arithmetic__mixde", "train-easy")
     with pytest.raises(SettingsError, match="no module matches 'geometry__"):
-        match_modules(["algebra__*", "geometry__*"])
+        match_modules(["algebra__*", "geometry__*"], "train-easy")
     with pytest.raises(SettingsError, match="did you mean 'interpolate'"):
         modules_of("interpolation")

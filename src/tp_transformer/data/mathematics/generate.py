@@ -16,9 +16,9 @@ from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     SPLITS,
     TRAIN_SPLITS,
-    match_modules,
     modules_of,
 )
+from tp_transformer.data.mathematics.task import match_modules
 from tp_transformer.data.parallel import OpenPool, in_order, workers
 from tp_transformer.errors import SettingsError
 from tp_transformer.settings import nearest

@@ -18,6 +18,7 @@ from tp_transformer.data.mathematics.generate import CHUNK, Chunk, Questions, ge
 from tp_transformer.data.mathematics.leaks import Redraws, count_repeats
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
 from tp_transformer.data.mathematics.partial import File, Order, Pieces, unfinished
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.parallel import OpenPool
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
@@ -50,7 +51,7 @@ def produce(
                 "still_in_training": redraws.still_in_training(),
                 "training_repeats": count_repeats(files, pieces),
             }
-            with write_store(path, source) as writer:
+            with write_store(path, MATHEMATICS, source) as writer:
                 for file in files:
                     _append(writer, file, pieces, redraws)
             shutil.rmtree(folder)
