@@ -281,11 +281,11 @@ class Split:
         try:
             if not self.task.vocabulary.knows(data, offsets):
                 raise ValueError("a text has a token that its task does not have")
-            # One pass where a byte is a character.
-            text = data.decode("ascii") if self.task.vocabulary.is_ascii else data
             bounds = zip(offsets[:-1].tolist(), ends.tolist(), strict=True)
-            parts = [text[start:end] for start, end in bounds]
-            return [part if isinstance(part, str) else part.decode("utf-8") for part in parts]
+            if self.task.vocabulary.is_ascii:  # decoded at once, since a byte is a character
+                text = data.decode("ascii")
+                return [text[start:end] for start, end in bounds]
+            return [data[start:end].decode("utf-8") for start, end in bounds]
         except ValueError as error:
             raise StoreError(f"{self.path} is damaged: {error}") from error
 
