@@ -31,9 +31,9 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration
 
 import tp_transformer as tpt
-from tp_transformer.allocator import keep_freed_memory
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import open_store
+from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.model.solver import ROWS_AT_ONCE
 
 try:

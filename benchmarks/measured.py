@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tp_transformer.distributed import has_bfloat16
+from tp_transformer.foundation.distributed import has_bfloat16
 
 RESULTS = Path(__file__).parent / "results"
 

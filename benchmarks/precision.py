@@ -21,7 +21,7 @@ from typing import Any
 
 import measured
 
-from tp_transformer import settings
+from tp_transformer.foundation import settings
 from tp_transformer.training.run import RunConfig, run_config, train
 
 PRECISIONS = ("float32", "bfloat16")

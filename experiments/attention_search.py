@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.mathematics.generate import generate
-from tp_transformer.interpret.expressions import Expression, parse
-from tp_transformer.interpret.following import Attention, Ranking, rank
-from tp_transformer.interpret.record import symbols
-from tp_transformer.interpret.structure import RELATIONS, Relation
+from tp_transformer.expressions import Expression, parse
+from tp_transformer.interpret.attention.following import ModelAttention, Ranking, rank
+from tp_transformer.interpret.core.sample import token_characters
+from tp_transformer.interpret.core.structure import RELATIONS, Relation
 
 Floats = npt.NDArray[np.float64]
 Head = Callable[[str, int], Floats]  # the strength of every key, for a text and a query
@@ -90,7 +90,7 @@ def follower(
     relation: Relation, expression: Expression, share: float, rng: np.random.Generator
 ) -> Floats:
     """The weights (query, key) of a head that follows a relation, and looks around otherwise."""
-    weights = blind(_neighbours, symbols(expression.question), rng)
+    weights = blind(_neighbours, token_characters(expression.question), rng)
     for query, keys in relation(expression):
         weights[query] *= 1 - share
         weights[query, list(keys)] += share / len(keys)
@@ -100,7 +100,7 @@ def follower(
 def search(heads: Sequence[Sequence[Floats]], expressions: Sequence[Expression]) -> list[Ranking]:
     """Rank heads, given as weights (query, key) for each expression, by all relations."""
     weights = [np.stack(own)[None] for own in zip(*heads, strict=True)]
-    attention = Attention.of(weights, expressions)
+    attention = ModelAttention.of(weights, expressions)
     return list(rank(RELATIONS, attention, initial=dict.fromkeys(RELATIONS, 0.0), seed=0))
 
 
@@ -123,7 +123,7 @@ def main() -> None:
         expressions = questions(options.count, seed)
         rng = np.random.default_rng(seed)
         heads = [
-            [blind(head, symbols(own.question), rng) for own in expressions]
+            [blind(head, token_characters(own.question), rng) for own in expressions]
             for head in BLIND.values()
         ]
         for ranking in search(heads, expressions):

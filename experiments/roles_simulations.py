@@ -23,13 +23,15 @@ import quotients
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.store import open_store
-from tp_transformer.interpret import probes
-from tp_transformer.interpret.information import Draws, in_sample, predict
-from tp_transformer.interpret.positions import Positions
-from tp_transformer.interpret.probes import Labelled
-from tp_transformer.interpret.record import Sample, record, transformer_of
-from tp_transformer.interpret.reversal import Sides, Transfer, transfer
-from tp_transformer.interpret.structure import LABELS
+from tp_transformer.interpret.core.options import AnalysisOptions
+from tp_transformer.interpret.core.record import checked_model, record
+from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.interpret.core.structure import LABELS
+from tp_transformer.interpret.information.analysis import Draws, in_sample, predict
+from tp_transformer.interpret.roles import probes
+from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.probes import Labelled
+from tp_transformer.interpret.roles.reversal import Sides, Transfer, transfer
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -65,12 +67,15 @@ READINGS: dict[str, DrawSamples] = {
 N_PAPER = 100  # the paper's n
 
 
-def questions(source: str, count: int) -> list[str]:
+def sample_of(source: str, count: int) -> Sample:
     """The first test questions of the paper's module, or of experiments/quotients.py."""
     if source == MIXED:
         drawn = generate(MIXED, split="interpolate", count=count, seed=0)
-        return [example.question for example in drawn]
-    return [question for question, _ in quotients.questions()["interpolate"][:count]]
+        pairs = [(example.question, example.answer) for example in drawn]
+    else:
+        pairs = quotients.questions()["interpolate"][:count]
+    questions, answers = zip(*pairs, strict=True)
+    return Sample(questions=questions, answers=answers, origin=source)
 
 
 def row(*cells: object) -> str:
@@ -86,7 +91,7 @@ def heading(n_texts: int, *names: str) -> Iterator[str]:
 
 def clusters(count: int, draws: int) -> Iterator[str]:
     """How often the mutual information of random clusters exceeds that of permuted labels."""
-    positions = Positions.of(questions(MIXED, count))
+    positions = Positions.of(sample_of(MIXED, count))
     n_positions = len(positions.characters)
     yield from heading(1, "label", *STRETCHES)
     for name in LABELS:
@@ -105,17 +110,18 @@ def clusters(count: int, draws: int) -> Iterator[str]:
 def exceeds(clusters: Integers, labelled: Labelled, rng: np.random.Generator) -> bool:
     """Whether clusters of all positions tell more of the labels than of permuted ones."""
     own, n_classes = clusters[labelled.position], len(labelled.classes)
-    score = probes.normalised_information(own, labelled.label, CLUSTERS, n_classes)
-    permuted = [
-        probes.normalised_information(own, labelled.dealt(rng), CLUSTERS, n_classes)
-        for _ in range(PERMUTATIONS)
+    permuted = (labelled.permuted(rng) for _ in range(PERMUTATIONS))
+    tables = [
+        probes.contingency(own, labels, CLUSTERS, n_classes)
+        for labels in (labelled.label, *permuted)
     ]
-    return sum(score > other for other in permuted) >= EXCEEDED
+    score, *baselines = probes.normalised_information(np.stack(tables))
+    return sum(score > other for other in baselines) >= EXCEEDED
 
 
 def readers(count: int) -> Iterator[str]:
     """The accuracy of linear readers of the text, by how many characters they see."""
-    positions = Positions.of(questions(MIXED, count))
+    positions = Positions.of(sample_of(MIXED, count))
     strong = f"best, ridge {STRONG_RIDGE:g}"
     yield from heading(1, "label", *map(str, REACHES), strong)
     for name in LABELS:
@@ -140,11 +146,11 @@ def reversal(count: int, draws: int) -> Iterator[str]:
     """Which sides probes give after they are fitted where reversed and unreversed agree."""
     yield from heading(
         2,
-        *("vectors", "questions", "right where labels agree", "reversed where they disagree"),
+        *("vectors", "questions", "correct where labels agree", "reversed where they disagree"),
         *("clearly above 50%", "clearly below 50%"),
     )
     for source in (MIXED, QUOTIENTS):
-        positions = Positions.of(questions(source, count))
+        positions = Positions.of(sample_of(source, count))
         sides = Sides.of(positions)
         if sides.obstacle is not None:
             raise ValueError(sides.obstacle)
@@ -284,7 +290,7 @@ def trained(model: str, data: str, sets: int, singles: int) -> Iterator[str]:
     split = open_store(data)["interpolate"]
     texts, answers = split.rows(list(range(len(split))))
     sample = Sample(questions=tuple(texts), answers=tuple(answers), origin=data)
-    loaded = transformer_of(tpt.load(model))
+    loaded = checked_model(tpt.load(model), AnalysisOptions())
     last = f"encoder.{loaded.config.n_layers - 1}"
     names = (f"{last}.self_attention.value", f"{last}.output")
     recording = record(loaded, sample, names)

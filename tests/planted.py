@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tp_transformer.interpret.record import Sample
+from tp_transformer.interpret.core.sample import Sample
 
 FORMS = ("({}/{})/({}/{})", "{}/{} - {}*{}", "What is {}/({}*{}) + {}?", "({} - {})/({}/{})")
 CHAINS = ("{}/{}*{}/{} - {}", "{} + {}/({}/{}*{})", "({}/{})*{}*({}/{})", "{}/({}/({}*{})*{})")

@@ -12,10 +12,10 @@ import tp_transformer as tpt
 from corpora import make_store
 from documents import ROOT
 from planted import nested, quotients
-from tp_transformer.interpret.expressions import parse
-from tp_transformer.interpret.positions import Positions
-from tp_transformer.interpret.probes import Labelled
-from tp_transformer.interpret.structure import LABELS, RELATIONS
+from tp_transformer.expressions import parse
+from tp_transformer.interpret.core.structure import LABELS, RELATIONS
+from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.probes import Labelled
 
 TP, PLAIN = "tp-transformer-tiny", "transformer-tiny"
 
@@ -65,10 +65,10 @@ def test_the_error_rates_of_the_attention_search(monkeypatch, capsys):
 def simulated(monkeypatch, capsys, *arguments):
     """The table that is printed at toy size: for each row its cells by column."""
     given = {
-        roles_simulations.MIXED: nested(40).questions,
-        roles_simulations.QUOTIENTS: quotients(40).questions,
+        roles_simulations.MIXED: nested(40),
+        roles_simulations.QUOTIENTS: quotients(40),
     }
-    monkeypatch.setattr(roles_simulations, "questions", lambda source, count: given[source])
+    monkeypatch.setattr(roles_simulations, "sample_of", lambda source, count: given[source])
     monkeypatch.setattr(roles_simulations, "SIZES", ((40, 20),))
     monkeypatch.setattr(roles_simulations, "ALL_QUESTIONS", 200)
     monkeypatch.setattr("sys.argv", ["roles_simulations.py", *arguments])
@@ -99,7 +99,7 @@ def test_the_simulation_of_unrelated_clusters(monkeypatch, capsys):
 
 
 def test_clusters_that_are_the_labels_exceed_permuted_labels():
-    positions = Positions.of(nested(40).questions)
+    positions = Positions.of(nested(40))
     side = Labelled.of("side", positions.labels["side"], positions.question)
     clusters = np.zeros(len(positions.characters), np.int64)
     clusters[side.position] = side.label

@@ -1,8 +1,9 @@
-"""The house: its layers, its file map, its lazy imports."""
+"""The layers of the package, its public names, its lazy imports."""
 
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,10 @@ FILES = sorted(
 )
 
 
-def file_map() -> list[str]:
-    """The files that the package's docstring lists, in its order."""
-    lines = (tp_transformer.__doc__ or "").splitlines()
-    words = [line.split() for line in lines if line.startswith("    ")]
-    return [first for first, *rest in words if first.endswith(".py") and rest]
+LAYERS = (
+    *("foundation", "published", "expressions", "data", "model", "scoring", "training"),
+    *("interpret", "interop", "show", "study", "verbs", "cli", "__main__", "supervised"),
+)
 
 
 def imported_files(file: str) -> set[str]:
@@ -40,24 +40,39 @@ def imported_files(file: str) -> set[str]:
     return found
 
 
-def test_the_file_map_is_true():
-    assert sorted(file_map()) == FILES
+def layer(file: str) -> int:
+    """The number of the layer that a file belongs to."""
+    return LAYERS.index(file.partition("/")[0].removesuffix(".py"))
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_each_file_imports_only_from_files_above_it(file):
-    order = file_map()
-    below = {other for other in imported_files(file) if order.index(other) >= order.index(file)}
-    assert not below
+def test_each_file_imports_only_from_its_own_and_earlier_layers(file):
+    assert not {other for other in imported_files(file) if layer(other) > layer(file)}
 
 
-def test_packages_within_the_package_import_nothing():
-    packages = [file for file in ROOT.rglob("__init__.py") if file.parent != ROOT]
-    assert not any(imported_files(file.relative_to(ROOT).as_posix()) for file in packages)
+def test_no_files_import_each_other_in_a_circle():
+    graph = {file: imported_files(file) - {file} for file in FILES}
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_every_package_describes_itself():
+    for file in ROOT.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(file.read_text("utf-8"))), file
+
+
+def test_packages_within_the_package_import_nothing_but_what_they_must():
+    imports = {
+        file.relative_to(ROOT).as_posix(): imported_files(file.relative_to(ROOT).as_posix())
+        for file in ROOT.rglob("__init__.py")
+        if file.parent != ROOT
+    }
+    # The functions of analyses must be bound after the packages of the same names are imported.
+    assert imports.pop("interpret/__init__.py") == {"interpret/analyses.py"}
+    assert not any(imports.values())
 
 
 def test_the_layering_test_sees_imports():
-    assert "scoring/evaluate.py" in imported_files("demo.py")
+    assert "scoring/evaluate.py" in imported_files("study/demo.py")
     assert "interop/authors.py" in imported_files("verbs/model.py")  # inside a function
 
 

@@ -9,11 +9,11 @@ import torch
 
 import tp_transformer as tpt
 from fuzzing import mutate_bytes, tolerated, trials
-from tp_transformer.interpret.expressions import nodes, parse
-from tp_transformer.interpret.structure import PLACES, RELATIONS, labels
+from tp_transformer.expressions import nodes, parse
+from tp_transformer.interpret.core.structure import PLACES, RELATIONS, labels
+from tp_transformer.model.stream import lines, solve_each
 from tp_transformer.scoring import diagnose
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis, UnreadableError
-from tp_transformer.solving import lines, solve_each
 
 TEXTS = (
     "What is the value of (((-24)/(-6))/(2/(-3)))/(12/8)?",

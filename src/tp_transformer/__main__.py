@@ -1,6 +1,6 @@
 """`tpt` and `python -m tp_transformer`: prepared for Ctrl-C before anything else is imported."""
 
-from tp_transformer import interruptions
+from tp_transformer.foundation import interruptions
 
 
 def run() -> None:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentParser, Namespace
 
-from tp_transformer import __version__, interruptions
-from tp_transformer.errors import UserError
-from tp_transformer.interruptions import Terminated
-from tp_transformer.ranges import check, without_range
+from tp_transformer import __version__
+from tp_transformer.foundation import interruptions
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.interruptions import Terminated
+from tp_transformer.foundation.ranges import check, without_range
 from tp_transformer.verbs import data, interpret, model, scoring
 from tp_transformer.verbs.verb import Verb, complain
 

@@ -33,9 +33,9 @@ from tp_transformer.data.export import export
 from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampler import Sampler
-from tp_transformer.data.show import render, summarise
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.verify import verify
+from tp_transformer.show.store import render, summarise
 
 MOST_MEMORY = 4 * 2**30  # of addresses; intact files need a fifth of it
 VOCABULARY = MATHEMATICS.vocabulary

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tp_transformer.data.sampler import BLOCK, Sampler
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tp_transformer.data.mathematics.modules import CHARACTERS
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.verify import verify
 from tp_transformer.data.writer import write_store
-from tp_transformer.errors import StoreError, TextError
+from tp_transformer.foundation.errors import StoreError, TextError
 
 VOCABULARY = MATHEMATICS.vocabulary
 
@@ -398,7 +398,7 @@ import numpy as np
 import tp_transformer as tpt
 from tp_transformer.data.export import export
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.errors import StoreError
 vocabulary = MATHEMATICS.vocabulary
 uses = {
     "rows": lambda store: store["train"].rows(range(15)),

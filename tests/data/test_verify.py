@@ -11,7 +11,7 @@ import tp_transformer as tpt
 from corpora import make_store, segments_of
 from tp_transformer.cli import main
 from tp_transformer.data.verify import verify
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.errors import StoreError
 
 
 @pytest.fixture

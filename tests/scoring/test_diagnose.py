@@ -9,15 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tp_transformer.data.mathematics.modules import CHARACTERS
+from tp_transformer.expressions import LONGEST_ANSWER, UnreadableError
+from tp_transformer.expressions import parse_answer as parse
 from tp_transformer.scoring import diagnose
-from tp_transformer.scoring.diagnose import (
-    KINDS,
-    Diagnosis,
-    UnreadableError,
-    looks_equal,
-    number_at,
-    parse,
-)
+from tp_transformer.scoring.diagnose import KINDS, Diagnosis, looks_equal, number_at
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +74,7 @@ def test_kinds(diagnosis, answer, predicted, kind):
 )
 def test_arithmetic_means_what_python_says(text):
     """Built here of digits and operators, so that Python may evaluate it."""
-    if len(text) <= diagnose.MAX_CHARACTERS:
+    if len(text) <= LONGEST_ANSWER:
         (tree,) = parse(text)
         expected = eval(text)  # noqa: S307
         assert number_at(tree, (0.5, 0.5)) == pytest.approx(expected, rel=1e-9, abs=1e-9)

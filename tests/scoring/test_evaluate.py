@@ -14,13 +14,13 @@ from runs import finish, start_ranks
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.store import open_store
-from tp_transformer.errors import FolderError, SettingsError, UserError
-from tp_transformer.provenance import model_hash
+from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.model.identity import model_hash
 from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import Work, evaluate
 from tp_transformer.scoring.questions import Choice
 from tp_transformer.scoring.results import Results
-from tp_transformer.scoring.table import render_results
+from tp_transformer.show.table import render_results
 
 QUICK = Work(diagnose=0)
 
@@ -280,7 +280,7 @@ def test_the_precision_changes_no_count(store, trained, undisturbed, tmp_path):
         assert score.loss == pytest.approx(exact.loss, rel=0.01)
         for name, one in score.modules.items():
             np.testing.assert_array_equal(one.verdicts, exact.modules[name].verdicts)
-    with pytest.raises(UserError, match="precision is one of float32, bfloat16, not 'half'"):
+    with pytest.raises(UserError, match="precision must be one of float32, bfloat16, not 'half'"):
         Work(precision="half")
 
 

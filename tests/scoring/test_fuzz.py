@@ -9,10 +9,10 @@ from rich.console import Console
 
 from fuzzing import mutate_bytes, mutate_json, tolerated, trials
 from tp_transformer.cli import main
-from tp_transformer.scoring.document import csv_text, latex, markdown
 from tp_transformer.scoring.journal import OPEN, Answers, Journal
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
-from tp_transformer.scoring.table import render_comparison, render_results
+from tp_transformer.show.document import csv_text, latex, markdown
+from tp_transformer.show.table import render_comparison, render_results
 
 QUICK = pytest.param(200, 0, id="quick")
 

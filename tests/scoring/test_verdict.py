@@ -12,7 +12,7 @@ import tp_transformer as tpt
 from tp_transformer.data.batch import Batch
 from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.store import open_store
-from tp_transformer.errors import UserError
+from tp_transformer.foundation.errors import UserError
 from tp_transformer.scoring.verdict import (
     DOUBTFUL,
     NEAR_TIE,

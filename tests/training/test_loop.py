@@ -11,7 +11,7 @@ import tp_transformer
 from runs import config, records, tensors
 from tp_transformer import train
 from tp_transformer.data.store import open_store
-from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.model.base import Model
 from tp_transformer.model.loss import Loss
 from tp_transformer.training.checkpoint import SUMS, TIMES, State
@@ -36,7 +36,7 @@ def test_lengths_of_time(text, expected):
 
 @pytest.mark.parametrize("text", ["", "2", "h", "2 hours", "12h1d", "-2h", "0s", "2x"])
 def test_what_is_no_length_of_time(text):
-    with pytest.raises(SettingsError, match="is no length of time"):
+    with pytest.raises(SettingsError, match="is not a duration"):
         TrainingConfig(budget=text)
 
 

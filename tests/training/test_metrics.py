@@ -9,8 +9,10 @@ import sys
 import pytest
 from rich.console import Console
 
-from tp_transformer.errors import UserError
-from tp_transformer.training import display
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.show import panel as live
+from tp_transformer.training import display, records
+from tp_transformer.training.display import Display
 from tp_transformer.training.metrics import Metrics
 
 
@@ -49,7 +51,7 @@ def validation_record(step, exact_match, best):
 
 
 def open_metrics(run, resume_step=0, **options):
-    options = {"tensorboard": False, "title": "a run", "quiet": True} | options
+    options = {"tensorboard": False, "title": "a run", "display": Display()} | options
     return Metrics(run, resume_step=resume_step, **options)
 
 
@@ -72,7 +74,7 @@ def test_the_log_has_every_record_and_line_with_its_time(tmp_path):
     log = (tmp_path / "log.txt").read_text("utf-8").splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  \S", line) for line in log)
     texts = [line[21:] for line in log]
-    assert texts == ["a run", "it begins", *map(display.as_line, lines_of(tmp_path))]
+    assert texts == ["a run", "it begins", *map(records.as_line, lines_of(tmp_path))]
 
 
 def test_resuming_forgets_the_steps_that_will_be_taken_again(tmp_path):
@@ -146,9 +148,10 @@ def test_without_tensorboard_the_error_names_the_extra(tmp_path, monkeypatch):
 
 def test_torch_and_tensorboard_are_imported_only_when_asked(tmp_path):
     code = (
-        "import sys, pathlib; from tp_transformer.training.metrics import Metrics\n"
+        "import sys, pathlib; from tp_transformer.training.display import Lines\n"
+        "from tp_transformer.training.metrics import Metrics\n"
         f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=0, tensorboard=False, "
-        "title=''): pass\n"
+        "title='', display=Lines('')): pass\n"
         "assert not {'torch', 'tensorboard'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -157,7 +160,7 @@ def test_torch_and_tensorboard_are_imported_only_when_asked(tmp_path):
 def test_lines_come_now_and_then_but_validations_always(tmp_path, monkeypatch, capsys):
     now = 0.0
     monkeypatch.setattr(display.time, "monotonic", lambda: now)
-    with open_metrics(tmp_path, quiet=False) as metrics:
+    with open_metrics(tmp_path, display=display.Lines("a run")) as metrics:
         for step in range(1, 31):
             now = float(step)  # one record a second
             metrics.record(train_record(step))
@@ -187,7 +190,7 @@ def test_quiet_shows_nothing(tmp_path, capsys):
 
 def panel(*records, width=80):
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-    shown = display.View("tp-transformer-tiny in a folder with a rather long name")
+    shown = live.View("tp-transformer-tiny in a folder with a rather long name")
     for record in records:
         shown.take([record])
     console.print(shown.render())
@@ -224,8 +227,8 @@ def test_the_panel_fits_eighty_columns():
 
 def test_the_panel_counts_the_time_left_down_between_records(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(display.time, "monotonic", lambda: now)
-    shown = display.View("")
+    monkeypatch.setattr(live.time, "monotonic", lambda: now)
+    shown = live.View("")
     shown.take([train_record(50)])
     assert shown._time(train_record(50)) == "8:20 left"
     now = 130.0
@@ -237,7 +240,7 @@ def test_the_panel_counts_the_time_left_down_between_records(monkeypatch):
 
 def test_a_resumed_panel_knows_the_best_and_the_curve_but_not_the_old_speed():
     console = Console(width=80, file=io.StringIO())
-    shown = display.View("")
+    shown = live.View("")
     shown.take([train_record(20), validation_record(20, 0.4, True), train_record(40, loss=9.0)])
     shown.leave_off()
     console.print(shown.render())
@@ -253,9 +256,11 @@ def test_a_terminal_gets_the_panel_with_what_is_said_above(tmp_path):
     with open_metrics(tmp_path) as metrics:
         metrics.record(validation_record(10, 0.4, True))
     code = (
-        "import pathlib\nfrom tp_transformer.training.metrics import Metrics\n"
+        "import pathlib\nfrom tp_transformer.show.panel import display\n"
+        "from tp_transformer.training.metrics import Metrics\n"
         f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=10, tensorboard=False, "
-        f'title="a run") as m:\n    m.record({train_record(20)!r})\n    m.say("[saved] here")\n'
+        f'title="a run", display=display("a run")) as m:\n'
+        f'    m.record({train_record(20)!r})\n    m.say("[saved] here")\n'
     )
     (tmp_path / "code.py").write_text(code)
     command = ["script", "-qec", f"{sys.executable} {tmp_path / 'code.py'}", "/dev/null"]
@@ -276,17 +281,17 @@ def test_a_terminal_gets_the_panel_with_what_is_said_above(tmp_path):
     ],
 )
 def test_the_curve(values, expected):
-    assert display.curve(values) == expected
+    assert live.curve(values) == expected
 
 
 def test_the_curve_of_a_long_run_is_all_of_it():
     values = [float(value) for value in range(6400)]
-    assert display.curve(values, width=8) == "▁▂▃▄▅▆▇█"
-    assert len(display.curve(values)) == 32
+    assert live.curve(values, width=8) == "▁▂▃▄▅▆▇█"
+    assert len(live.curve(values)) == 32
 
 
 def test_a_share_is_all_only_if_nothing_is_missing():
-    assert [display.share(value, 1) for value in (0.0, 0.702, 0.9999, 1.0)] == [
+    assert [records.share(value, 1) for value in (0.0, 0.702, 0.9999, 1.0)] == [
         "0.0%",
         "70.2%",
         "99.9%",
@@ -299,4 +304,4 @@ def test_a_share_is_all_only_if_nothing_is_missing():
     [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (90061, "1d 01:01:01")],
 )
 def test_durations(seconds, expected):
-    assert display.duration(seconds) == expected
+    assert records.duration(seconds) == expected

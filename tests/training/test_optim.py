@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tp_transformer import build
-from tp_transformer.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.training.optim import Ema, OptimConfig, clip, learning_rate, make_optimizer
 
 
@@ -41,6 +41,16 @@ def test_the_inverse_square_root_starts_where_warm_up_ends():
     assert rates(config, (50, 100, 400, 10_000), 1e6) == pytest.approx([1.5, 3.0, 1.5, 0.3])
 
 
+def test_a_cooldown_follows_progress():
+    constant = OptimConfig(learning_rate=2.0, warmup=4)
+    cooled = OptimConfig(learning_rate=2.0, warmup=4, cooldown=0.2, final=0.1)
+    for step, progress in ((1, 0.0), (3, 0.5), (9, 0.79)):
+        assert learning_rate(cooled, step, progress) == learning_rate(constant, step, progress)
+    assert learning_rate(cooled, 9, 0.9) == pytest.approx(2 * 0.55)
+    assert learning_rate(cooled, 9, 1.0) == learning_rate(cooled, 9, 1.5) == pytest.approx(0.2)
+    assert learning_rate(OptimConfig(cooldown=1.0, learning_rate=2.0), 9, 0.25) == 1.5
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -50,7 +60,12 @@ def test_the_inverse_square_root_starts_where_warm_up_ends():
         ({"eps": -1.0}, "eps must be above 0"),
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
         ({"clip_value": -0.1}, "clip_value must be above 0"),
-        ({"weight_decay": 0.1}, "needs the optimizer adamw"),
+        ({"weight_decay": 0.1}, "needs the optimizer adamw or muon"),
+        ({"adam_rate": 0.7}, "adam_rate needs the optimizer muon"),
+        ({"adam_rate": 0.0, "optimizer": "muon"}, "adam_rate must be above 0"),
+        ({"optimizer": "moun"}, "did you mean 'muon'"),
+        ({"cooldown": 0.1, "schedule": "cosine"}, "cooldown needs the schedule constant"),
+        ({"cooldown": 1.1}, "cooldown must be from 0 to 1"),
         ({"weight_decay": -0.1, "optimizer": "adamw"}, "weight_decay must be 0 or more"),
         ({"warmup": -1}, "warmup must be 0 or more"),
         ({"schedule": "inverse-square-root"}, "needs a warmup"),
@@ -90,9 +105,10 @@ def test_a_norm_shows_what_is_not_finite(value):
         assert not clip(with_gradients([1.0, value], [2.0]), config).isfinite()
 
 
-def test_only_matrices_that_are_not_embeddings_decay():
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_only_matrices_that_are_not_embeddings_decay(name):
     model = build("tp-transformer-tiny", n_layers=1)
-    config = OptimConfig(optimizer="adamw", weight_decay=0.5, learning_rate=0.1)
+    config = OptimConfig(optimizer=name, weight_decay=0.5, learning_rate=0.1)
     optimizer = make_optimizer(model, config)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(
         list(model.parameters())

@@ -3,7 +3,7 @@
 import pytest
 
 import tp_transformer as tpt
-from tp_transformer import settings
+from tp_transformer.foundation import settings
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.run import RunConfig, run_config
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
-from tp_transformer.atomic import whole
 from tp_transformer.data.mathematics import v1
 from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import Segment, Split, Store, schema
 from tp_transformer.data.summary import texts_as_bytes
-from tp_transformer.errors import StoreError
-from tp_transformer.progress import Update
+from tp_transformer.foundation.atomic import whole
+from tp_transformer.foundation.errors import StoreError
+from tp_transformer.foundation.progress import Update
 
 FORMATS = ("v1.0", "parquet", "jsonl")
 _ROWS_PER_GROUP = 2**16

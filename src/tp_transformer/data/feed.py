@@ -13,8 +13,8 @@ from tp_transformer.data.batch import Batch, cut
 from tp_transformer.data.sampler import Rows, Sampler
 from tp_transformer.data.store import Segment, Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
-from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import NonNegative, Size, check_fields
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.ranges import NonNegative, Size, check_fields
 
 MOST_HELD_OUT = 0.05  # of a segment's rows, so that a small store keeps nearly all of them
 STEPS_AHEAD = 4

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from tp_transformer.data.checked import check_keys, checked, whole
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import TRAIN, Task
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.errors import StoreError
 
 MANIFEST = "store.json"
 # Stores of version 1 are of the Mathematics Dataset and do not say so.

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.data.permutation import key_of, permute
-from tp_transformer.errors import SettingsError
-from tp_transformer.settings import nearest
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.permutation import key_of, permute
+from tp_transformer.foundation.settings import nearest
 
 Rows = npt.NDArray[np.int64]
 

@@ -25,7 +25,7 @@ from tp_transformer.data.summary import Summary
 from tp_transformer.data.task import TRAIN as TRAIN
 from tp_transformer.data.task import Task
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
-from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.foundation.errors import SettingsError, StoreError
 
 _TEXT_COLUMNS = ("question", "answer")
 

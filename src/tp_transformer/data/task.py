@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from tp_transformer.data.checked import check_keys, checked, texts, texts_by_name, whole
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.errors import SettingsError
-from tp_transformer.registry import Registry
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.registry import Registry
 
 TRAIN = "train"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tp_transformer.data.manifest import MANIFEST, matches_hash
 from tp_transformer.data.store import Split, open_store
-from tp_transformer.errors import StoreError
-from tp_transformer.progress import Update
+from tp_transformer.foundation.errors import StoreError
+from tp_transformer.foundation.progress import Update
 
 _READ_BYTES = 2**22
 

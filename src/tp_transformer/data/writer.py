@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tp_transformer import __version__
-from tp_transformer.atomic import whole
 from tp_transformer.data.manifest import (
     Segment,
     SplitEntry,
@@ -30,7 +29,8 @@ from tp_transformer.data.manifest import (
 from tp_transformer.data.store import schema
 from tp_transformer.data.summary import Summary, texts_as_bytes
 from tp_transformer.data.task import TASKS, TRAIN, Row, Task
-from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.foundation.atomic import whole
+from tp_transformer.foundation.errors import SettingsError, StoreError
 
 # About 20 MB of questions and answers; the full dataset has about 500 such batches.
 ROWS_PER_BATCH = 2**18

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import torch
 
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.errors import CheckpointError
+from tp_transformer.foundation.errors import CheckpointError
 
 # A vocabulary of a thousand characters takes about ten thousand. A hundred thousand can nest tuples
 # so deeply that hashing them overflows the stack.

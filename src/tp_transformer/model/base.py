@@ -22,15 +22,15 @@ from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.mathematics.modules import MAX_ANSWER
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.errors import FolderError, SettingsError
+from tp_transformer.foundation.errors import FolderError, SettingsError
+from tp_transformer.foundation.registry import Registry
+from tp_transformer.foundation.settings import to_dataclass, to_values
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.decoding import SearchState
 from tp_transformer.model.loss import Loss, token_loss
 from tp_transformer.model.solver import Solver
 from tp_transformer.model.trace import Edit, Trace, Traced, is_traced, trace, trace_names
 from tp_transformer.model.weightless import WithoutWeights
-from tp_transformer.registry import Registry
-from tp_transformer.settings import to_dataclass, to_values
 
 Config = TypeVar("Config")
 Memory = TypeVar("Memory")

@@ -3,20 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from tp_transformer import settings
-from tp_transformer.allocator import refuse_beyond_memory
-from tp_transformer.atomic import pointed
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation import settings
+from tp_transformer.foundation.allocator import refuse_beyond_memory
+from tp_transformer.foundation.atomic import pointed
+from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.ranges import AnswerLength, check
+from tp_transformer.foundation.run_folder import BEST, BEST_MODELS, LAST, ORIGIN
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.model.weightless import WithoutWeights
-from tp_transformer.ranges import AnswerLength, check
-
-BEST, BEST_MODELS, LAST = "best", "best-models", "last"  # the models of a run's folder
 
 ModelConfig = TransformerConfig | LSTMConfig
 AnyModel = Model[Any, Any, Any]
@@ -100,7 +99,7 @@ def _of_run(folder: Path) -> Path:
     for found in (pointed(own / BEST), newest, pointed(own / LAST)):
         if found is not None:
             return found
-    if (own / "run.json").exists():
+    if (own / ORIGIN).exists():
         raise FolderError(f"the run {folder} has no checkpoint yet")
     return own
 

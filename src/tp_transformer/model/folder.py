@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tp_transformer.atomic import whole
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.errors import FolderError
+from tp_transformer.foundation.atomic import whole
+from tp_transformer.foundation.errors import FolderError
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 METADATA = {"format": "pt"}  # what other readers of safetensors expect to find

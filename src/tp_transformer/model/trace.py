@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.errors import TraceError
-from tp_transformer.settings import nearest
+from tp_transformer.foundation.errors import TraceError
+from tp_transformer.foundation.settings import nearest
 
 Edit = Callable[[Tensor], Tensor]
 

@@ -1,10 +1,9 @@
-"""What kind of wrong: equal in value, a sign, a digit, too short, or something else.
+"""The kinds of wrong answers: equal in value, a sign, a digit, too short, or other.
 
-A model's answer is any text at all, so it is never handed to anything that evaluates text. A parser
-of our own reads the arithmetic that answers are written in, with bounds on length, exponents and
-nesting. Two such trees are compared in numbers first, which tells nearly all that differ apart at
-once; where the numbers agree sympy has to prove it, in a process that is ended if it takes too
-long.
+A model's answer is arbitrary text, so it is never passed to anything that evaluates text:
+`expressions.parse_answer` reads it, with bounds on length, exponents and nesting. Two trees are
+compared numerically first, which separates nearly all unequal pairs at once; if the numbers agree,
+sympy must prove equality, in a process that is ended if it takes too long.
 """
 
 import cmath
@@ -18,143 +17,52 @@ import threading
 from importlib.util import find_spec
 from typing import Any, Self
 
+from tp_transformer.expressions import (
+    HALF,
+    OPERATORS,
+    Negation,
+    Node,
+    Number,
+    Operation,
+    UnreadableError,
+    Variable,
+    parse_answer,
+)
+
 KINDS = {
     "value": "equal in value, not in form",
     "sign": "a sign is wrong",
     "digit": "one digit is wrong",
-    "short": "right so far, but too short",
-    "tie": "the right text, decided by rounding",
-    "other": "something else",
+    "short": "correct but incomplete",
+    "tie": "the correct text, decided by rounding",
+    "other": "anything else",
 }
 
-MAX_CHARACTERS = 60
-MAX_DIGITS = 40
-MAX_EXPONENT = 100
-MAX_DEPTH = 20
-SECONDS = 2.0  # for one proof
+SECONDS = 2.0  # time limit of one proof
 _SECONDS_TO_START = 60.0
 
-_TOKEN = re.compile(r"\s*(?:(\d+\.\d+|\d+)|(sqrt|[a-z])(?![a-z])|(\*\*|[-+*/(),]))", re.ASCII)
-# Where the variables are set to compare in numbers: nothing special happens at such places.
+# Arbitrary values of the variables for the numerical comparison.
 _POINTS = ((0.7316, 1.2841), (1.6173, -0.4437), (-0.5129, 0.9376))
 _CLOSE = 1e-8
 
-Tree = tuple[Any, ...]  # ("number", "1.5"), ("name", "x"), ("sqrt", tree), ("+", tree, tree), …
+
+def number_at(tree: Node, point: tuple[float, float]) -> complex:
+    """Evaluate a tree in floating point, with variables set by a point."""
+    if isinstance(tree, Number):
+        return complex(float(tree.value))
+    if isinstance(tree, Variable):
+        return point[0] + point[1] * (ord(tree.name) - ord("a") + 1) / 7
+    if isinstance(tree, Operation):
+        left, right = number_at(tree.left, point), number_at(tree.right, point)
+        return complex(OPERATORS[tree.operator](left, right))
+    inner = number_at(tree.operand, point)
+    if isinstance(tree, Negation):
+        return 0 - inner  # not -inner, whose imaginary zero is on the other side of a branch cut
+    return cmath.sqrt(inner) if tree.exponent == HALF else complex(inner ** int(tree.exponent))
 
 
-class UnreadableError(ValueError):
-    """A text that is no arithmetic, or more of it than an answer has."""
-
-
-def parse(text: str) -> list[Tree]:
-    """The expressions in a text, which commas part; `UnreadableError` if it is anything else."""
-    if len(text) > MAX_CHARACTERS:
-        raise UnreadableError("too long")
-    tokens, place = [], 0
-    while place < len(text.rstrip()):
-        found = _TOKEN.match(text, place)
-        if found is None:
-            raise UnreadableError(f"no arithmetic at {text[place:]!r}")
-        tokens.append(found.group().strip())
-        place = found.end()
-    return _Parser(tokens).expressions()
-
-
-class _Parser:
-    """Sums of products of powers, as Python and the dataset write them."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens = [*tokens, ""]
-        self._place = 0
-        self._depth = 0
-
-    def expressions(self) -> list[Tree]:
-        found = [self._sum()]
-        while self._take(","):
-            found.append(self._sum())
-        if self._tokens[self._place]:
-            raise UnreadableError(f"{self._tokens[self._place]!r} is not expected here")
-        return found
-
-    def _take(self, *wanted: str) -> str:
-        token = self._tokens[self._place]
-        if token not in wanted or not token:
-            return ""
-        self._place += 1
-        return token
-
-    def _sum(self) -> Tree:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise UnreadableError("too deep")
-        tree = self._product()
-        while operator := self._take("+", "-"):
-            tree = (operator, tree, self._product())
-        self._depth -= 1
-        return tree
-
-    def _product(self) -> Tree:
-        tree = self._signed()
-        while operator := self._take("*", "/"):
-            tree = (operator, tree, self._signed())
-        return tree
-
-    def _signed(self) -> Tree:
-        n_minus = 0
-        while sign := self._take("+", "-"):
-            n_minus += sign == "-"
-        tree = self._power()
-        return ("-", ("number", "0"), tree) if n_minus % 2 else tree
-
-    def _power(self) -> Tree:
-        base = self._atom()
-        if not self._take("**"):
-            return base
-        minus = self._take("-")
-        exponent = self._tokens[self._place]
-        is_short = exponent.isdigit() and len(exponent) <= MAX_DIGITS
-        if not is_short or int(exponent) > MAX_EXPONENT:
-            raise UnreadableError(f"{exponent!r} is no small exponent")
-        self._place += 1
-        return ("**", base, int(exponent) * (-1 if minus else 1))
-
-    def _atom(self) -> Tree:
-        word = self._tokens[self._place]
-        self._place += 1
-        if word[:1].isdigit():
-            if len(word) > MAX_DIGITS:
-                raise UnreadableError("too many digits")
-            return ("number", word)
-        if word == "(" or (word == "sqrt" and self._take("(")):
-            inner = self._sum()
-            if not self._take(")"):
-                raise UnreadableError("a parenthesis is open")
-            return inner if word == "(" else ("sqrt", inner)
-        if word != "sqrt" and word.isalpha():
-            return ("name", word)
-        raise UnreadableError(f"{word!r} is not expected here")
-
-
-def number_at(tree: Tree, point: tuple[float, float]) -> complex:
-    """The value of a tree in floating-point numbers, with variables set by a point."""
-    kind = tree[0]
-    if kind == "number":
-        return complex(float(tree[1]))
-    if kind == "name":
-        return point[0] + point[1] * (ord(tree[1]) - ord("a") + 1) / 7
-    if kind == "sqrt":
-        return cmath.sqrt(number_at(tree[1], point))
-    left = number_at(tree[1], point)
-    if kind == "**":
-        return complex(left ** tree[2])
-    right = number_at(tree[2], point)
-    if kind in "+-":
-        return left + right if kind == "+" else left - right
-    return left * right if kind == "*" else left / right
-
-
-def looks_equal(one: Tree, other: Tree) -> bool:
-    """Whether two trees agree in numbers, as far as these can tell."""
+def looks_equal(one: Node, other: Node) -> bool:
+    """Whether two trees are numerically equal at all points."""
     for point in _POINTS:
         try:
             a, b = number_at(one, point), number_at(other, point)
@@ -166,40 +74,35 @@ def looks_equal(one: Tree, other: Tree) -> bool:
     return True
 
 
-def prove_equal(one: Tree, other: Tree) -> bool:
-    """Whether two trees are equal, by sympy; may take long."""
+def prove_equal(one: Node, other: Node) -> bool:
+    """Whether sympy can prove that two trees are equal, which may take long."""
     import sympy
 
-    def build(tree: Tree) -> Any:
-        kind = tree[0]
-        if kind == "number":
-            return sympy.Rational(tree[1])  # only digits and a point: it cannot be anything else
-        if kind == "name":
-            return sympy.Symbol(tree[1])
-        if kind == "sqrt":
-            return sympy.sqrt(build(tree[1]))
-        if kind == "**":
-            return build(tree[1]) ** tree[2]
-        left, right = build(tree[1]), build(tree[2])
-        if kind == "/":
-            return left / right
-        return left * right if kind == "*" else left + right if kind == "+" else left - right
+    def build(tree: Node) -> Any:
+        if isinstance(tree, Number):
+            return sympy.Rational(tree.value)
+        if isinstance(tree, Variable):
+            return sympy.Symbol(tree.name)
+        if isinstance(tree, Operation):
+            return OPERATORS[tree.operator](build(tree.left), build(tree.right))
+        inner = build(tree.operand)
+        return -inner if isinstance(tree, Negation) else inner ** sympy.Rational(tree.exponent)
 
     difference = build(one) - build(other)
     return bool(sympy.expand(difference) == 0 or sympy.simplify(difference) == 0)
 
 
 class _Prover:
-    """A process of sympy's own, which reads pairs of texts and says of each whether it is equal."""
+    """A separate process in which sympy decides whether pairs of texts are equal."""
 
     def __init__(self) -> None:
         command = f"from {__name__} import serve; serve()"
-        self._process = subprocess.Popen(  # noqa: S603  our own code, and nothing of the texts
+        self._process = subprocess.Popen(  # noqa: S603  the command contains none of the texts
             [sys.executable, "-c", command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us; sympy would print where it was interrupted
+            start_new_session=True,  # keeps Ctrl-C from sympy, which would print a traceback
         )
         if self._line(_SECONDS_TO_START) != "ready":
             self.end()
@@ -210,12 +113,12 @@ class _Prover:
         return self._process.poll() is not None
 
     def ask(self, one: str, other: str, seconds: float) -> bool | None:
-        """Whether two texts are equal; None if that took too long, which ends the process."""
+        """Whether two texts are equal; None after a timeout, which ends the process."""
         assert self._process.stdin is not None  # noqa: S101  for the type checker
         try:
             self._process.stdin.write(json.dumps([one, other]) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:  # the process has died, of which our own output knows nothing
+        except BrokenPipeError:  # the process has died
             return None
         return {"yes": True, "no": False}.get(self._line(seconds))
 
@@ -235,19 +138,19 @@ class _Prover:
             return self._process.stdout.readline().strip()
         finally:
             timer.cancel()
-            timer.join()  # it may just have fired: from here on `has_ended` knows
+            timer.join()  # if it has just fired, `has_ended` is up to date
 
 
 def _receive(questions: "queue.SimpleQueue[str]") -> None:
-    """Pass lines on; at their end nobody waits for a proof any more, however long it may take."""
+    """Forward lines to the queue; exit at their end, even during a proof."""
     for line in sys.stdin:
         questions.put(line)
     os._exit(0)
 
 
 def serve() -> None:
-    """Prove what is asked for on standard input, one pair of texts after the other."""
-    import sympy  # noqa: F401  the first import takes a second, which is no proof's fault
+    """Read pairs of texts from standard input and print whether each is equal."""
+    import sympy  # noqa: F401  imported before the first proof, whose time is limited
 
     questions: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(questions,), daemon=True).start()
@@ -255,16 +158,19 @@ def serve() -> None:
     while True:
         one, other = json.loads(questions.get())
         try:
-            proved = all(prove_equal(*pair) for pair in zip(parse(one), parse(other), strict=True))
+            proved = all(
+                prove_equal(*pair)
+                for pair in zip(parse_answer(one), parse_answer(other), strict=True)
+            )
         except Exception:
-            proved = False  # whatever sympy stumbles over is not proved
+            proved = False  # an error of sympy proves nothing
         print("yes" if proved else "no", flush=True)
 
 
 class Diagnosis:
-    """Tells what is wrong with answers; sympy is started when it is first needed.
+    """Classifies wrong answers; sympy is started when it is first needed.
 
-    Without sympy an answer that is equal in value counts as what it looks like.
+    Without sympy, an answer that is equal in value gets another kind.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -280,9 +186,9 @@ class Diagnosis:
         self._end()
 
     def kind(self, answer: str, predicted: str) -> str:
-        """Which of `KINDS` a wrong answer is, the first that applies.
+        """Return the first of `KINDS` that applies to a wrong answer.
 
-        Decoding may give the right text where the verdict, in float64, is by a hair that it is not.
+        In a near-tie, decoding may give the correct text although the verdict in float64 is wrong.
         """
         if answer == predicted:
             return "tie"
@@ -297,11 +203,11 @@ class Diagnosis:
         return "other"
 
     def is_equal(self, answer: str, predicted: str) -> bool:
-        """Whether two texts are provably the same arithmetic, part by part."""
+        """Whether the parts of two texts are provably equal in value."""
         if not self.has_sympy:
             return False
         try:
-            ours, theirs = parse(answer), parse(predicted)
+            ours, theirs = parse_answer(answer), parse_answer(predicted)
         except UnreadableError:
             return False
         if len(ours) != len(theirs) or not all(map(looks_equal, ours, theirs)):
@@ -310,7 +216,7 @@ class Diagnosis:
 
     def _prove(self, answer: str, predicted: str) -> bool:
         if self._prover is not None and self._prover.has_ended:
-            self._end()  # its time was up in the moment after its last answer
+            self._end()  # it timed out just after its last answer
         self._prover = self._prover or _Prover()
         proved = self._prover.ask(answer, predicted, self.seconds)
         if proved is None:
@@ -325,12 +231,12 @@ class Diagnosis:
 
 
 def _without_signs(text: str) -> str:
-    """A text in which every minus is a plus, and none is at the beginning of a number or list."""
+    """Replace each minus by a plus, and remove leading signs of numbers and lists."""
     return re.sub(r"(^|[(,/*]\s*)(?:\+\s*)+", r"\1", text.replace("-", "+"))
 
 
 def _is_one_digit_off(answer: str, predicted: str) -> bool:
-    """Whether one of several digits differs; of a single one, any wrong digit would."""
+    """Whether exactly one of two or more digits differs."""
     if len(answer) != len(predicted) or sum(map(str.isdigit, answer)) < 2:
         return False
     other = [(a, b) for a, b in zip(answer, predicted, strict=True) if a != b]

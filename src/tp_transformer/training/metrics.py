@@ -1,4 +1,4 @@
-"""What a run records: metrics.jsonl, a log, TensorBoard; and what it shows meanwhile."""
+"""Recording of a run: metrics.jsonl, log.txt, TensorBoard and the display."""
 
 import json
 import math
@@ -7,33 +7,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from tp_transformer import atomic
-from tp_transformer.errors import UserError
-from tp_transformer.training.display import Record, as_line, display
+from tp_transformer.foundation import atomic
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.run_folder import LOG, METRICS, TENSORBOARD
+from tp_transformer.training.display import Display
+from tp_transformer.training.records import TRAIN, VALIDATION, Record, as_line, read_records
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-METRICS = "metrics.jsonl"
-LOG = "log.txt"
-TENSORBOARD = "tensorboard"
-TRAIN, VALIDATION, MONITOR = "train", "validation", "monitor"  # kinds of records
-
-# The numbers of a record that are shown, which all of its kind have; those that may be null.
-_SHOWN = {
-    TRAIN: (
-        *("loss", "exact_match", "learning_rate", "samples_per_second", "padding", "waiting"),
-        *("skipped", "elapsed", "progress", "time_left"),
-    ),
-    VALIDATION: ("loss", "exact_match", "n", "best"),
-    MONITOR: ("loss", "exact_match", "n"),
-}
-_NULLABLE = ("loss", "time_left")
-_LARGEST = 1e300
-
 
 class Recorder(Protocol):
-    """Where a loop tells what happens: `Metrics` on the first rank, nowhere on the others."""
+    """The interface of `Metrics`, used on rank 0, and of `NullRecorder`, used on other ranks."""
 
     def record(self, values: Record) -> None: ...  # noqa: D102
 
@@ -42,25 +27,25 @@ class Recorder(Protocol):
     def note(self, text: str) -> None: ...  # noqa: D102
 
 
-class Nowhere:
-    """For the ranks that write nothing."""
+class NullRecorder:
+    """Discards everything; for ranks that do not write."""
 
     def record(self, values: Record) -> None:
-        """Forget a record."""
+        """Discard a record."""
 
     def say(self, text: str) -> None:
-        """Forget a line."""
+        """Discard a message."""
 
     def note(self, text: str) -> None:
-        """Forget a line of the log."""
+        """Discard a line of the log."""
 
 
 class Metrics:
-    """The records of a run, to be used in a `with` block.
+    """Writes the records of a run; a context manager.
 
-    Each is a line of metrics.jsonl, a line of log.txt and what the display shows. What was recorded
-    after `resume_step` is forgotten first: those steps will be taken again. If the run
-    `revalidates` that step, its validation is forgotten, too.
+    Each record is written to metrics.jsonl and log.txt and shown by the display. Records after
+    `resume_step` are removed first, because those steps will be repeated. If the run `revalidates`
+    that step, its validation is removed too.
     """
 
     def __init__(
@@ -70,13 +55,13 @@ class Metrics:
         resume_step: int,
         tensorboard: bool,
         title: str,
+        display: Display,
         revalidates: bool = False,
-        quiet: bool = False,
     ) -> None:
         self._run = run
         self._resume_step, self._revalidates = resume_step, revalidates
         self._tensorboard = _open_tensorboard(run, resume_step) if tensorboard else None
-        self._display = display(title, quiet)
+        self._display = display
         self._title = title
         self._open = ExitStack()
 
@@ -94,14 +79,14 @@ class Metrics:
             self._open = stack.pop_all()
         self._write_log(self._title)
         if n_dropped:
-            self.say(f"lines of {METRICS} that are not whole records are dropped: {n_dropped}")
+            self.say(f"removed incomplete lines from {METRICS}: {n_dropped}")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def record(self, values: Record) -> None:
-        """Write a record down and show it."""
+        """Write and show a record."""
         record = {name: _finite(value) for name, value in values.items()}
         self._metrics.write(json.dumps(record, allow_nan=False) + "\n")
         self._metrics.flush()
@@ -111,12 +96,12 @@ class Metrics:
             _add(self._tensorboard, record)
 
     def say(self, text: str) -> None:
-        """Put one line into the log and onto the screen."""
+        """Write a message to the log and to the display."""
         self._write_log(text)
         self._display.say(text)
 
     def note(self, text: str) -> None:
-        """Put one line into the log alone; a disk that is full has been told of already."""
+        """Write a message to the log only; ignore a full disk, which is reported elsewhere."""
         with suppress(OSError):
             self._write_log(text)
 
@@ -126,10 +111,10 @@ class Metrics:
 
 
 def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[list[Record], int]:
-    """Drop the records after a step; return those that stay, and how many lines were not records.
+    """Remove the records after a step; return the others and the number of invalid lines.
 
-    The shortened file takes the place of the old one at once. The old one is read inside, because
-    a process that was killed here may have left it aside, and `whole` puts it back.
+    The file is replaced atomically. It is read inside the context, because `whole` first restores
+    the file if an earlier process was killed while replacing it.
     """
     with atomic.whole(path) as shortened:
         records, n_others = read_records(path) if path.exists() else ([], 0)
@@ -140,34 +125,8 @@ def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[l
     return kept, n_others
 
 
-def read_records(path: Path) -> tuple[list[Record], int]:
-    """The records of a run, and how many lines are not, such as one that was cut short."""
-    lines = path.read_text("utf-8", errors="replace").splitlines()
-    records = [record for line in lines if (record := parsed(line)) is not None]
-    return records, len(lines) - len(records)
-
-
-def parsed(line: str | bytes) -> Record | None:
-    """A line of metrics.jsonl; None if it is not a whole record."""
-    try:
-        record = json.loads(line)
-        json.dumps(record, allow_nan=False)  # Python reads numbers that JSON does not have
-        names = _SHOWN[record["kind"]]
-        is_whole = all(_is_shown(record[name], name in _NULLABLE) for name in names)
-        is_step = type(record["step"]) is int and record["step"] >= 0
-        return record if is_whole and is_step else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _is_shown(value: Any, is_nullable: bool) -> bool:
-    if value is None:
-        return is_nullable
-    return isinstance(value, int | float) and abs(value) < _LARGEST
-
-
 def _finite(value: Any) -> Any:
-    """JSON has no word for infinity or what is not a number: such a value is absent."""
+    """Replace NaN and infinity, which JSON lacks, by None."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -182,12 +141,12 @@ def _open_tensorboard(run: Path, resume_step: int) -> "SummaryWriter":
         raise UserError(
             "TensorBoard is not installed: pip install 'tp-transformer[tensorboard]'"
         ) from error
-    # TensorBoard hides what an earlier process wrote from this step on.
+    # TensorBoard hides the events of earlier processes from this step on.
     return SummaryWriter(str(run / TENSORBOARD), purge_step=resume_step + 1)
 
 
 def _add(writer: "SummaryWriter", record: Record) -> None:
-    """Every number of a record as a curve, such as train/loss; modules have theirs."""
+    """Add each number of a record as a scalar, such as train/loss, also by module."""
     kind, step = record.get("split", record["kind"]), record["step"]
     modules = "modules" if record["kind"] == VALIDATION else f"{kind}-modules"
     numbers = {f"{kind}/{name}": value for name, value in record.items()}

@@ -11,9 +11,17 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import Count, NonNegative, Positive, Share, ShareBelowOne, check_fields
-from tp_transformer.registry import Registry
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.ranges import (
+    Count,
+    NonNegative,
+    Positive,
+    Share,
+    ShareBelowOne,
+    check_fields,
+)
+from tp_transformer.foundation.registry import Registry
+from tp_transformer.training.muon import Blocks, Muon, matrix_blocks
 
 MakeOptimizer = Callable[[nn.Module, "OptimConfig"], torch.optim.Optimizer]
 OPTIMIZERS: Registry[MakeOptimizer] = Registry("optimizer")
@@ -21,23 +29,27 @@ OPTIMIZERS: Registry[MakeOptimizer] = Registry("optimizer")
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """How gradients become steps; as it stands, Schlag et al.'s.
+    """Optimizer, clipping and learning-rate schedule; the defaults are those of Schlag et al.
 
     Attributes:
-        optimizer: a name in `OPTIMIZERS`: adam, or adamw, which adds weight decay
-        learning_rate: after warm-up, before the schedule lowers it
-        betas: decay of the averages of the gradient and of its square
-        eps: keeps a step finite where gradients vanish
-        weight_decay: of matrices, by adamw; biases, norms and embeddings are left alone
-        clip_norm: largest norm of the whole gradient; absent means any
-        clip_value: largest element of the gradient; absent means any
-        schedule: what the learning rate does after warm-up
-        warmup: steps in which the learning rate grows from nothing
-        final: share of the learning rate that a cosine schedule ends with
+        optimizer: a name in `OPTIMIZERS`: adam; adamw, which adds weight decay; muon, which is Muon
+            for the matrices of linear layers and AdamW for all other parameters
+        learning_rate: after warmup, before the schedule decreases it
+        adam_rate: with muon, the learning rate of the other parameters, relative to learning_rate
+        betas: decay rates of Adam's averages of the gradient and of its square
+        eps: added to the denominator of a step of Adam, for numerical stability
+        weight_decay: of matrices, with adamw and muon; biases, norms and embeddings do not decay
+        clip_norm: maximum norm of the gradient; absent: no limit
+        clip_value: maximum absolute value of a gradient element; absent: no limit
+        schedule: of the learning rate after warmup
+        warmup: number of steps in which the learning rate increases linearly from 0
+        cooldown: share of the run, at its end, in which a constant learning rate decreases linearly
+        final: factor of the learning rate at the end of a cosine schedule or a cooldown
     """
 
     optimizer: str = "adam"
     learning_rate: Positive = 1e-4
+    adam_rate: Positive = 1.0
     betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.995)
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.0
@@ -45,48 +57,56 @@ class OptimConfig:
     clip_value: Positive | None = None
     schedule: Literal["constant", "cosine", "inverse-square-root"] = "constant"
     warmup: Count = 0
+    cooldown: Share = 0.0
     final: Share = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         OPTIMIZERS[self.optimizer]  # raises if there is none of that name
         if self.weight_decay and self.optimizer == "adam":
-            raise SettingsError("weight_decay needs the optimizer adamw")
+            raise SettingsError("weight_decay needs the optimizer adamw or muon")
+        if self.adam_rate != 1 and self.optimizer in {"adam", "adamw"}:
+            raise SettingsError("adam_rate needs the optimizer muon")
+        if self.cooldown and self.schedule != "constant":
+            raise SettingsError("cooldown needs the schedule constant")
         if self.schedule == "inverse-square-root" and self.warmup < 1:
             raise SettingsError("the schedule inverse-square-root needs a warmup of 1 or more")
 
 
 def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
-    """The learning rate of a step, counted from 1, when `progress` of the run (0 to 1) is done.
+    """Return the learning rate of a step, counted from 1, at a `progress` of the run from 0 to 1.
 
-    The cosine follows the progress of the whole run, not the step, so that a run with a budget of
-    time ends at the bottom of it, too.
+    The cosine schedule and the cooldown depend on the progress of the run, not on the step, so that
+    a run with a time budget also ends at the minimum.
     """
     warmth = min(step / config.warmup, 1.0) if config.warmup else 1.0
     return config.learning_rate * warmth * _scheduled(config, step, progress)
 
 
 def _scheduled(config: OptimConfig, step: int, progress: float) -> float:
-    """What the schedule leaves of the learning rate, warm-up apart."""
+    """Return the factor of the schedule, without warmup."""
     if config.schedule == "cosine":
         height = (1 + math.cos(math.pi * min(progress, 1.0))) / 2
         return config.final + (1 - config.final) * height
     if config.schedule == "inverse-square-root":
         return math.sqrt(config.warmup / max(step, config.warmup))
+    if config.cooldown:
+        height = min((1 - min(progress, 1.0)) / config.cooldown, 1.0)
+        return config.final + (1 - config.final) * height
     return 1.0
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """The optimizer that a configuration names.
+    """Return the optimizer that a configuration names.
 
-    The learning rate of a parameter group is the schedule's times the group's own `rate`, if it has
-    one: an optimizer may give its groups different learning rates.
+    The learning rate of a parameter group is that of the schedule times the `rate` of the group, if
+    it has one.
     """
     return OPTIMIZERS[config.optimizer](model, config)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every parameter group, each by its own factor."""
+    """Set the learning rate of each parameter group, multiplied by the `rate` of the group."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("rate", 1.0)
 
@@ -103,10 +123,38 @@ def adamw(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     return _adam(torch.optim.AdamW, model, config)
 
 
+@OPTIMIZERS.register("muon")
+def muon(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """Muon for the matrices of linear layers, one per head in attention; AdamW for the rest.
+
+    The rest are embeddings, biases, norms, and matrices that are not those of linear layers: the
+    LSTM's cell, the bindings' own.
+    """
+    blocks = matrix_blocks(model)
+    decayed, plain = _decayed_and_plain(model)
+    matrices: dict[Blocks, list[nn.Parameter]] = {}
+    others: list[nn.Parameter] = []
+    for parameter in decayed:
+        is_matrix = parameter in blocks
+        (matrices.setdefault(blocks[parameter], []) if is_matrix else others).append(parameter)
+    decay, rate = {"weight_decay": config.weight_decay}, {"rate": config.adam_rate}
+    groups = [
+        *({"params": found, "blocks": key, **decay} for key, found in matrices.items()),
+        {"params": others, **rate, **decay},
+        {"params": plain, **rate},
+    ]
+    return Muon(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.eps,
+        fused=_can_fuse(model),
+    )
+
+
 def _adam(
     kind: type[torch.optim.Adam], model: nn.Module, config: OptimConfig
 ) -> torch.optim.Optimizer:
-    fused = next(model.parameters()).device.type in {"cpu", "cuda", "mps"}
     decayed, plain = _decayed_and_plain(model)
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
@@ -117,12 +165,16 @@ def _adam(
         lr=config.learning_rate,
         betas=config.betas,
         eps=config.eps,
-        fused=fused,
+        fused=_can_fuse(model),
     )
 
 
+def _can_fuse(model: nn.Module) -> bool:
+    return next(model.parameters()).device.type in {"cpu", "cuda", "mps"}
+
+
 def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Matrices that are not embeddings, and all the rest: biases, norms, embeddings."""
+    """Return the matrices that are not embeddings, and the other parameters."""
     embeddings = {
         id(parameter)
         for module in model.modules()
@@ -138,7 +190,7 @@ def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Pa
 
 
 def clip(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
-    """Clip the gradients in place, and return their norm as it was before.
+    """Clip the gradients in place and return their norm before clipping.
 
     If any element is not finite, neither is the norm. With both limits the norm is clipped first;
     clipping values after that cannot make it larger.
@@ -151,10 +203,10 @@ def clip(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
 
 
 class Ema:
-    """A running average of a model's weights.
+    """Exponential moving average of the weights of a model.
 
-    Its decay grows to the one asked for, as (1 + n) / (10 + n) at the n-th step: a fixed decay of
-    0.9999 would still be mostly the random weights of the beginning after 5000 steps.
+    The decay at step n is at most (1 + n) / (10 + n): with a constant decay of 0.9999, the average
+    after 5000 steps would still consist mostly of the initial weights.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -164,14 +216,14 @@ class Ema:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Move the average towards the weights after a step."""
+        """Update the average with the weights after a step."""
         decay = min(self.decay, (1 + step) / (10 + step))
         average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
         average(list(self.weights.values()), list(self._parameters()), 0)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the averaged weights meanwhile."""
+        """Swap the averaged weights into the model for the duration of the context."""
         self._swap()
         try:
             yield

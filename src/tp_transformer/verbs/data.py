@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from tp_transformer.ranges import Count, PositiveInt, Seed, Workers
+from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
 from tp_transformer.verbs.verb import MODULES, Verb
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def _generate(options: Namespace) -> None:
     from tp_transformer.data.mathematics.partial import Order
     from tp_transformer.data.mathematics.produce import produce
-    from tp_transformer.data.parallel import workers
-    from tp_transformer.data.show import generated_lines
-    from tp_transformer.progress import progress
+    from tp_transformer.foundation.parallel import workers
+    from tp_transformer.foundation.progress import progress
+    from tp_transformer.show.store import generated_lines
 
     order = Order(
         modules=tuple(options.modules),
@@ -44,8 +44,8 @@ def _generate(options: Namespace) -> None:
 
 def _prepare(options: Namespace) -> None:
     from tp_transformer.data.mathematics.corpus import prepare
-    from tp_transformer.data.show import skipped_lines
-    from tp_transformer.progress import progress
+    from tp_transformer.foundation.progress import progress
+    from tp_transformer.show.store import skipped_lines
 
     with progress("reading", in_bytes=True) as update:
         skip = options.on_error == "skip"
@@ -59,8 +59,8 @@ def _show(options: Namespace) -> None:
 
     from rich.console import Console
 
-    from tp_transformer.data.show import render, summarise
     from tp_transformer.data.store import open_store
+    from tp_transformer.show.store import render, summarise
 
     summary = summarise(open_store(options.store), options.modules, options.samples, options.seed)
     if options.json:
@@ -72,7 +72,7 @@ def _show(options: Namespace) -> None:
 def _export(options: Namespace) -> None:
     from tp_transformer.data.export import export
     from tp_transformer.data.store import open_store
-    from tp_transformer.progress import progress
+    from tp_transformer.foundation.progress import progress
 
     store = open_store(options.store)
     with progress("writing") as update:
@@ -84,7 +84,7 @@ def _export(options: Namespace) -> None:
 
 def _verify(options: Namespace) -> None:
     from tp_transformer.data.verify import verify
-    from tp_transformer.progress import progress
+    from tp_transformer.foundation.progress import progress
 
     with progress("verifying", in_bytes=True) as update:
         lines = verify(options.store, progress=update)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, Size
+from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, Size
 from tp_transformer.verbs.verb import DEVICE, MODEL, Verb, complain
 
 
 def _demo(options: Namespace) -> None:
-    from tp_transformer.demo import demo
+    from tp_transformer.study.demo import demo
 
     demo(options.out)
 
@@ -17,17 +17,17 @@ def _demo(options: Namespace) -> None:
 def _models(options: Namespace) -> None:
     from rich.console import Console
 
-    from tp_transformer.model.listing import models_table
+    from tp_transformer.show.presets import models_table
 
     Console().print(models_table())
 
 
 def _solve(options: Namespace) -> None:
-    from tp_transformer.allocator import keep_freed_memory
-    from tp_transformer.distributed import choose_device
-    from tp_transformer.errors import SettingsError
+    from tp_transformer.foundation.allocator import keep_freed_memory
+    from tp_transformer.foundation.distributed import choose_device
+    from tp_transformer.foundation.errors import SettingsError
     from tp_transformer.model.family import load
-    from tp_transformer.solving import questions_from, solve_each
+    from tp_transformer.model.stream import questions_from, solve_each
 
     if options.questions and options.file is not None:
         raise SettingsError("the questions are either arguments or in --file, not both")
@@ -56,9 +56,11 @@ def _solve(options: Namespace) -> None:
 def _train(options: Namespace) -> None:
     import json
 
-    from tp_transformer.allocator import keep_freed_memory
-    from tp_transformer.settings import run_values
-    from tp_transformer.training.run import CONFIG, RunConfig, run_config, train
+    from tp_transformer.foundation.allocator import keep_freed_memory
+    from tp_transformer.foundation.run_folder import CONFIG
+    from tp_transformer.foundation.settings import run_values
+    from tp_transformer.show.panel import display
+    from tp_transformer.training.run import RunConfig, run_config, train
 
     keep_freed_memory()
     asked = list(options.settings)
@@ -77,6 +79,7 @@ def _train(options: Namespace) -> None:
         device=options.device,
         compile=options.compile,
         tensorboard=options.tensorboard,
+        display=display,
     )
     if outcome.is_first:
         print(*outcome.lines(), sep="\n")
@@ -85,7 +88,7 @@ def _train(options: Namespace) -> None:
 
 
 def _curve(options: Namespace) -> None:
-    from tp_transformer.training.curve import read_curves, save_curves
+    from tp_transformer.show.curve import read_curves, save_curves
 
     curves = [curve for run in options.runs for curve in read_curves(run)]
     files = save_curves(curves, options.out)

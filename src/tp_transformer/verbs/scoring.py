@@ -5,18 +5,18 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from tp_transformer.ranges import Count, PositiveInt, Seed
+from tp_transformer.foundation.ranges import Count, PositiveInt, Seed
 from tp_transformer.verbs.verb import DEVICE, MODEL, MODULES, Verb
 
 
 def _evaluate(options: Namespace) -> None:
     from rich.console import Console
 
-    from tp_transformer.allocator import keep_freed_memory
-    from tp_transformer.progress import progress
+    from tp_transformer.foundation.allocator import keep_freed_memory
+    from tp_transformer.foundation.progress import progress
     from tp_transformer.scoring.evaluate import Work, evaluate
     from tp_transformer.scoring.questions import Choice
-    from tp_transformer.scoring.table import render_results
+    from tp_transformer.show.table import render_results
 
     keep_freed_memory()
     results = evaluate(
@@ -47,8 +47,8 @@ def _evaluate(options: Namespace) -> None:
 def _compare(options: Namespace) -> None:
     from rich.console import Console
 
-    from tp_transformer.scoring import document, table
     from tp_transformer.scoring.results import Results
+    from tp_transformer.show import document, table
 
     results = [Results.read(file) for file in options.results]
     if options.format == "terminal":
@@ -61,7 +61,7 @@ def _compare(options: Namespace) -> None:
         }
         print(made[options.format](results), end="")
     if options.figures is not None:
-        from tp_transformer.scoring.bars import save_bars
+        from tp_transformer.show.bars import save_bars
 
         for file in save_bars(results, options.figures):
             print(file, file=sys.stderr)

@@ -1,11 +1,14 @@
 """What a verb is, and what several of them share."""
 
+import dataclasses
+import inspect
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from jsonargparse import Namespace
 
@@ -31,6 +34,30 @@ MODULES = {
     "default": ["*"],
     "help": "only these modules; `*` stands for any characters, as in 'arithmetic__*'",
 }
+
+
+def arguments_of(kind: type) -> Arguments:
+    """Return an argument for each field of a dataclass, with the help from its docstrings."""
+    described = {}
+    for base in reversed(kind.__mro__):
+        listed = inspect.getdoc(base) if dataclasses.is_dataclass(base) else None
+        _, _, attributes = (listed or "").partition("Attributes:\n")
+        for name, text in re.findall(r"^    (\w+): ((?:.|\n     +)*)", attributes, re.MULTILINE):
+            described[name] = " ".join(text.split())
+    hints = get_type_hints(kind, include_extras=True)
+    found: Arguments = {}
+    for each in dataclasses.fields(kind):
+        hint = hints[each.name]
+        argument: dict[str, Any] = {"default": each.default, "help": described[each.name]}
+        literal = next((one for one in (hint, *get_args(hint)) if get_origin(one) is Literal), None)
+        if literal is not None:
+            argument["choices"] = list(get_args(literal))
+        elif any(get_origin(one) is Sequence for one in (hint, *get_args(hint))):
+            argument["nargs"] = "+"
+        else:
+            argument["type"] = hint
+        found[f"--{each.name.replace('_', '-')}"] = argument
+    return found
 
 
 def complain(line: str) -> None:

@@ -28,7 +28,7 @@ from tp_transformer.data.mathematics import archive, sources
 from tp_transformer.data.mathematics.corpus import identify, prepare
 from tp_transformer.data.mathematics.parsers import unwrap
 from tp_transformer.data.mathematics.sources import PARQUET
-from tp_transformer.errors import CorpusError, StoreError
+from tp_transformer.foundation.errors import CorpusError, StoreError
 
 MIXED = "train-easy/arithmetic__mixed.txt"
 

@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
-from tp_transformer.data import parallel
 from tp_transformer.data.mathematics.generate import cut, generate_chunk, generate_chunks
-from tp_transformer.data.parallel import workers
-from tp_transformer.errors import UserError
+from tp_transformer.foundation import parallel
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.parallel import workers
 
 pytest.importorskip("mathematics_dataset")
 distributed = pytest.importorskip("distributed")

@@ -13,7 +13,7 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.modules import CHARACTERS, EXTRAPOLATE, KEYS, TRAIN_SPLITS
-from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.foundation.errors import SettingsError, UserError
 
 pytest.importorskip("mathematics_dataset")
 
@@ -26,7 +26,7 @@ from tp_transformer.data.mathematics.generate import (
     generate_chunks,
     question_at,
 )
-from tp_transformer.data.parallel import workers
+from tp_transformer.foundation.parallel import workers
 
 # Draws the questions at the addresses on standard input, shuffled, and prints them as JSON.
 PROCESS = """

@@ -17,9 +17,9 @@ from tp_transformer.cli import main
 from tp_transformer.data.mathematics import leaks, produce
 from tp_transformer.data.mathematics.generate import question_at
 from tp_transformer.data.mathematics.partial import File, Order, Pieces, unfinished
-from tp_transformer.data.parallel import workers
 from tp_transformer.data.store import open_store
-from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.foundation.errors import SettingsError, StoreError
+from tp_transformer.foundation.parallel import workers
 
 QUICK = ("numbers__place_value", "arithmetic__add_or_sub")
 ORDER = Order(modules=QUICK, count=30, test_count=7, seed=3)
@@ -139,8 +139,9 @@ def test_two_processes_do_not_make_one_store(tmp_path):
     out = tmp_path / "store"
     code = f"""
 from pathlib import Path
-from tp_transformer.data.mathematics.partial import Order, unfinished
-from tp_transformer.errors import StoreError
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.partial import unfinished
+from tp_transformer.foundation.errors import StoreError
 try:
     with unfinished(Path({str(out)!r}), Order()): pass
 except StoreError as error:

@@ -43,9 +43,9 @@ from tp_transformer.data.mathematics.sources import (
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import TRAIN, Store, open_store
 from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store
-from tp_transformer.errors import CorpusError
-from tp_transformer.progress import Update
-from tp_transformer.settings import nearest
+from tp_transformer.foundation.errors import CorpusError
+from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.settings import nearest
 
 # The splits of the Hugging Face copy, and those that our exports add: the store's split and
 # difficulty.

@@ -39,7 +39,7 @@ from tp_transformer.data.mathematics.modules import (
     TRAIN_SPLITS,
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.errors import UserError
+from tp_transformer.foundation.errors import UserError
 
 # Of `comparison__sort_more` about 1 draw in 205 has a short enough answer: 20,000 failures in a
 # row have a chance of 1e-42.

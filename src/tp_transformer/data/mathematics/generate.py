@@ -12,16 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tp_transformer.data.mathematics.modules import (
-    EXTRAPOLATE,
-    SPLITS,
-    TRAIN_SPLITS,
-    modules_of,
-)
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, SPLITS, TRAIN_SPLITS, modules_of
 from tp_transformer.data.mathematics.task import match_modules
-from tp_transformer.data.parallel import OpenPool, in_order, workers
-from tp_transformer.errors import SettingsError
-from tp_transformer.settings import nearest
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.parallel import OpenPool, in_order, workers
+from tp_transformer.foundation.settings import nearest
 
 if TYPE_CHECKING:
     from tp_transformer.data.mathematics.deepmind import Address

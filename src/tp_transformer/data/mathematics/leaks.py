@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from tp_transformer.data.mathematics.generate import question_at
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
 from tp_transformer.data.mathematics.partial import File, Pieces, Texts
-from tp_transformer.data.parallel import OpenPool, in_order
-from tp_transformer.data.permutation import key_of
 from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.foundation.parallel import OpenPool, in_order
+from tp_transformer.foundation.permutation import key_of
 
 MAX_ATTEMPTS = 20  # draws for a test question before it is kept although it occurs in training
 CHECKED_TOGETHER = 500_000  # test questions that are looked for in training at once: 100 MB

@@ -7,8 +7,8 @@ module is listed here, not guessed by prefix.
 
 from dataclasses import dataclass
 
-from tp_transformer.errors import SettingsError
-from tp_transformer.settings import nearest
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.settings import nearest
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TRAIN_SPLITS = tuple(f"train-{difficulty}" for difficulty in DIFFICULTIES)

@@ -17,7 +17,6 @@ from typing import Any, cast
 import pyarrow as pa
 from pyarrow import ipc
 
-from tp_transformer.atomic import lock, whole
 from tp_transformer.data.mathematics.modules import (
     SPLITS,
     TRAIN_SPLITS,
@@ -25,8 +24,9 @@ from tp_transformer.data.mathematics.modules import (
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
 from tp_transformer.data.task import TRAIN
-from tp_transformer.errors import SettingsError, StoreError
-from tp_transformer.ranges import PositiveInt, Seed, check_fields
+from tp_transformer.foundation.atomic import lock, whole
+from tp_transformer.foundation.errors import SettingsError, StoreError
+from tp_transformer.foundation.ranges import PositiveInt, Seed, check_fields
 
 Texts = tuple[pa.StringArray, pa.StringArray]  # questions and answers
 

@@ -16,7 +16,7 @@ from tp_transformer.data.mathematics.modules import (
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.summary import texts_as_bytes
-from tp_transformer.errors import CorpusError
+from tp_transformer.foundation.errors import CorpusError
 
 IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(CHARACTERS.encode(), np.uint8))
 

@@ -19,11 +19,11 @@ from tp_transformer.data.mathematics.leaks import Redraws, count_repeats
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
 from tp_transformer.data.mathematics.partial import File, Order, Pieces, unfinished
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.parallel import OpenPool
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
-from tp_transformer.errors import StoreError
-from tp_transformer.progress import Update
+from tp_transformer.foundation.errors import StoreError
+from tp_transformer.foundation.parallel import OpenPool
+from tp_transformer.foundation.progress import Update
 
 PIECE_ROWS = 20_000
 PIECE_SECONDS = 20.0  # what a killed run loses at most

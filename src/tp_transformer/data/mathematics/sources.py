@@ -20,7 +20,7 @@ from tp_transformer.data.mathematics.archive import (
     unzip,
     why_refused,
 )
-from tp_transformer.errors import CorpusError
+from tp_transformer.foundation.errors import CorpusError
 
 BLOCK_BYTES = 2**22
 BLOCK_ROWS = 2**16

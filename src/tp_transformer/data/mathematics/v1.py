@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tp_transformer.data.store import TRAIN, Segment, Split, Store
 from tp_transformer.data.summary import texts_as_bytes
-from tp_transformer.errors import StoreError
+from tp_transformer.foundation.errors import StoreError
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
 _ROOT = "mathematics_dataset-v1.0"

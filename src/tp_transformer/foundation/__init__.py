@@ -1,0 +1,8 @@
+"""Code that all other packages use, independent of questions, models and scores.
+
+- errors, ranges, settings, registry: errors of users, ranges of numbers, configuration files.
+- atomic, run_folder, provenance: atomic files, the layout of a run folder, recorded versions.
+- interruptions, progress, allocator, parallel, distributed: signals, progress bars, memory,
+  worker processes, ranks.
+- statistics, permutation, figures: intervals and tests, computed permutations, plotting style.
+"""

@@ -1,0 +1,203 @@
+"""Ranks, collectives, devices: the only file that imports torch.distributed.
+
+A rank is one of the processes that train together. `torchrun` starts them and tells each its number
+through environment variables; without these there is one rank, and nothing here communicates.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+from tp_transformer.foundation.errors import SettingsError, UserError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together."""
+
+    device: torch.device
+    rank: int = 0
+    n_ranks: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that writes files."""
+        return self.rank == 0
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The type for sums: float64, which Apple's GPUs do not have."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of the ranks' tensors, in place."""
+        return self._reduced(tensor, dist.ReduceOp.SUM)
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """The largest of the ranks' tensors, element by element, in place."""
+        return self._reduced(tensor, dist.ReduceOp.MAX)
+
+    def share(self, text: str, source: int = 0) -> str:
+        """The text that one rank has; sent as bytes, since torch would pickle an object."""
+        if self.n_ranks == 1:
+            return text
+        data = text.encode()
+        n_bytes = torch.tensor([len(data)], device=self.device)
+        dist.broadcast(n_bytes, source)
+        content = torch.zeros(int(n_bytes), dtype=torch.uint8)
+        if self.rank == source and data:
+            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        content = content.to(self.device)
+        if len(content):
+            dist.broadcast(content, source)
+        return bytes(content.tolist()).decode()
+
+    def share_tensor(self, tensor: Tensor) -> Tensor:
+        """The first rank's tensor, in place."""
+        if self.n_ranks > 1:
+            dist.broadcast(tensor, 0)
+        return tensor
+
+    def each(self, work: Callable[[], T]) -> T:
+        """Do something on every rank; if it fails on one, it fails on all, with the same line.
+
+        Otherwise the others would wait for ever, or complain that they lost the one that failed.
+        """
+        failure: Exception | None = None
+        try:
+            result = work()
+        except (UserError, OSError) as error:
+            failure = error
+        if self.n_ranks > 1:
+            place = self.n_ranks - self.rank if failure else 0
+            first = int(self.max(torch.tensor([place], device=self.device)))
+            if first:
+                line = self.share(str(failure), source=self.n_ranks - first)
+                failure = failure or UserError(line)
+        if failure:
+            raise failure
+        return result
+
+    def first(self, work: Callable[[], str | None]) -> str:
+        """Do something on the first rank only, and give all ranks the text that it returns."""
+        return self.share(self.each(lambda: work() if self.is_first else None) or "")
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module, so that its gradients are averaged over the ranks."""
+        if self.n_ranks == 1:
+            return module
+        return DistributedDataParallel(module, gradient_as_bucket_view=True)
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Inside, a wrapped module's gradients add up in each rank for itself."""
+        if isinstance(module, DistributedDataParallel):
+            return module.no_sync()
+        return nullcontext()
+
+    def _reduced(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.n_ranks > 1:
+            dist.all_reduce(tensor, operation)
+        return tensor
+
+
+@contextmanager
+def unchanged_random_state(device: torch.device) -> Iterator[None]:
+    """Give back torch's random state of the CPU and of a device as it was before."""
+    devices = [] if device.type in {"cpu", "meta"} else [device]
+    with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
+        yield
+
+
+@contextmanager
+def open_ranks(device: str = "auto") -> Iterator[Ranks]:
+    """Join the other ranks, if torchrun started some, and part from them at the end."""
+    rank, n_ranks, local = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
+    chosen = choose_device(device, local, n_ranks)
+    if n_ranks == 1:
+        yield Ranks(chosen)
+        return
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    _join("nccl" if chosen.type == "cuda" else "gloo", rank, n_ranks)
+    try:
+        yield Ranks(chosen, rank, n_ranks)
+    except (UserError, OSError, SystemExit):
+        _part()  # all ranks come here together
+        raise
+    # After any other exception the others may hang in a collective: there is no parting from them.
+    _part()
+
+
+def _join(backend: str, rank: int, n_ranks: int) -> None:
+    """Meet the other ranks.
+
+    Torchrun keeps one store of addresses over its restarts. Each attempt needs names of its own in
+    it, or a rank may find the address of a process that is no more, and fail (seen with Gloo).
+    """
+    store, _, _ = next(rendezvous("env://", rank, n_ranks))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = PrefixStore(f"attempt-{attempt}", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=n_ranks)
+
+
+def _part() -> None:
+    """Leave the other ranks.
+
+    Gloo's threads free the tensors of the last collective, for which they need Python's lock; the
+    end of the group waits for these threads, and may hold that lock while it does (seen: one run in
+    four hung at its very end). So what still refers to the group goes first, and the threads get a
+    moment in which the lock is free.
+    """
+    gc.collect()
+    time.sleep(0.1)
+    dist.destroy_process_group()
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device multiplies in bfloat16; other CPUs take ten times as long as in float32."""
+    if device.type != "cpu":
+        return True
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return asked is not None and bool(asked())
+
+
+def choose_device(name: str = "auto", local_rank: int = 0, n_ranks: int = 1) -> torch.device:
+    """The device of that name, if it is there; with `auto`, the fastest that is."""
+    there = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available() and n_ranks == 1,  # it has no collectives
+        "cpu": True,
+    }
+    if name == "auto":
+        name = next(kind for kind, is_there in there.items() if is_there)
+    if name not in there:
+        raise SettingsError(f"there is no device {name!r}; the devices are {', '.join(DEVICES)}")
+    if not there[name]:
+        usable = ", ".join(kind for kind, is_there in there.items() if is_there)
+        raise SettingsError(f"the device {name} is not available here; available: {usable}")
+    if name == "cuda" and n_ranks > 1:
+        if local_rank >= torch.cuda.device_count():
+            raise SettingsError(
+                f"process {local_rank + 1} on this machine has no GPU of its own; there are "
+                f"{torch.cuda.device_count()}, so start no more processes than that"
+            )
+        return torch.device("cuda", local_rank)
+    return torch.device(name)

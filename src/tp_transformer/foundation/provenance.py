@@ -1,0 +1,28 @@
+"""The version record that every file of results carries."""
+
+import platform
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from tp_transformer import __version__
+
+Values = dict[str, Any]
+
+
+def versions() -> Values:
+    """Return the versions of the software that affects results."""
+    return {
+        "tp_transformer": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def environment(device: torch.device) -> Values:
+    """Return when, with which versions and on which device something was computed."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    return {"when": when, **versions(), "device": device.type}

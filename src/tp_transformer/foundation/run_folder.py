@@ -1,0 +1,47 @@
+"""The layout of a run folder, and what other packages read from it.
+
+RUN/config.yaml      every setting, resolved; usable as --config
+RUN/run.json         versions, seed, data, device: what it was begun with; hashes of settings, data
+RUN/metrics.jsonl    one line of metrics after another
+RUN/log.txt          messages, with date and time
+RUN/checkpoints/     the newest checkpoints, from which a run resumes
+RUN/best-models/     the models with the best validation so far
+RUN/best             a link to the best model
+RUN/last             a link to the newest checkpoint
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tp_transformer.foundation.errors import FolderError
+
+CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
+METRICS, LOG, TENSORBOARD = "metrics.jsonl", "log.txt", "tensorboard"
+CHECKPOINTS, BEST_MODELS, BEST, LAST = "checkpoints", "best-models", "best", "last"
+
+
+def run_of(folder: str | Path) -> Path | None:
+    """Return the run that a folder is, or that its model belongs to; None if there is none."""
+    path = Path(folder).resolve()  # `last` is a link to a checkpoint
+    # Checkpoints and best models lie two levels below their run.
+    return next((one for one in (path, *path.parents[:2]) if (one / ORIGIN).is_file()), None)
+
+
+def read_origin(run: Path) -> dict[str, Any]:
+    """Return what a run was begun with, as `run.json` records it."""
+    file = run / ORIGIN
+    try:
+        origin = json.loads(file.read_text("utf-8"))
+        for name in ("data", "data_sha256"):
+            if not isinstance(origin[name], str):
+                raise FolderError(f"{file} is damaged: {name!r} must be a text")
+        return {**origin}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FolderError(f"{file} is damaged: {error!r:.200}") from error
+
+
+def sha256(file: Path) -> str | None:
+    """Return the SHA-256 of a file; None if there is none."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None

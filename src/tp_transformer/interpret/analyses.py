@@ -1,0 +1,119 @@
+"""The registry of analyses: `tpt interpret` and `tp_transformer.interpret` offer what it holds.
+
+To add an analysis, write a folder like `roles/` with an options class and a function
+`analyse(model, sample, options, seed)` that returns a `Result`, and register it below. Nothing here
+imports torch; the module of an analysis is imported when the analysis is first called.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tp_transformer.foundation.ranges import PositiveInt, Seed32, check_fields
+from tp_transformer.foundation.registry import Registry
+from tp_transformer.interpret.attention.options import AttentionOptions
+from tp_transformer.interpret.binding.options import BindingOptions
+from tp_transformer.interpret.core.options import AnalysisOptions
+from tp_transformer.interpret.information.options import InformationOptions
+from tp_transformer.interpret.interchange.options import InterchangeOptions
+from tp_transformer.interpret.roles.options import RolesOptions
+from tp_transformer.interpret.surgery.options import SurgeryOptions
+from tp_transformer.interpret.tensor_product.options import TensorProductOptions
+
+if TYPE_CHECKING:
+    from tp_transformer.interpret.core.result import Result
+    from tp_transformer.interpret.core.sample import Sample
+    from tp_transformer.model.family import AnyModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """An analysis, which is called as a function of a model and questions.
+
+    Attributes:
+        options: the class of its options; the first line of its docstring describes the analysis
+        module: the name of the module that has its function `analyse`
+        questions: what `tpt interpret` gives it by default: "any" questions of a store, those that
+            the model has "answered" correctly, or "nested" fractions, which need no store
+    """
+
+    options: type[AnalysisOptions]
+    module: str
+    questions: Literal["any", "answered", "nested"] = "any"
+
+    def __call__(
+        self,
+        model: "AnyModel",
+        questions: "Sample | Sequence[str]",
+        /,
+        *,
+        seed: int = 0,
+        **options: Any,
+    ) -> "Result":
+        """Analyse a model.
+
+        Args:
+            model: a Transformer or TP-Transformer
+            questions: a sample, or texts, which are paired with the model's own answers
+            seed: seed of everything that is random in the analysis
+            options: fields of the options class
+        """
+        from tp_transformer.interpret.core.sample import Sample
+
+        chosen = self.options(**options)
+        analyse = import_module(self.module).analyse
+        result: Result = analyse(model, Sample.of(questions, model), chosen, seed)
+        return result
+
+    @property
+    def help(self) -> str:
+        """What the analysis does, in one line."""
+        return (self.options.__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisRequest:
+    """The model and the questions of an analysis, as `tpt interpret` takes them.
+
+    Attributes:
+        model: the folder of a model or a run
+        data: the store that the questions come from
+        module: the module of the questions
+        split: the split of the questions
+        count: the number of questions
+        answered: true for questions that the model answers correctly, false for any questions; by
+            default true for roles, attention and surgery
+        seed: seed of the choice of questions and of the analysis
+        device: the device that the model runs on
+    """
+
+    model: Path | None = None
+    data: Path | None = None
+    module: str = "arithmetic__mixed"
+    split: Literal["train", "interpolate", "extrapolate"] = "interpolate"
+    count: PositiveInt = 128
+    answered: bool | None = None
+    seed: Seed32 = 0
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+ANALYSES: Registry[Analysis] = Registry("analysis", "analyses")
+
+
+def _register(name: str, options: type[AnalysisOptions], **defaults: Any) -> None:
+    module = options.__module__.replace(".options", ".analysis")
+    ANALYSES.register(name)(Analysis(options=options, module=module, **defaults))
+
+
+_register("roles", RolesOptions, questions="answered")
+_register("attention", AttentionOptions, questions="answered")
+_register("information", InformationOptions)
+_register("binding", BindingOptions, questions="nested")
+_register("interchange", InterchangeOptions, questions="nested")
+_register("surgery", SurgeryOptions, questions="answered")
+_register("tensor-product", TensorProductOptions)

@@ -1,0 +1,245 @@
+"""Figures of the attention analysis: rows of characters (figure 3), heat maps, relations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.expressions import parse
+from tp_transformer.foundation import figures
+from tp_transformer.foundation.statistics import FEWEST
+from tp_transformer.interpret.attention.following import LEAST_MARGIN, Ranking
+from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
+from tp_transformer.interpret.core.record import ENCODER
+from tp_transformer.interpret.core.structure import SIDE, labels
+from tp_transformer.interpret.roles.figure import SIDE_COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FAINTEST = 0.05  # smallest weight that is drawn as a line
+PER_POINT = 1 / 86  # inches in a row for each point of the size of a character
+NARROWEST = 0.052  # inches for a character of the smallest size in a long row
+IN_COLUMN = int(figures.COLUMN / (figures.SMALLEST * PER_POINT))  # characters in a row
+TALL = 0.95  # inches from the rows of one question to those of the next
+NEXT_TO, UNDER = 0.052, 0.09  # inches from a character of the smallest size to the next
+BESIDE, ABOVE = 0.2, 0.33  # inches around a heat map, for its characters and its title
+HIGHEST = 7.8  # inches of heat maps in a figure as high as a page
+GREY = "#909090"
+
+
+def plot(result: AttentionResult) -> "dict[str, Figure]":
+    """Plot rows of characters for each head, heat maps of all heads, and the rankings."""
+    prefix = f"attention-{result.where}-layer{result.layer}"
+    plots = {
+        f"{prefix}-head{head}": _plot_rows(result, number)
+        for number, head in enumerate(result.heads)
+    }
+    plots |= _plot_heat(result, prefix)
+    if any(ranking.heads for ranking in result.rankings):
+        plots["attention-relations"] = _plot_rankings(result)
+    return plots
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The size of rows of characters."""
+
+    across: int  # characters
+
+    @property
+    def width(self) -> float:
+        """In inches: a column if the characters fit, otherwise a page, or more if necessary."""
+        if self.across <= IN_COLUMN:
+            return figures.COLUMN
+        return max(figures.PAGE, self.across * NARROWEST)
+
+    @property
+    def unit(self) -> float:
+        """Inches from one character to the next."""
+        return min(0.2, self.width / self.across)
+
+    @property
+    def size(self) -> float:
+        """The size of a character in points."""
+        return min(8.0, max(figures.SMALLEST, self.unit / PER_POINT))
+
+
+def _plot_rows(result: AttentionResult, number: int) -> "Figure":
+    """Plot keys above, queries below, and a line for each weight, as in figure 3."""
+    layout = _Layout(max(max(len(shown.keys), len(shown.queries)) for shown in result.maps))
+    with figures.figure(layout.width, 1.0) as (drawn, axes):
+        axes.set_axis_off()
+        axes.set_xlim(0, layout.width / layout.unit)
+        axes.set_ylim(TALL * len(result.maps), 0)
+        is_encoder = result.where == ENCODER
+        for row, shown in enumerate(result.maps):
+            _draw_rows(axes, shown, shown.weights[number], row, layout, is_encoder)
+        for artist in axes.get_children():
+            artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
+        title = f"{result.title}, head {result.heads[number]}"
+        drawn.suptitle(figures.broken(title, 0.7 * layout.width))
+        reading = "Numerators are blue, denominators gold." if is_encoder else result.inputs
+        below = figures.caption(
+            drawn,
+            "Each token below attends to tokens above; weights below "
+            f"{FAINTEST:g} are not drawn. {reading} {result.source}{result.context.caption}",
+        )
+        drawn.set_figheight(TALL * len(result.maps) + below + 0.4)
+        return drawn
+
+
+def _draw_rows(
+    axes: "Axes",
+    shown: AttentionMap,
+    weights: npt.NDArray[np.floating],
+    row: int,
+    layout: _Layout,
+    coloured: bool,
+) -> None:
+    """Draw one question: its two rows of characters, and lines in the colours of the queries."""
+    from matplotlib.collections import LineCollection
+
+    colours = _query_colours(shown) if coloured else {}
+    middle = layout.width / layout.unit / 2
+    above, below = middle - len(shown.keys) / 2 + 0.5, middle - len(shown.queries) / 2 + 0.5
+    upper, lower = TALL * row + 0.1, TALL * (row + 1) - 0.15
+    look: dict[str, Any] = {
+        "ha": "center",
+        "va": "center",
+        "family": "monospace",
+        "fontsize": layout.size,
+    }
+    for x, character in enumerate(shown.keys):
+        axes.text(x + above, upper, character, **look)
+    for x, character in enumerate(shown.queries):
+        axes.text(x + below, lower, character, color=colours.get(x, "black"), **look)
+    queries, keys = np.nonzero(weights >= FAINTEST)
+    own = weights[queries, keys]
+    gap = 0.7 * layout.size / 72  # from the middle of a character to the start of its lines
+    lines = LineCollection(
+        [
+            [(key + above, upper + gap), (query + below, lower - gap)]
+            for query, key in zip(queries, keys, strict=True)
+        ],
+        colors=[colours.get(int(query), "#606060") for query in queries],
+        alpha=np.minimum(0.1 + own, 1.0),
+        linewidths=0.4 + 1.2 * own,
+    )
+    axes.add_collection(lines)
+
+
+def _query_colours(shown: AttentionMap) -> dict[int, str]:
+    expression = parse(shown.question)
+    if expression is None:
+        return {}
+    sides = labels(expression)[SIDE]
+    return {at: SIDE_COLOURS[side] for at, side in enumerate(sides) if side is not None}
+
+
+def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, Figure]":
+    """Plot all chosen heads for the shortest question, in figures no higher than a page."""
+    shown, n = result.shortest, len(result.heads)
+    wide, tall = NEXT_TO * len(shown.keys) + BESIDE, max(UNDER * len(shown.queries), 0.3) + ABOVE
+    width = figures.COLUMN if 2 * wide <= figures.COLUMN else max(figures.PAGE, wide)
+    in_row = 2 if width == figures.COLUMN else max(1, int(width / wide))
+    at_once = in_row * max(1, int(HIGHEST / tall))
+    plots = {}
+    for first in range(0, n, at_once):
+        own = range(first, min(first + at_once, n))
+        rows = -(-len(own) // in_row)
+        shape = (rows, -(-len(own) // rows))
+        with figures.blank(width, 1.0) as drawn:
+            _draw_heat(drawn, result, own, shape)
+            reading = "" if result.where == ENCODER else f"{result.inputs} "
+            below = figures.caption(
+                drawn,
+                f"Rows attend to columns. {reading}{result.source}{result.context.caption}",
+            )
+            drawn.set_figheight(rows * tall + below + 0.8)
+            some = "" if len(own) == n else f"-head{own[0]}to{own[-1]}"
+            plots[f"{prefix}{some}"] = drawn
+    return plots
+
+
+def _draw_heat(
+    drawn: "Figure", result: AttentionResult, numbers: Sequence[int], shape: tuple[int, int]
+) -> None:
+    """Draw some of the heads: rows are queries, columns are keys."""
+    shown = result.shortest
+    grid: Any = drawn.subplots(*shape, squeeze=False)
+    for axes in grid.flat[len(numbers) :]:
+        axes.set_axis_off()
+    most = float(shown.weights.max())
+    for number, axes in zip(numbers, grid.flat, strict=False):
+        image = axes.imshow(shown.weights[number], cmap="viridis", vmin=0, vmax=most, aspect="auto")
+        _label_axes(axes, shown, f"head {result.heads[number]}")
+    bar = drawn.colorbar(image, ax=grid, location="bottom", shrink=0.6, aspect=30, pad=0.02)
+    bar.set_label("attention weight")
+    drawn.suptitle(figures.broken(result.title, 0.6 * drawn.get_figwidth()))
+
+
+def _label_axes(axes: "Axes", shown: AttentionMap, title: str) -> None:
+    """Print a character at every row and column."""
+    axes.grid(visible=False)
+    axes.set_title(title, pad=2)
+    axes.set_xticks(range(len(shown.keys)), list(shown.keys), family="monospace")
+    axes.set_yticks(range(len(shown.queries)), list(shown.queries), family="monospace")
+    axes.tick_params(length=0, pad=1)
+
+
+def _plot_rankings(result: AttentionResult) -> "Figure":
+    """Plot for each relation the head that follows it best, beside its baselines."""
+    found = [ranking for ranking in result.rankings if ranking.heads]
+    with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
+        for row, ranking in enumerate(found):
+            _draw_ranking(axes, ranking, row)
+        names = [
+            f"{ranking.relation} ({ranking.best.layer}.{ranking.best.head})" for ranking in found
+        ]
+        axes.set_yticks(range(len(found)), [figures.broken(name, 1.15) for name in names])
+        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("attention on the related positions")
+        for name, look in MARKS.items():
+            axes.plot([], [], linestyle="none", label=name, **look)
+        title = "The best candidate (layer.head)\nto follow each relation"
+        drawn.legend(loc="outside upper center", ncols=2, title=title)
+        below = figures.caption(
+            drawn,
+            "Blue if the interval exceeds the largest baseline by more than untrained heads do, "
+            f"and by more than {100 * LEAST_MARGIN:g} points; grey if not. "
+            "Intervals by bootstrap over questions, for all heads and relations together; none for "
+            f"fewer than {FEWEST} questions. "
+            f"{result.context.caption}",
+        )
+        drawn.set_figheight(0.28 * len(found) + below + 1.3)
+        return drawn
+
+
+MARKS: Mapping[str, Mapping[str, Any]] = {
+    "this head": {"marker": "o", "color": figures.COLOURS[0], "markersize": 5},
+    "uniform attention": {"marker": "|", "color": "black", "markersize": 9},
+    "on what others relate to": {"marker": "x", "color": figures.COLOURS[5], "markersize": 5},
+    "by character, distance": {"marker": "+", "color": figures.COLOURS[2], "markersize": 7},
+    "like skipped positions": {"marker": "1", "color": figures.COLOURS[3], "markersize": 7},
+    "threshold": {"marker": "$]$", "color": "black", "markersize": 7},
+}
+
+
+def _draw_ranking(axes: "Axes", ranking: Ranking, row: int) -> None:
+    """Draw the mass of the best head with its interval, and its baselines."""
+    best = ranking.best
+    colour = figures.COLOURS[0] if best.is_clear else GREY
+    if best.interval is not None:
+        ends = [best.baseline + end for end in best.interval]
+        axes.plot(ends, [row, row], color=colour, linewidth=3, alpha=0.35)
+    threshold = best.baseline + ranking.threshold
+    places = (best.mass, best.even, best.exchanged, best.by_text, best.skipped, threshold)
+    for place, look in zip(places, MARKS.values(), strict=True):
+        if place is None:
+            continue
+        axes.plot(place, row, **(look if place is not best.mass else {**look, "color": colour}))

@@ -1,0 +1,276 @@
+"""How well heads follow a relation, such as "second argument to its operator".
+
+A head is scored by its attention mass on the related positions, averaged over all positions that
+have the relation, and compared with baselines over the same positions:
+
+- even: the mass of uniform attention, which is the share of the related positions.
+- exchanged: the mass on positions that other positions of the question are related to. A head that
+  attends to any operator has as much mass on the operators of other arguments. If there are no
+  other positions, the even baseline is used.
+- by text: the mass of the nearest structure-blind head (`text_attention`), fitted on other
+  questions. A head that attends to the nearest operator, or to its neighbours, has much mass on
+  related positions without regard to structure.
+- skipped, for relations that skip positions in between: the mass from those positions on the same
+  keys, corrected for the difference that characters and distance make.
+
+The margin is the mass minus the largest baseline. Untrained heads also have a margin, because
+positions and characters alone make their attention uneven. A head clearly follows a relation only
+if the interval of its margin lies above the largest margin of any untrained head, and above
+LEAST_MARGIN. The intervals hold for all heads and all relations of a search together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import norm, t
+
+from tp_transformer.expressions import Expression
+from tp_transformer.foundation.statistics import CONFIDENCE, FEWEST, Interval
+from tp_transformer.interpret.attention.text_attention import text_attention
+from tp_transformer.interpret.core.sample import token_characters
+from tp_transformer.interpret.core.structure import SKIPPED, Pairs, Relation
+
+Floats = npt.NDArray[np.float64]
+
+RESAMPLES = 2_000
+# Simulated structure-blind heads have margins up to 0.034, or up to 0.063 if the baselines do not
+# cover them, as for heads that attend to the second operator before (128 questions;
+# docs/interpretation.md).
+LEAST_MARGIN = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Following:
+    """How well a head follows a relation, averaged over all positions that have it."""
+
+    layer: int
+    head: int
+    mass: float
+    even: float  # the mass of uniform attention
+    exchanged: float  # the mass on positions that others are related to
+    by_text: float  # the mass of the nearest structure-blind head
+    skipped: float | None  # the mass from skipped positions; None if the relation skips none
+    baseline: float  # the largest baseline
+    margin: float  # the mass minus the baseline; heads are ranked by it
+    interval: Interval | None  # of the margin; None for too few questions
+    is_clear: bool | None  # whether the interval lies above the threshold
+    hits: float  # share of positions whose most attended position is a related one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """All heads, ranked by how well they follow a relation."""
+
+    relation: str
+    n_positions: int  # positions that have the relation
+    n_questions: int
+    initial: float  # the largest margin of untrained heads
+    heads: tuple[Following, ...]  # empty if no question has the relation
+
+    @property
+    def threshold(self) -> float:
+        """The margin above which the interval of a clear head lies."""
+        return max(self.initial, LEAST_MARGIN)
+
+    @property
+    def clear(self) -> tuple[Following, ...]:
+        """The heads that clearly follow the relation."""
+        return tuple(head for head in self.heads if head.is_clear)
+
+    @property
+    def best(self) -> Following:
+        """The best clear head, or the best candidate if there is none."""
+        return (self.clear or self.heads)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAttention:
+    """The attention of all heads in each question, and that of structure-blind heads."""
+
+    expressions: tuple[Expression, ...]
+    weights: tuple[Floats, ...]  # (layer, head, query, key)
+    by_text: tuple[Floats, ...]  # (layer, head, query, key)
+
+    @classmethod
+    def of(
+        cls,
+        weights: Sequence[npt.NDArray[np.floating]],
+        expressions: Sequence[Expression | None],
+    ) -> "ModelAttention":
+        """Keep the questions that have an expression, and fit structure-blind heads to them."""
+        found = [
+            (own.astype(np.float64), expression)
+            for own, expression in zip(weights, expressions, strict=True)
+            if expression is not None
+        ]
+        kept = tuple(own for own, _ in found)
+        kept_expressions = tuple(expression for _, expression in found)
+        texts = [token_characters(expression.question) for expression in kept_expressions]
+        return cls(
+            expressions=kept_expressions,
+            weights=kept,
+            by_text=text_attention(kept, texts),
+        )
+
+
+def rank(
+    relations: Mapping[str, Relation],
+    attention: ModelAttention,
+    *,
+    initial: Mapping[str, float],
+    seed: int,
+) -> tuple[Ranking, ...]:
+    """Rank heads by each relation; `initial` are the largest margins of untrained models."""
+    measured = {name: _measure(name, relation, attention) for name, relation in relations.items()}
+    intervals = _intervals(
+        {name: own for name, own in measured.items() if len(own) >= FEWEST}, seed
+    )
+    return tuple(
+        _ranking(name, own, initial[name], intervals.get(name)) for name, own in measured.items()
+    )
+
+
+def largest_margin(name: str, relation: Relation, attention: ModelAttention) -> float:
+    """Return the margin of the best head; 0 if no question has the relation."""
+    measured = _measure(name, relation, attention)
+    if not measured:
+        return 0.0
+    mass = np.concatenate([question.mass for question in measured]).mean(axis=0)
+    baselines = np.concatenate([question.baselines for question in measured]).mean(axis=0)
+    return float((mass - baselines.max(axis=0)).max())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """The scores of each position of a question that has the relation."""
+
+    mass: Floats  # (position, layer, head)
+    baselines: Floats  # (position, baseline, layer, head): even, exchanged, by text, skipped if any
+    hits: Floats  # (position, layer, head)
+
+    @classmethod
+    def of(cls, weights: Floats, by_text: Floats, pairs: Pairs, skipped: Pairs) -> "_Measured":
+        """Score the pairs of one question, given its weights (layer, head, query, key)."""
+        sets = list(dict.fromkeys(keys for _, keys in pairs))
+        chosen = np.zeros((len(sets), weights.shape[-1]))
+        for row, keys in enumerate(sets):
+            chosen[row, list(keys)] = 1
+        own = np.array([sets.index(keys) for _, keys in pairs])
+        queries = np.array([query for query, _ in pairs])
+        each = np.arange(len(pairs))
+        attended = np.moveaxis(weights[:, :, queries], 2, 0)  # (position, layer, head, key)
+        on_sets = attended @ chosen.T
+        mass = on_sets[each, ..., own]
+        even = np.broadcast_to(chosen.mean(axis=-1)[own][:, None, None], mass.shape)
+        others = len(sets) - 1
+        exchanged = (on_sets.sum(axis=-1) - mass) / others if others else even
+        usual = (np.moveaxis(by_text[:, :, queries], 2, 0) @ chosen.T)[each, ..., own]
+        baselines = [even, exchanged, usual]
+        if skipped:
+            beyond_text = _mass(weights, skipped) - _mass(by_text, skipped)
+            baselines.append(usual + beyond_text.mean(axis=0))
+        most = attended.argmax(axis=-1)
+        return cls(
+            mass=mass,
+            baselines=np.stack(baselines, axis=1),
+            hits=chosen[own[:, None, None], most],
+        )
+
+
+def _mass(weights: Floats, pairs: Pairs) -> Floats:
+    """Return the attention of each query to its keys: (position, layer, head)."""
+    return np.stack([weights[:, :, query, list(keys)].sum(axis=-1) for query, keys in pairs])
+
+
+def _measure(name: str, relation: Relation, attention: ModelAttention) -> list[_Measured]:
+    """Score every question that has the relation."""
+    found = zip(attention.expressions, attention.weights, attention.by_text, strict=True)
+    skipped = SKIPPED.get(name)
+    return [
+        _Measured.of(weights, by_text, pairs, skipped(expression) if skipped else [])
+        for expression, weights, by_text in found
+        if (pairs := relation(expression))
+    ]
+
+
+def _ranking(
+    name: str, measured: Sequence[_Measured], initial: float, intervals: Floats | None
+) -> Ranking:
+    """Rank all heads."""
+    ranking = Ranking(
+        relation=name,
+        n_positions=sum(len(question.mass) for question in measured),
+        n_questions=len(measured),
+        initial=initial,
+        heads=(),
+    )
+    if not measured:
+        return ranking
+    mass, hits, baselines = (
+        np.concatenate([getattr(question, name) for question in measured]).mean(axis=0)
+        for name in ("mass", "hits", "baselines")
+    )
+    baseline = baselines.max(axis=0)
+    found = []
+    for at in np.ndindex(mass.shape):
+        interval = None if intervals is None else (float(intervals[0][at]), float(intervals[1][at]))
+        even, exchanged, by_text, *skipped = (float(values[at]) for values in baselines)
+        found.append(
+            Following(
+                layer=at[0],
+                head=at[1],
+                mass=float(mass[at]),
+                even=even,
+                exchanged=exchanged,
+                by_text=by_text,
+                skipped=skipped[0] if skipped else None,
+                baseline=float(baseline[at]),
+                margin=float(mass[at] - baseline[at]),
+                interval=interval,
+                is_clear=None if interval is None else interval[0] > ranking.threshold,
+                hits=float(hits[at]),
+            )
+        )
+    return replace(ranking, heads=tuple(sorted(found, key=lambda head: -head.margin)))
+
+
+def _intervals(measured: Mapping[str, Sequence[_Measured]], seed: int) -> dict[str, Floats]:
+    """Return, for each relation, the interval of the margin of each head: (end, layer, head).
+
+    The intervals hold simultaneously (maximum-t bootstrap): their width in standard errors is the
+    95% quantile, over resamples, of the largest deviation among all heads and relations. Questions
+    are resampled, and the largest baseline is chosen in each resample. For n questions, normal
+    quantiles are replaced by those of Student's t with n - 1 degrees of freedom.
+    """
+    margins, errors = {}, {}
+    farthest = np.zeros(RESAMPLES)
+    streams = np.random.default_rng(seed).spawn(len(measured))
+    for (name, own), rng in zip(measured.items(), streams, strict=True):
+        margins[name], resampled = _resampled_margins(own, rng)
+        error = resampled.std(axis=0)
+        off = np.abs(resampled - margins[name]) / np.maximum(error, np.finfo(np.float64).tiny)
+        farthest = np.maximum(farthest, off.max(axis=(1, 2)))
+        errors[name] = error * np.sqrt(len(own) / (len(own) - 1))
+    tail = norm.sf(np.quantile(farthest, CONFIDENCE))
+    found = {}
+    for name, own in measured.items():
+        reach = t.isf(tail, len(own) - 1) * errors[name]
+        found[name] = np.stack([margins[name] - reach, margins[name] + reach])
+    return found
+
+
+def _resampled_margins(
+    measured: Sequence[_Measured], rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return the margins, (layer, head), and those of resamples, (resample, layer, head)."""
+    n = len(measured)
+    counts = np.array([len(question.mass) for question in measured])
+    sums = np.stack(
+        [(question.mass[:, None] - question.baselines).sum(axis=0) for question in measured]
+    )
+    margins = (sums.sum(axis=0) / counts.sum()).min(axis=0)
+    drawn = rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    means = (drawn @ sums.reshape(n, -1)) / (drawn @ counts)[:, None]
+    return margins, means.reshape(RESAMPLES, *sums.shape[1:]).min(axis=1)

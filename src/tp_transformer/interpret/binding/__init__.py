@@ -1,0 +1,1 @@
+"""Which structures attention confuses: the binding problem (section 6.2)."""

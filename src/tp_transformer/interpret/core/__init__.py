@@ -1,0 +1,1 @@
+"""Code that several analyses share: samples, recorded activations, labels, clusters, results."""

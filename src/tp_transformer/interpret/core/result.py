@@ -1,0 +1,117 @@
+"""The result of an analysis: a summary, its numbers as JSON, its figures."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tp_transformer.foundation import atomic, figures, provenance
+from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.model import identity
+from tp_transformer.model.family import AnyModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """The model, the questions and the seed of an analysis: what makes it repeatable."""
+
+    model: Values  # from `identity.describe`
+    environment: Values = field(compare=False)  # from `provenance.environment`
+    sample: Sample
+    seed: int
+
+    @classmethod
+    def of(cls, model: AnyModel, sample: Sample, seed: int) -> "Context":
+        """Return the context of an analysis of a model that is not known to be in a folder."""
+        return cls(
+            model=identity.describe(model, None),
+            environment=provenance.environment(next(model.parameters()).device),
+            sample=sample,
+            seed=seed,
+        )
+
+    @property
+    def caption(self) -> str:
+        """The model, the data and the seed in one line, to be printed below a figure."""
+        step = self.model["step"]
+        trained = "" if step is None else f" after {step:,} steps"
+        return f"{self.model['name']}{trained}; {self.sample.origin}; analysis seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(ABC):
+    """Base class for the results of analyses."""
+
+    context: Context
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the JSON file."""
+
+    @abstractmethod
+    def summary(self) -> list[str]:
+        """Return what was found in sentences, one line for each finding."""
+
+    @abstractmethod
+    def values(self) -> Values:
+        """Return the numbers that this analysis found."""
+
+    def plot(self) -> "dict[str, Figure]":
+        """Return the figures by name: by default from `plot` in the module `figure` beside it."""
+        package = type(self).__module__.rpartition(".")[0]
+        plots: dict[str, Figure] = import_module(f"{package}.figure").plot(self)
+        return plots
+
+    def to_json(self) -> Values:
+        """Return the numbers, the summary and the context as values that JSON can hold."""
+        context = self.context
+        return {
+            "analysis": self.name,
+            "model": context.model,
+            "sample": {
+                "origin": context.sample.origin,
+                "questions": list(context.sample.questions),
+                "answers": list(context.sample.answers),
+            },
+            "environment": context.environment,
+            "seed": context.seed,
+            "summary": self.summary(),
+            **plain(self.values()),
+        }
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the numbers as JSON and the figures as SVG, PDF and PNG; return the files.
+
+        The figures are drawn first, so that nothing is written if that fails.
+        """
+        plots = self.plot()
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        path = Path(folder) / f"{self.name}.json"
+        with atomic.whole(path) as unfinished:
+            unfinished.write_text(text, "utf-8")
+        files = [path]
+        for name, drawn in plots.items():
+            files += figures.save(drawn, Path(folder), name)
+        return files
+
+
+def plain(value: Any) -> Any:
+    """Convert numpy arrays and numbers, mappings and sequences to values that JSON can hold."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

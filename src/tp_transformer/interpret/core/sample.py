@@ -1,0 +1,139 @@
+"""The questions that an analysis looks at."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.data.batch import group_by_length
+from tp_transformer.data.store import Store
+from tp_transformer.expressions import Expression, parse
+from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.foundation.permutation import key_of, permute
+from tp_transformer.interpret.core.structure import has_reversed_side
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.solver import evaluating
+from tp_transformer.scoring.verdict import judge
+
+START, END = "#", "%"  # how the paper's figures print the start and end tokens
+BATCH_SIZE = 32  # questions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Questions with their correct answers, and a description of their origin."""
+
+    questions: tuple[str, ...]
+    answers: tuple[str, ...]
+    origin: str
+
+    def __post_init__(self) -> None:
+        if len(self.questions) != len(self.answers):
+            raise ValueError(f"{len(self.questions)} questions but {len(self.answers)} answers")
+        if not self.questions:
+            raise SettingsError("an analysis needs at least one question")
+
+    @classmethod
+    def of(cls, questions: "Sample | Sequence[str]", model: AnyModel) -> "Sample":
+        """Return a sample; plain questions are paired with the model's own answers."""
+        if isinstance(questions, Sample):
+            return questions
+        asked = (questions,) if isinstance(questions, str) else tuple(questions)
+        answers = tuple(model.solve(asked)) if asked else ()
+        return cls(questions=asked, answers=answers, origin="given questions")
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    @cached_property
+    def expressions(self) -> tuple[Expression | None, ...]:
+        """The expression of each question, or None; parsed once."""
+        return tuple(map(parse, self.questions))
+
+    def some(self, indices: Sequence[int]) -> "Sample":
+        """Return the questions at these indices."""
+        return Sample(
+            questions=tuple(self.questions[index] for index in indices),
+            answers=tuple(self.answers[index] for index in indices),
+            origin=self.origin,
+        )
+
+    def shown(self, count: int, n_characters: int) -> list[int]:
+        """Return the indices of questions to show in a figure.
+
+        Questions that fit on a line of `n_characters` come first, then fractions of fractions, then
+        short questions.
+        """
+
+        def rank(index: int) -> tuple[bool, bool, int]:
+            expression, length = self.expressions[index], len(self.questions[index]) + 2
+            is_nested = expression is not None and has_reversed_side(expression)
+            return length > n_characters, not is_nested, length
+
+        return sorted(range(len(self)), key=rank)[:count]
+
+    def batches(self) -> Iterator[tuple[list[int], "Sample"]]:
+        """Yield the questions in batches of similar lengths, with their indices in the sample."""
+        lengths = np.array([len(question) for question in self.questions])
+        for rows in group_by_length(lengths, limit=BATCH_SIZE):
+            indices = rows.tolist()
+            yield indices, self.some(indices)
+
+
+def token_characters(question: str) -> str:
+    """Return one character for each source token, the start and end tokens included."""
+    return START + question + END
+
+
+def draw(
+    model: AnyModel,
+    store: Store,
+    *,
+    module: str = "arithmetic__mixed",
+    split: str = "interpolate",
+    count: int = 128,
+    seed: int = 0,
+    answered: bool = True,
+) -> Sample:
+    """Draw random questions of a module; by default only those that the model answers correctly.
+
+    If the model answers fewer questions than `count`, the sample is smaller and its origin says so.
+    """
+    if count < 1:
+        raise SettingsError(f"a sample has at least 1 question, not {count}")
+    found = store[split].modules
+    if module not in found:
+        raise SettingsError(f"{store.path} has no {module} in its {split} split")
+    rows = found[module]
+    order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
+    taken: list[int] = []
+    n_tried = 0
+    for start in range(0, len(order), max(count, BATCH_SIZE)):
+        drawn = rows.start + order[start : start + max(count, BATCH_SIZE)]
+        n_tried += len(drawn)
+        taken += (drawn[_is_right(model, store, split, drawn)] if answered else drawn).tolist()
+        if len(taken) >= count:
+            break
+    if not taken:
+        raise UserError(
+            f"the model answers none of the {n_tried:,} questions of {module}: train it for "
+            "longer, choose another module, or look at any questions (--answered false)"
+        )
+    questions, answers = store[split].rows(taken[:count])
+    noun = "question" if len(questions) == 1 else "questions"
+    origin = f"{len(questions)} {noun} of {module} ({split}, seed {seed})"
+    if answered:
+        is_short = len(questions) < count
+        origin += f", all of {n_tried:,} that it" if is_short else ", which it"
+        origin += " answers correctly"
+    return Sample(questions=tuple(questions), answers=tuple(answers), origin=origin)
+
+
+def _is_right(
+    model: AnyModel, store: Store, split: str, rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    source, target = store[split].tokens(rows, model.vocabulary)
+    with evaluating(model):
+        return judge(model, source, target).right

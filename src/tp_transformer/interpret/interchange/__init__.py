@@ -1,0 +1,1 @@
+"""Roles of two numbers exchanged: whether the answer follows them."""

@@ -1,0 +1,142 @@
+"""The result of the interchange analysis: answers after the roles of two numbers were exchanged."""
+
+from dataclasses import asdict, dataclass
+
+from scipy.stats import binom
+
+from tp_transformer.foundation.statistics import Interval
+from tp_transformer.interpret.core.result import Result, Values
+
+EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to a different one
+LARGEST_P = 0.05  # largest p-value of a clear result
+CONTROL_DRAWS = 3  # draws of random directions: with one, verdicts depend on the draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerCounts:
+    """The number of answers of each kind after an operation on the roles of two numbers.
+
+    Attributes:
+        exchanged: right answers to the question with these two numbers exchanged
+        exchanged_interval: 95% interval of their share (Wilson); None without questions
+        otherwise: right answers to the questions with two other numbers exchanged
+        kept: right answers to the question itself
+    """
+
+    exchanged: int
+    exchanged_interval: Interval | None
+    otherwise: int
+    kept: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleExchange:
+    """The answers after the roles of two numbers were exchanged.
+
+    Attributes:
+        letters: the two numbers
+        n: questions that are answered before and after each exchange of the numbers themselves
+        swapped: answers after the roles are exchanged
+        moved: answers after the roles are moved as far in random directions, in all draws together
+    """
+
+    letters: str
+    n: int
+    swapped: AnswerCounts
+    moved: AnswerCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareTest:
+    """A binomial test of the share of exchanged answers.
+
+    Attributes:
+        count: exchanged answers after exchanged roles
+        n: these and those of the control
+        expected: the expected share
+        p_value: probability of `count` or more, Holm-adjusted
+    """
+
+    count: int
+    n: int
+    expected: float
+    p_value: float
+
+    @classmethod
+    def of(cls, count: int, control: int, times: int) -> "ShareTest":
+        """Compare with a control that had `times` as many chances; the p-value is not adjusted."""
+        n, expected = count + control, 1 / (1 + times)
+        p_value = float(binom.sf(count - 1, n, expected))
+        return cls(count=count, n=n, expected=expected, p_value=p_value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInterchange:
+    """The effect of exchanging the roles of numbers in some layers.
+
+    Attributes:
+        layers: the layers
+        exchanges: the answers for each pair of numbers
+        against_moved: test against roles that are moved in random directions
+        against_others: test against the answers to other exchanges
+    """
+
+    layers: tuple[int, ...]
+    exchanges: tuple[RoleExchange, ...]
+    against_moved: ShareTest
+    against_others: ShareTest
+
+    @property
+    def where(self) -> str:
+        """The layers in words."""
+        return f"layer {self.layers[0]}" if len(self.layers) == 1 else "every layer"
+
+    def summary(self) -> str:
+        """Return the counts and the tests in one line."""
+        n = sum(exchange.n for exchange in self.exchanges)
+        found = (
+            f"of {n} answers, {self._counts()} {self._verdict()}"
+            if n
+            else "the model answers no question before and after each exchange of numbers."
+        )
+        return f"Roles of two numbers exchanged in {self.where}: {found}"
+
+    def _counts(self) -> str:
+        swapped = [exchange.swapped for exchange in self.exchanges]
+        others = sum(counts.otherwise for counts in swapped) / (len(EXCHANGES) - 1)
+        return (
+            f"{sum(counts.exchanged for counts in swapped)} are right for the question with these "
+            f"numbers exchanged, {others:.1f} for another exchange (mean of the other exchanges), "
+            f"and {sum(counts.kept for counts in swapped)} for the question itself; with roles "
+            f"moved as far in random directions ({CONTROL_DRAWS} draws), "
+            f"{self._moved('exchanged'):.1f} for the question with these numbers exchanged and "
+            f"{self._moved('kept'):.1f} for the question itself. The rest are other answers."
+        )
+
+    def _moved(self, name: str) -> float:
+        """Return a number of answers of the control, averaged over its draws."""
+        return sum(getattr(exchange.moved, name) for exchange in self.exchanges) / CONTROL_DRAWS
+
+    def _verdict(self) -> str:
+        tests = {"other exchanges": self.against_others, "random directions": self.against_moved}
+        numbers = ", ".join(f"{name}: p = {test.p_value:.2g}" for name, test in tests.items())
+        if all(test.p_value <= LARGEST_P for test in tests.values()):
+            return f"The answer follows the roles more often than in both controls ({numbers})."
+        return f"It is not clear that the answer follows the roles ({numbers})."
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterchangeResult(Result):
+    """The effect of exchanging the roles of numbers, in one layer and in all layers."""
+
+    interchanges: tuple[LayerInterchange, ...]
+
+    name = "interchange"
+
+    def summary(self) -> list[str]:
+        """Return a line for each choice of layers."""
+        return [found.summary() for found in self.interchanges]
+
+    def values(self) -> Values:
+        """Return the numbers."""
+        return {"interchanges": [asdict(found) for found in self.interchanges]}

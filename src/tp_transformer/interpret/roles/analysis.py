@@ -1,0 +1,245 @@
+"""Clusters of role vectors and the structure in them (section 5.1 of the paper, figure 2).
+
+The role vectors of all positions of a sample are clustered, head by head. The paper's reading of
+the clusters was "discovered manually"; here each question is parsed, and the labels of its
+characters are compared with the clusters and with the vectors themselves, for every head of every
+layer. Controls: untrained models, and probes that see only the text. Attention without roles is
+analysed by its value vectors.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.interpret.core.clusters import Clustering, cluster
+from tp_transformer.interpret.core.options import head_indices, layer_index
+from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
+from tp_transformer.interpret.core.result import Context
+from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.interpret.core.structure import LABELS
+from tp_transformer.interpret.roles import naming, probes, reversal
+from tp_transformer.interpret.roles.options import RolesOptions
+from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.probes import Labelled, Probed
+from tp_transformer.interpret.roles.result import (
+    HeadClusters,
+    HeadScore,
+    LabelControls,
+    RolesResult,
+)
+from tp_transformer.interpret.roles.reversal import HeadTransfer, Reversal, Sides, Transfer
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.transformer import Transformer
+
+Floats = npt.NDArray[np.float64]
+
+INITIAL_DRAWS = 3  # untrained models
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inputs:
+    """What trained and untrained models are analysed with."""
+
+    sample: Sample
+    positions: Positions
+    labelled: list[Labelled]
+    sides: Sides
+    points: list[str]  # the trace point of each layer
+    layer: int
+    heads: list[int]  # whose clusters are named
+    n_clusters: int
+    seed: int
+
+    def vectors(self, model: Transformer) -> Floats:
+        """Return the vectors of all heads: (layer, position, head, d_head)."""
+        found = record(model, self.sample, self.points)
+        return np.stack([found.flat(name).astype(np.float64) for name in self.points])
+
+    def cluster(self, vectors: Floats) -> Clustering:
+        """Cluster the vectors of one head."""
+        return cluster(vectors, self.n_clusters, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Untrained:
+    """The findings in one untrained model."""
+
+    n_structural: int  # names that say more than the character
+    best: dict[str, Probed]  # for each label, of all heads
+    reversal: Transfer | None  # of the head that is best where the labels agree
+
+
+def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -> RolesResult:
+    """Cluster the roles of a layer, and score every head of every layer.
+
+    The paper uses 128 questions of arithmetic__mixed, the last encoder layer and 20 clusters. With
+    `vectors="value"` a TP-Transformer can be compared with a Transformer.
+    """
+    model = checked_model(model, options)
+    n_layers, n_heads = model.config.n_layers, model.config.n_heads
+    available = ("role", "value") if model.config.d_role else ("value",)
+    vectors = options.vectors or available[0]
+    if vectors not in available:
+        raise SettingsError(
+            f"the model has no vectors {vectors!r} to cluster; it has {' and '.join(available)}"
+        )
+    positions = Positions.of(sample)
+    inputs = _Inputs(
+        sample=sample,
+        positions=positions,
+        labelled=[Labelled.of(name, positions.labels[name], positions.question) for name in LABELS],
+        sides=Sides.of(positions),
+        points=[point(ENCODER, layer, vectors) for layer in range(n_layers)],
+        layer=layer_index(options.layer, n_layers),
+        heads=head_indices(options.head, n_heads),
+        n_clusters=options.clusters,
+        seed=seed,
+    )
+    found = inputs.vectors(model)
+    clusterings = [[inputs.cluster(own[:, head]) for head in range(n_heads)] for own in found]
+    controls = [_control(untrained(model, seed + draw), inputs) for draw in range(INITIAL_DRAWS)]
+    return RolesResult(
+        context=Context.of(model, sample, seed),
+        vectors=vectors,
+        layer=inputs.layer,
+        n_layers=n_layers,
+        n_heads=n_heads,
+        n_clusters=options.clusters,
+        n_parsed=sum(expression is not None for expression in sample.expressions),
+        heads=_named([(head, clusterings[inputs.layer][head]) for head in inputs.heads], inputs),
+        initial_structural=controls[0].n_structural,
+        labels=tuple(_label_controls(label, inputs, controls) for label in inputs.labelled),
+        scores=tuple(_scores(found, clusterings, inputs)),
+        reversal=_reversal(found, clusterings, inputs, controls),
+    )
+
+
+def _named(clusterings: list[tuple[int, Clustering]], inputs: _Inputs) -> tuple[HeadClusters, ...]:
+    """Name the clusters of some heads."""
+    positions = inputs.positions
+    said = naming.statements(positions.characters, positions.labels)
+    return tuple(
+        HeadClusters(
+            head=head,
+            assigned=positions.split(clustering.assigned),
+            names=naming.names(
+                clustering.assigned, inputs.n_clusters, said, positions.question, len(clusterings)
+            ),
+        )
+        for head, clustering in clusterings
+    )
+
+
+def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
+    """Analyse an untrained model; its best head is chosen among as many as the trained model's."""
+    found = inputs.vectors(model)
+    named = _named(
+        [(head, inputs.cluster(found[inputs.layer][:, head])) for head in inputs.heads], inputs
+    )
+    heads = [own[:, head] for own in found for head in range(own.shape[1])]
+    best = {
+        label.name: max(
+            (
+                probes.probe(head, label, inputs.seed, n_permutations=1, n_compared=len(heads))
+                for head in heads
+            ),
+            key=lambda probed: probed.accuracy,
+        )
+        for label in inputs.labelled
+        if label.obstacle is None
+    }
+    reversals = (
+        []
+        if inputs.sides.obstacle is not None
+        else [reversal.transfer(head, inputs.sides, inputs.seed) for head in heads]
+    )
+    return _Untrained(
+        n_structural=sum(head.n_structural for head in named),
+        best=best,
+        reversal=max(reversals, key=lambda found: found.accuracy, default=None),
+    )
+
+
+def _scores(
+    found: Floats, clusterings: list[list[Clustering]], inputs: _Inputs
+) -> Iterator[HeadScore]:
+    """Score every head of every layer for every label."""
+    n_compared = found.shape[0] * found.shape[2]
+    for layer, own in enumerate(found):
+        for head, clustering in enumerate(clusterings[layer]):
+            for label in inputs.labelled:
+                information, probed = None, None
+                if label.obstacle is None:
+                    information = probes.information(
+                        clustering.assigned, label, inputs.n_clusters, inputs.seed
+                    )
+                    probed = probes.probe(own[:, head], label, inputs.seed, n_compared=n_compared)
+                yield HeadScore(
+                    layer=layer, head=head, label=label.name, information=information, probe=probed
+                )
+
+
+def _reversal(
+    found: Floats,
+    clusterings: list[list[Clustering]],
+    inputs: _Inputs,
+    controls: list[_Untrained],
+) -> Reversal:
+    """Test in every head whether sides are reversed where the two labels disagree."""
+    sides, seed = inputs.sides, inputs.seed
+    heads: list[HeadTransfer] = []
+    readers: dict[int, Transfer] = {}
+    if sides.obstacle is None:
+        for layer, own in enumerate(found):
+            for head, clustering in enumerate(clusterings[layer]):
+                one_hot = np.eye(inputs.n_clusters)[clustering.assigned]
+                heads.append(
+                    HeadTransfer(
+                        layer=layer,
+                        head=head,
+                        probe=reversal.transfer(own[:, head], sides, seed),
+                        clusters=reversal.transfer(one_hot, sides, seed, reversal.by_cluster),
+                    )
+                )
+        positions = inputs.positions
+        readers = probes.widen(
+            lambda reach: reversal.transfer(positions.character_features(reach), sides, seed),
+            positions.longest,
+        )
+    return Reversal(
+        n_agreeing=int(sides.agree.sum()),
+        n_disagreeing=int((~sides.agree).sum()),
+        n_questions=len(np.unique(sides.question[~sides.agree])),
+        obstacle=sides.obstacle,
+        heads=tuple(heads),
+        readers=readers,
+        initial=tuple(model.reversal for model in controls if model.reversal is not None),
+    )
+
+
+def _label_controls(label: Labelled, inputs: _Inputs, controls: list[_Untrained]) -> LabelControls:
+    positions, seed = inputs.positions, inputs.seed
+    readers: dict[int, Probed] = {}
+    characters = None
+    if label.obstacle is None:
+        readers = probes.widen(
+            lambda reach: probes.probe(
+                positions.character_features(reach), label, seed, n_permutations=1
+            ),
+            positions.longest,
+        )
+        alphabet, own = np.unique(list(positions.characters), return_inverse=True)
+        characters = probes.information(own, label, len(alphabet), seed)
+    counts = np.bincount(label.label, minlength=len(label.classes)).tolist()
+    return LabelControls(
+        name=label.name,
+        classes=dict(zip(label.classes, counts, strict=True)),
+        n_left_out=label.n_left_out,
+        obstacle=label.obstacle,
+        readers=readers,
+        initial=tuple(model.best[label.name] for model in controls if label.name in model.best),
+        characters=characters,
+    )

@@ -1,0 +1,216 @@
+"""Figures of the roles analysis: questions with their clusters (figure 2), and all scores."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.foundation import figures
+from tp_transformer.interpret.core.sample import token_characters
+from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE, labels
+from tp_transformer.interpret.roles.result import HeadClusters, LabelControls, RolesResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHOWN = 6  # questions in a figure
+MARGIN = 0.05  # inches around the drawing
+DIGIT = 0.055  # inches for a digit of the smallest size, if there are two in a square
+PITCH = 2.5  # squares from one line of characters to the next
+COLOUR_MAP = "viridis"  # ordered in lightness, for colour-blind readers too
+SIDE_COLOURS = {NUMERATOR: figures.COLOURS[0], DENOMINATOR: figures.COLOURS[1]}  # as in the paper
+
+
+def plot(roles: RolesResult) -> "dict[str, Figure]":
+    """Plot the questions for each head, and all scores."""
+    plots = {
+        f"roles-layer{roles.layer}-head{head.head}": _plot_questions(roles, head)
+        for head in roles.heads
+    }
+    if any(score.probe for score in roles.scores):
+        plots["roles-structure"] = _plot_structure(roles)
+    return plots
+
+
+def _plot_questions(roles: RolesResult, head: HeadClusters) -> "Figure":
+    """Plot questions as rows of characters with the cluster of each position, as in figure 2."""
+    sample = roles.context.sample
+    across = _in_line(roles.n_clusters)
+    unit = (figures.COLUMN - 2 * MARGIN) / across
+    lines = [
+        (number, start)
+        for number in sample.shown(SHOWN, n_characters=across)
+        for start in range(0, len(token_characters(sample.questions[number])), across)
+    ]
+    with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
+        axes.set_axis_off()
+        for row, (number, start) in enumerate(lines):
+            _draw_line(axes, roles, head, number, slice(start, start + across), PITCH * row)
+        down = _draw_names(axes, roles, head, PITCH * len(lines), unit)
+        axes.set_xlim(-0.1, across + 0.1)
+        axes.set_ylim(down, -0.1)
+        for artist in axes.get_children():
+            artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
+        title = f"{roles.vectors} clusters of head {head.head}, encoder layer {roles.layer}"
+        drawn.suptitle(title.capitalize())
+        legend = (
+            "Squares below: clusters with a clear name."
+            if any(head.names)
+            else "No cluster has a clear name."
+        )
+        below = figures.caption(
+            drawn,
+            f"Blue: numerator, gold: denominator, by the parse. {legend} {roles.context.caption}",
+        )
+        drawn.set_figheight(down * unit + below + 0.3)
+        return drawn
+
+
+def _in_line(n_clusters: int) -> int:
+    """Return the number of squares, with the number of their cluster, that fit in a column."""
+    digits = max(2, len(str(n_clusters - 1)))
+    return int((figures.COLUMN - 2 * MARGIN) / (digits * DIGIT))
+
+
+def _draw_line(
+    axes: "Axes", roles: RolesResult, head: HeadClusters, number: int, part: slice, y: float
+) -> None:
+    """Draw a line of a question: characters, squares below them, the sides around both."""
+    sample = roles.context.sample
+    for x, character in enumerate(token_characters(sample.questions[number])[part]):
+        look: dict[str, Any] = {"family": "monospace", "fontsize": 7.5}
+        axes.text(x + 0.5, y + 0.5, character, ha="center", va="center", **look)
+    for x, cluster in enumerate(head.assigned[number][part]):
+        _draw_square(axes, x, y + 1, int(cluster), roles.n_clusters)
+    expression = sample.expressions[number]
+    if expression is not None:
+        for first, last, side in _runs(labels(expression)[SIDE][part]):
+            _outline(axes, first, y, last - first, SIDE_COLOURS[side])
+
+
+def _runs(values: list[str | None]) -> list[tuple[int, int, str]]:
+    """Return the runs of equal values other than None: start, end, value."""
+    found: list[tuple[int, int, str]] = []
+    for at, value in enumerate(values):
+        if value is None:
+            continue
+        if found and found[-1][1:] == (at, value):
+            found[-1] = (found[-1][0], at + 1, value)
+        else:
+            found.append((at, at + 1, value))
+    return found
+
+
+def _draw_names(
+    axes: "Axes", roles: RolesResult, head: HeadClusters, y: float, unit: float
+) -> float:
+    """Draw the squares of named clusters in two columns; return where they end."""
+    named = [(number, name) for number, name in enumerate(head.names) if name is not None]
+    middle = -(-len(named) // 2)
+    across = figures.COLUMN / 2
+    ends = [y]
+    for x, column in ((0.0, named[:middle]), (across / unit, named[middle:])):
+        end = y
+        for number, name in column:
+            _draw_square(axes, x, end, number, roles.n_clusters)
+            text = f"{name} ({100 * name.purity:.0f}% of {name.n_positions})"
+            lines = figures.broken(text, across - 2 * unit)
+            look: dict[str, Any] = {"fontsize": figures.SMALLEST, "linespacing": 1.1}
+            axes.text(x + 1.3, end + 0.1, lines, va="top", **look)
+            end += 1.15 + lines.count("\n") * figures.PER_LINE / unit
+        ends.append(end)
+    return max(ends)
+
+
+def _draw_square(axes: "Axes", x: float, y: float, number: int, n_clusters: int) -> None:
+    import matplotlib as mpl
+    from matplotlib.patches import Rectangle
+
+    share = number / max(n_clusters - 1, 1)
+    colour = mpl.colormaps[COLOUR_MAP](share)
+    axes.add_patch(Rectangle((x + 0.03, y + 0.03), 0.94, 0.94, color=colour, linewidth=0))
+    ink = "black" if share > 0.55 else "white"
+    look: dict[str, Any] = {"color": ink, "fontsize": figures.SMALLEST}
+    axes.text(x + 0.5, y + 0.5, str(number), ha="center", va="center_baseline", **look)
+
+
+def _outline(axes: "Axes", x: float, y: float, width: float, colour: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(
+        Rectangle((x, y - 0.05), width, 2.1, fill=False, edgecolor=colour, linewidth=1.2)
+    )
+
+
+# Differences between scores and controls, with their units.
+SCORES = (
+    ("clusters above\ncharacters", "mutual\ninformation"),
+    ("probe above\nuntrained", "accuracy"),
+    ("probe above\nbest text probe", "accuracy"),
+)
+
+
+def _plot_structure(roles: RolesResult) -> "Figure":
+    """Plot the difference between scores and controls for every label, head and layer."""
+    scored = [label for label in roles.labels if label.obstacle is None]
+    tall = max(0.5, 0.1 * roles.n_layers)
+    reach = max(label.best_reach for label in scored)
+    with figures.blank(figures.COLUMN, 1.0) as drawn:
+        grid: Any = drawn.subplots(
+            len(scored), len(SCORES), squeeze=False, sharex=True, sharey=True
+        )
+        for column, values, score in zip(
+            grid.T, _above_controls(roles, scored), SCORES, strict=True
+        ):
+            _heat_column(drawn, column, values, *score)
+        for axes, label in zip(grid[:, 0], scored, strict=True):
+            axes.set_ylabel(f"{label.name}\nlayer")
+        drawn.suptitle(f"Structure in the {roles.vectors} vectors of the encoder")
+        below = figures.caption(
+            drawn,
+            "Normalised mutual information of clusters and labels, minus that of characters and "
+            "labels; accuracy of a linear probe on held-out questions, minus that of the best head "
+            "of untrained models, and minus that of the best text probe (up to "
+            f"{reach} characters on each side). {roles.context.caption}",
+        )
+        drawn.set_figheight(len(scored) * (tall + 0.06) + below + 1.15)
+        return drawn
+
+
+def _above_controls(roles: RolesResult, scored: list[LabelControls]) -> npt.NDArray[np.float64]:
+    """Return scores minus controls, in the order of SCORES: (score, label, layer, head)."""
+    found = np.zeros((3, len(scored), roles.n_layers, roles.n_heads))
+    row = {label.name: i for i, label in enumerate(scored)}
+    for score in roles.scores:
+        if score.information is None or score.probe is None:
+            continue
+        label = scored[row[score.label]]
+        characters = label.characters.score if label.characters is not None else 0.0
+        found[:, row[score.label], score.layer, score.head] = (
+            score.information.score - characters,
+            score.probe.accuracy - label.best_initial.accuracy,
+            score.probe.accuracy - label.best_reader.accuracy,
+        )
+    return found
+
+
+def _heat_column(
+    drawn: "Figure", column: Any, values: npt.NDArray[np.float64], title: str, unit: str
+) -> None:
+    """Draw a heat map of heads and layers for each label, with a common scale."""
+    reach = max(0.05, float(np.abs(values).max()))
+    for axes, own in zip(column, values, strict=True):
+        image = axes.imshow(own, cmap="PuOr", vmin=-reach, vmax=reach, aspect="auto")
+        axes.grid(visible=False)
+        axes.set_yticks(figures.tick_indices(own.shape[0], 6))
+        axes.set_xticks(figures.tick_indices(own.shape[1], 8))
+        axes.tick_params(length=0, pad=1)
+    column[0].set_title(title, fontsize=figures.SMALLEST)
+    column[-1].set_xlabel("head")
+    ticks = [-0.8 * reach, 0, 0.8 * reach]
+    bar = drawn.colorbar(
+        image, ax=list(column), location="bottom", aspect=10, pad=0.02, ticks=ticks
+    )
+    bar.ax.set_xticklabels([f"{tick:+.2f}" if tick else "0" for tick in ticks])
+    bar.set_label(unit, fontsize=figures.SMALLEST)

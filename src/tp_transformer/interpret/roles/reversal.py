@@ -1,0 +1,215 @@
+"""Whether the sides of fractions reverse in a denominator's denominator (section 5.1).
+
+The paper reports that in a fraction of fractions the clusters of numerators and denominators are
+"placed such that the second fraction reverses": in (a/b)/(c/d), c counts as a denominator and d as
+a numerator. The label `side` has this reversal built in, so a high score of it is no evidence for
+the reversal.
+
+Here probes are fitted only at positions where the reversed and the unreversed label agree, and
+applied where they disagree, in questions that they were not fitted on. Each prediction there is
+either the reversed or the unreversed side. The share of reversed predictions is averaged over the
+two sides, so that a constant prediction scores 50%. This is done with a linear probe, and with a
+table of the side that is more typical of each cluster. Controls: untrained models, and probes that
+see only the text. The latter tend to the unreversed side, because most characters after a "/" are
+denominators where the labels agree.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tp_transformer.foundation.statistics import Interval, resample
+from tp_transformer.interpret.core.result import Values
+from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
+from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Floats, Integers, Probe, folds
+
+Booleans = npt.NDArray[np.bool_]
+# From vectors with their sides, and other vectors, to the predicted sides of the others.
+Predictor = Callable[[Floats, Integers, Floats], Integers]
+
+SIDES = (NUMERATOR, DENOMINATOR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """The positions that have a side, with both labels as indices into SIDES."""
+
+    position: Integers  # (labelled,): index into all positions
+    question: Integers  # (labelled,)
+    reversed: Integers  # (labelled,)
+    unreversed: Integers  # (labelled,)
+
+    @classmethod
+    def of(cls, positions: Positions) -> "Sides":
+        """Collect the labels of all positions."""
+        labels = positions.labels[SIDE]
+        at = np.array([i for i, side in enumerate(labels) if side is not None], np.int64)
+        return cls(
+            position=at,
+            question=positions.question[at],
+            reversed=np.array([labels[i] == DENOMINATOR for i in at], np.int64),
+            unreversed=np.array(
+                [positions.unreversed_sides[i] == DENOMINATOR for i in at], np.int64
+            ),
+        )
+
+    @property
+    def agree(self) -> Booleans:
+        """Whether both labels are equal: (labelled,)."""
+        return self.reversed == self.unreversed
+
+    @property
+    def obstacle(self) -> str | None:
+        """The reason why the reversal cannot be tested, or None."""
+        for where, name in ((self.agree, "agree"), (~self.agree, "disagree")):
+            for number, side in enumerate(SIDES):
+                n_questions = len(np.unique(self.question[where & (self.reversed == number)]))
+                if n_questions < FEWEST_QUESTIONS:
+                    return (
+                        f"only {n_questions} questions have a {side} where reversed and "
+                        f"unreversed sides {name}, and {FEWEST_QUESTIONS} are needed"
+                    )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """The predictions of a probe that was fitted where the labels agree."""
+
+    accuracy: float  # where they agree, on held-out questions, averaged over the two sides
+    reversed_share: float  # where they disagree, averaged over the two sides
+    interval: Interval  # 95% for that share, by bootstrap over questions
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadTransfer:
+    """The predictions from the vectors and from the clusters of a head."""
+
+    layer: int
+    head: int
+    probe: Transfer
+    clusters: Transfer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reversal:
+    """The share of reversed sides in every head and in the controls.
+
+    Attributes:
+        n_agreeing: number of positions where the labels agree
+        n_disagreeing: number of positions where they disagree
+        n_questions: number of questions with a position where they disagree
+        obstacle: the reason why nothing was tested, or None
+        heads: the heads of every layer; none if nothing was tested
+        readers: the text probes, by the number of characters that they see on each side
+        initial: for each untrained model, the head whose probe is best where the labels agree
+    """
+
+    n_agreeing: int
+    n_disagreeing: int
+    n_questions: int
+    obstacle: str | None
+    heads: tuple[HeadTransfer, ...]
+    readers: dict[int, Transfer]
+    initial: tuple[Transfer, ...]
+
+    @property
+    def best(self) -> HeadTransfer:
+        """The head whose probe is best where the labels agree, which favours neither label."""
+        return max(self.heads, key=lambda head: head.probe.accuracy)
+
+    def summary(self) -> str:
+        """Return what was found in one line."""
+        if self.obstacle is not None:
+            return f"reversal: not tested, because {self.obstacle}."
+        best = self.best
+        by_clusters = max(self.heads, key=lambda head: head.clusters.accuracy)
+        reach = max(self.readers, key=lambda reach: self.readers[reach].accuracy)
+        reader = self.readers[reach]
+        initial = ", ".join(f"{control.reversed_share:.0%}" for control in self.initial)
+        return (
+            f"reversal: probes are fitted where the reversed and the unreversed side agree "
+            f"({self.n_agreeing:,} positions) and applied where they disagree "
+            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). The best probe "
+            f"where they agree (head {best.layer}.{best.head}, accuracy {best.probe.accuracy:.0%}) "
+            f"predicts the reversed side in {_in_words(best.probe)}: {self.verdict}. The best "
+            f"clusters (head {by_clusters.layer}.{by_clusters.head}, accuracy "
+            f"{by_clusters.clusters.accuracy:.0%}) predict it in "
+            f"{_in_words(by_clusters.clusters)}, untrained models in {initial}, the best text "
+            f"probe ({reach} characters on each side, accuracy {reader.accuracy:.0%}) in "
+            f"{reader.reversed_share:.0%}."
+        )
+
+    @property
+    def verdict(self) -> str:
+        """Which label the best probe follows, compared with untrained models and with the text."""
+        low, high = self.best.probe.interval
+        if high < 0.5:
+            return "sides are not reversed"
+        if low <= 0.5:
+            return "neither label is clearly followed"
+        controls = [*self.initial, *self.readers.values()]
+        if low > max(control.interval[1] for control in controls):
+            return "sides are reversed, more than in untrained models and text probes"
+        return "sides are reversed, but not clearly more than in untrained models or text probes"
+
+    def to_values(self) -> Values:
+        """Return the numbers."""
+        values = asdict(self)
+        verdict = None if self.obstacle is not None else self.verdict
+        return {**values, "verdict": verdict}
+
+
+def _in_words(found: Transfer) -> str:
+    low, high = found.interval
+    return f"{found.reversed_share:.0%} (95% {low:.0%} to {high:.0%})"
+
+
+def by_probe(vectors: Floats, sides: Integers, others: Floats) -> Integers:
+    """Predict sides by linear discriminant analysis."""
+    return Probe(vectors, sides, len(SIDES))(others)
+
+
+def by_cluster(clusters: Floats, sides: Integers, others: Floats) -> Integers:
+    """Predict the side that is more typical of the cluster; clusters are one-hot vectors."""
+    counts = clusters.T @ np.eye(len(SIDES))[sides]  # (cluster, side)
+    shares = counts / np.maximum(
+        1, counts.sum(axis=0)
+    )  # of each side, so that the more frequent side has no advantage
+    return shares.argmax(axis=1)[others.argmax(axis=1)]
+
+
+def transfer(vectors: Floats, sides: Sides, seed: int, predict: Predictor = by_probe) -> Transfer:
+    """Fit a predictor where the labels agree and apply it at all positions of other questions."""
+    own, agree = vectors[sides.position], sides.agree
+    fold = folds(sides.question, seed)
+    predicted = np.empty_like(sides.reversed)
+    for number in range(fold.max() + 1):
+        out = fold == number
+        fitted = ~out & agree
+        predicted[out] = predict(own[fitted], sides.reversed[fitted], own[out])
+    right = predicted == sides.reversed
+    accuracy, _ = _balanced(right, agree, sides, seed)
+    share, interval = _balanced(right, ~agree, sides, seed)
+    return Transfer(accuracy=accuracy, reversed_share=share, interval=interval)
+
+
+def _balanced(right: Booleans, where: Booleans, sides: Sides, seed: int) -> tuple[float, Interval]:
+    """Return the accuracy averaged over the two sides, with its interval."""
+    questions, which = np.unique(sides.question[where], return_inverse=True)
+    cells = 2 * which + sides.reversed[where]
+    counts = np.bincount(cells, minlength=2 * len(questions)).reshape(-1, 2)
+    sums = np.bincount(cells, right[where], minlength=2 * len(questions)).reshape(-1, 2)
+
+    def share(drawn: Integers) -> Floats:
+        n = drawn @ counts
+        # A side that is in no resampled question counts as 50%.
+        shares = np.divide(drawn @ sums, n, out=np.full(n.shape, 0.5), where=n > 0)
+        return shares.mean(axis=1)
+
+    found = resample(len(questions), share, seed=seed)
+    value = float(share(np.ones((1, len(questions)), np.int64))[0])
+    return value, found or (0.0, 1.0)  # too few questions: anything is possible

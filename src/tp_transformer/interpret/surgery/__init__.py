@@ -1,0 +1,1 @@
+"""Role vectors removed or replaced, and the effect on the answers."""

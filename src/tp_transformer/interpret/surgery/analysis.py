@@ -1,0 +1,297 @@
+"""Role vectors removed or replaced, and the effect on the answers.
+
+In an encoder layer of a TP-Transformer, the roles of some heads are changed at all positions or at
+chosen ones, and the answers are judged under teacher forcing. Operations come in pairs, the second
+being the control of the first:
+
+- `zero`: roles are replaced by zeros; `random`: by random vectors of the same length;
+- `swap`: random pairs of roles within a question are exchanged; `as far as swap`: each role is
+  moved as far in a random direction;
+- `centroid`: each role is replaced by the centroid of its cluster; `as far as centroid`: each role
+  is moved as far in a random direction;
+- `same cluster`: each role is replaced by another role of its cluster; `other cluster`: by a role
+  of another cluster at the same distance. Both leave a role unchanged if it has no two such donors.
+  Swaps within and across clusters would not do: swaps across move roles twice as far, in any model.
+
+If the clusters of roles are what matters (section 5.1), `centroid` changes fewer answers than `as
+far as centroid`, and `same cluster` fewer than `other cluster`. Both are tested on the same
+questions by McNemar's exact test, and only clear differences are stated.
+
+An answer counts as changed if another token is the likeliest at any of its positions, given the
+right tokens before it. For an answer that was right, this is the verdict; but the answers of a
+model that answers nothing correctly can change as well.
+
+Heads are compared with each other, or chosen heads with as many random others; chosen positions
+with as many others of the same question. A difference between heads is no sign of training: heads
+of untrained models differ as well.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.statistics import Agreement, holm, mcnemar_exact, resample
+from tp_transformer.interpret.core.clusters import cluster
+from tp_transformer.interpret.core.operations import (
+    Floats,
+    Predictions,
+    RoleOperation,
+    as_far,
+    at,
+    donors,
+    moved_to,
+    nearest,
+    predict,
+    randomised,
+    replaced,
+    role_of,
+    swapped,
+    zeroed,
+)
+from tp_transformer.interpret.core.options import layer_index
+from tp_transformer.interpret.core.record import checked_model, record
+from tp_transformer.interpret.core.result import Context
+from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.core.structure import PLACES
+from tp_transformer.interpret.surgery.options import SurgeryOptions
+from tp_transformer.interpret.surgery.result import (
+    PAIRS,
+    Effect,
+    EffectComparison,
+    SurgeryResult,
+    Target,
+)
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.transformer import Transformer
+
+HEAD_CONTROLS = 3  # random sets of other heads
+
+
+def analyse(model: AnyModel, sample: Sample, options: SurgeryOptions, seed: int) -> SurgeryResult:
+    """Operate on the roles of an encoder layer, and compare the answers before and after."""
+    model = checked_model(model, options)
+    positions = None
+    if options.at is not None:
+        find = PLACES[options.at]
+        positions = [
+            [] if expression is None else find(expression) for expression in sample.expressions
+        ]
+    return operate(
+        model,
+        sample,
+        layer=options.layer,
+        heads=None if options.head is None else [options.head],
+        positions=positions,
+        place=options.at,
+        n_clusters=options.clusters,
+        seed=seed,
+    )
+
+
+def operate(
+    model: Transformer,
+    sample: Sample,
+    *,
+    layer: int | None = None,
+    heads: Sequence[int] | None = None,
+    positions: Sequence[Sequence[int]] | None = None,
+    place: str | None = None,
+    n_clusters: int = 20,
+    n_controls: int = HEAD_CONTROLS,
+    seed: int = 0,
+) -> SurgeryResult:
+    """Operate on the roles of chosen heads at chosen positions.
+
+    Args:
+        model: a TP-Transformer
+        sample: questions and answers
+        layer: index of the encoder layer, by default the last
+        heads: changed together, and compared with random sets of as many others; by default each
+            head, and all together
+        positions: source positions for each question, compared with as many others; by default all
+        place: a description of these positions
+        n_clusters: number of clusters of the roles of each head
+        n_controls: number of random sets of other heads
+        seed: seed of clusters and of all random choices
+    """
+    layer = layer_index(layer, model.config.n_layers)
+    rng = np.random.default_rng(seed)
+    targets = _targets(model.config.n_heads, sample, heads, positions, n_controls, rng)
+    found = record(model, sample, [role_of(layer)])
+    roles = [piece.astype(np.float64) for piece in found[role_of(layer)]]  # by question
+    centroids = _centroids(np.concatenate(roles, axis=1), n_clusters, seed)
+    clusters = [nearest(own, centroids) for own in roles]  # (head, position) by question
+    within, across = donors(roles, clusters, rng)
+    before = predict(model, sample)
+    effects = []
+    for target in targets:
+        operations = _operations(target, centroids, within, across, seed)
+        for name, operation in operations.items():
+            after = predict(model, sample, layers=[layer], heads=target.heads, operation=operation)
+            effects.append(_effect(target, name, before, after))
+    return SurgeryResult(
+        context=Context.of(model, sample, seed),
+        layer=layer,
+        n_clusters=centroids.shape[1],
+        place=place or ("all positions" if positions is None else "chosen positions"),
+        right=int(before.right.sum()),
+        effects=tuple(effects),
+        comparisons=_comparisons(effects),
+    )
+
+
+def _targets(
+    n_heads: int,
+    sample: Sample,
+    heads: Sequence[int] | None,
+    positions: Sequence[Sequence[int]] | None,
+    n_controls: int,
+    rng: np.random.Generator,
+) -> list[Target]:
+    where = None if positions is None else _checked_positions(sample, positions)
+
+    def target(name: str, chosen: Sequence[int], is_control: bool = False) -> Target:
+        return Target(name=name, heads=tuple(chosen), positions=where, is_control=is_control)
+
+    if heads is None:
+        targets = [target(f"head {head}", [head]) for head in range(n_heads)]
+        if n_heads > 1:
+            targets.append(target("all heads", range(n_heads)))
+    else:
+        chosen = sorted(set(heads))
+        if not chosen or not 0 <= chosen[0] <= chosen[-1] < n_heads:
+            raise SettingsError(f"the heads are 0 to {n_heads - 1}, not {list(heads)}")
+        targets = [target(_named(chosen), chosen)]
+        rest = [head for head in range(n_heads) if head not in chosen]
+        sets: set[tuple[int, ...]] = set()
+        while len(sets) < min(n_controls, math.comb(len(rest), len(chosen))):
+            sets.add(tuple(sorted(rng.permutation(rest)[: len(chosen)].tolist())))
+        targets += [target(f"random {_named(other)}", other, True) for other in sorted(sets)]
+    if where is not None:
+        targets += [
+            Target(
+                name=f"{chosen_target.name}, random positions",
+                heads=chosen_target.heads,
+                positions=_other_positions(sample, where, rng),
+                is_control=True,
+            )
+            for chosen_target in targets
+            if not chosen_target.is_control
+        ]
+    return targets
+
+
+def _named(heads: Sequence[int]) -> str:
+    return f"head{'s' if len(heads) > 1 else ''} {', '.join(map(str, heads))}"
+
+
+def _checked_positions(
+    sample: Sample, positions: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], ...]:
+    if len(positions) != len(sample):
+        raise SettingsError(f"{len(sample)} questions but positions of {len(positions)}")
+    for question, own in zip(sample.questions, positions, strict=True):
+        last = len(token_characters(question)) - 1
+        if any(not 0 <= position <= last for position in own):
+            raise SettingsError(f"{question!r} has the positions 0 to {last}, not {list(own)}")
+    return tuple(tuple(sorted(set(own))) for own in positions)
+
+
+def _other_positions(
+    sample: Sample, positions: tuple[tuple[int, ...], ...], rng: np.random.Generator
+) -> tuple[tuple[int, ...], ...]:
+    """Draw as many other positions of each question, or all if there are fewer."""
+    drawn = []
+    for question, own in zip(sample.questions, positions, strict=True):
+        rest = np.setdiff1d(np.arange(len(token_characters(question))), own)
+        drawn.append(tuple(sorted(rng.permutation(rest)[: len(own)].tolist())))
+    return tuple(drawn)
+
+
+def _centroids(roles: Floats, n_clusters: int, seed: int) -> Floats:
+    """Return the centroids of every head, the same number for each: (head, cluster, d_head)."""
+    fewest = min(len(np.unique(own, axis=0)) for own in roles)
+    return np.stack([cluster(own, min(n_clusters, fewest), seed).centroids for own in roles])
+
+
+def _operations(
+    target: Target,
+    centroids: Floats,
+    within: Sequence[Floats],
+    across: Sequence[Floats],
+    seed: int,
+) -> Mapping[str, RoleOperation]:
+    """Return the operations on the heads of a target by name."""
+    heads = list(target.heads)
+    centroid = moved_to(centroids[heads])
+    swap = swapped(seed, target.positions)
+    found = {
+        "zero": zeroed(),
+        "random": randomised(seed),
+        "swap": swap,
+        "as far as swap": as_far(seed, swap),
+        "centroid": centroid,
+        "as far as centroid": as_far(seed, centroid),
+        "same cluster": replaced([own[heads] for own in within]),
+        "other cluster": replaced([own[heads] for own in across]),
+    }
+    if target.positions is None:
+        return found
+    return {name: at(target.positions, operation) for name, operation in found.items()}
+
+
+def _effect(target: Target, operation: str, before: Predictions, after: Predictions) -> Effect:
+    n = len(before.tokens)
+    surprise = after.surprise - before.surprise
+    return Effect(
+        target=target,
+        operation=operation,
+        right=int(after.right.sum()),
+        is_changed=tuple(a != b for a, b in zip(before.tokens, after.tokens, strict=True)),
+        surprise=float(surprise.mean()),
+        surprise_interval=resample(n, lambda counts: counts @ surprise / n),
+        touched=after.touched,
+        moved=after.moved,
+    )
+
+
+def _comparisons(effects: Sequence[Effect]) -> tuple[EffectComparison, ...]:
+    """Compare operations with their controls, and chosen targets with random ones."""
+    found = {(effect.target.name, effect.operation): effect for effect in effects}
+    own = [effect for effect in effects if not effect.target.is_control]
+    control_of = dict(PAIRS)
+    pairs = [
+        (effect, found[effect.target.name, control_of[effect.operation]])
+        for effect in own
+        if effect.operation in control_of and effect.touched
+    ]
+    zeros = [effect for effect in effects if effect.operation == "zero"]
+    pairs += [
+        (effect, control)
+        for effect in zeros
+        for control in zeros
+        if _is_control_of(control.target, effect.target)
+    ]
+    agreements = [
+        Agreement.of(np.array(first.is_changed), np.array(second.is_changed))
+        for first, second in pairs
+    ]
+    p_values = holm([mcnemar_exact(pair.only_first, pair.only_second) for pair in agreements])
+    return tuple(
+        EffectComparison(
+            first=first,
+            second=second,
+            only_first=agreement.only_first,
+            only_second=agreement.only_second,
+            p_value=p_value,
+        )
+        for (first, second), agreement, p_value in zip(pairs, agreements, p_values, strict=True)
+    )
+
+
+def _is_control_of(control: Target, target: Target) -> bool:
+    """Whether a control has other heads at the same positions, or other positions."""
+    alike = control.heads == target.heads or control.positions == target.positions
+    return control.is_control and not target.is_control and alike

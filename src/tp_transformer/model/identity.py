@@ -1,0 +1,57 @@
+"""What identifies a model in a file of results: its hash, its name, its training step."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+
+from tp_transformer.foundation.atomic import pointed
+from tp_transformer.foundation.provenance import Values
+from tp_transformer.foundation.run_folder import BEST, LAST, run_of
+from tp_transformer.foundation.settings import to_values
+from tp_transformer.model.family import AnyModel
+
+
+def model_hash(model: AnyModel) -> str:
+    """Return the hash of a model's configuration, vocabulary and weights."""
+    digest = hashlib.sha256()
+    described = model.config_values(model.config)
+    digest.update(json.dumps([described, model.vocabulary.to_json()], sort_keys=True).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        content = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {content.dtype} {tuple(content.shape)}".encode())
+        digest.update(content.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = None) -> Values:
+    """Describe a model by its folder's name, its hash, its configuration and its step."""
+    name, step = "a model without a folder", None
+    if folder is not None:
+        path = Path(folder).absolute()
+        name, step = (run_of(path) or path).name, _step(path)
+    return {
+        "name": name,
+        "sha256": sha256 or model_hash(model),
+        "architecture": model.architecture(),
+        "config": to_values(model.config),
+        "n_parameters": model.n_parameters,
+        "step": step,
+    }
+
+
+def _step(folder: Path) -> int | None:
+    """Return the number of training steps of a run's model; None if it is not recorded."""
+    for checkpoint, name in (
+        (folder, None),
+        (folder / LAST, BEST),  # a run: its best model is the one that is loaded
+        (folder.parent / LAST, BEST),  # the best model itself
+    ):
+        try:
+            state = (pointed(checkpoint) or checkpoint) / "state.json"
+            values = json.loads(state.read_text("utf-8"))
+            return int(values["step"] if name is None else (values[name] or values)["step"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            continue
+    return None

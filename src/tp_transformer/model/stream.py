@@ -1,0 +1,132 @@
+"""`tpt solve`: questions from arguments, a file or standard input, answers as they come.
+
+Questions that are there already are answered together, which is quicker; nobody waits for
+questions that are still to come. A question that the model cannot read does not keep it from the
+others.
+"""
+
+import codecs
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from tp_transformer.foundation.errors import TextError
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.solver import Answer, Solver
+
+# The first few questions of a long list are answered soon, and later ones many at a time.
+FIRST_TOGETHER, MOST_TOGETHER = 16, 1024
+READ_AT_ONCE = 1 << 16  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question, and what came of it: answers, best first, or the reason why there are none."""
+
+    question: str
+    answers: tuple[Answer, ...] = ()
+    error: str | None = None
+
+    def as_json(self) -> str:
+        """One line for programs."""
+        if self.error is not None:
+            return json.dumps({"question": self.question, "error": self.error})
+        answers = [asdict(answer) for answer in self.answers]
+        return json.dumps({"question": self.question, "answers": answers})
+
+    def as_text(self, *, several: bool) -> str:
+        """The answer for people, or several with their scores and an empty line behind them.
+
+        Of a question that could not be read there is an empty line, or block: the lines of
+        questions and answers belong together.
+        """
+        if not several:
+            return self.answers[0].text if self.answers else ""
+        return "".join(f"{answer.score:.4f}\t{answer.text}\n" for answer in self.answers)
+
+
+def solve_each(
+    model: AnyModel,
+    questions: Iterable[list[str]],
+    *,
+    noun: str,
+    beam: int = 1,
+    n_best: int = 1,
+    length_penalty: float = 0.0,
+    max_length: int | None = None,
+) -> Iterator[Asked]:
+    """Answer questions in their order; each list holds those that are there by then.
+
+    Errors call a question by `noun` and its number.
+    """
+    solver = Solver(model)
+    number = 1
+    for some in _in_portions(questions):
+        errors = [_error(solver, text, noun, number + place) for place, text in enumerate(some)]
+        readable = [text for text, error in zip(some, errors, strict=True) if error is None]
+        found = iter(
+            solver.answers(
+                readable,
+                max_length=max_length,
+                beam=beam,
+                n_best=n_best,
+                length_penalty=length_penalty,
+            )
+        )
+        for text, error in zip(some, errors, strict=True):
+            answers = tuple(next(found)) if error is None else ()
+            yield Asked(question=text, answers=answers, error=error)
+        number += len(some)
+
+
+def questions_from(given: list[str], file: Path | None) -> Iterator[list[str]]:
+    """The questions given; else those in the file; else those on standard input."""
+    if given:
+        yield given
+    elif file is not None:
+        with file.open("rb") as stream:
+            yield from lines(stream)
+    else:
+        if sys.stdin.isatty():
+            print("tpt: a question on each line; Ctrl-D ends", file=sys.stderr)
+        yield from lines(sys.stdin.buffer)
+
+
+def lines(stream: BinaryIO) -> Iterator[list[str]]:
+    """The lines of a stream, as many at a time as are there; waits only when there are none."""
+    rest, mark = b"", codecs.BOM_UTF8  # some editors put it before the first line
+    while data := stream.read1(READ_AT_ONCE):  # type: ignore[attr-defined]
+        *whole, rest = (rest + data).split(b"\n")
+        if whole:
+            whole[0], mark = whole[0].removeprefix(mark), b""
+            yield [_text(line) for line in whole]
+    if rest := rest.removeprefix(mark):
+        yield [_text(rest)]
+
+
+def _text(line: bytes) -> str:
+    # A byte that is no UTF-8 becomes a character that no model knows, and is complained about.
+    return line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
+
+
+def _in_portions(questions: Iterable[list[str]]) -> Iterator[list[str]]:
+    """The same questions, many in portions that grow."""
+    size = FIRST_TOGETHER
+    for there in questions:
+        start = 0
+        while start < len(there):
+            yield there[start : start + size]
+            start += size
+            size = min(2 * size, MOST_TOGETHER)
+
+
+def _error(solver: Solver, question: str, noun: str, number: int) -> str | None:
+    """Why the model cannot read a question, if it cannot."""
+    try:
+        solver.read([question], noun, number)
+    except TextError as error:
+        return str(error)
+    return None

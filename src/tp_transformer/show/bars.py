@@ -1,0 +1,69 @@
+"""The bars of the paper's appendix: the accuracy on each module, a bar for each model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tp_transformer.data.task import Task
+from tp_transformer.foundation import figures
+from tp_transformer.scoring.compare import coverage, module_names, named_apart, task_of
+from tp_transformer.scoring.results import HIGH, Results
+
+_HALF_LINE = 45  # characters of the legend in half of the figure's width
+
+
+def save_bars(results: Sequence[Results], folder: str | Path) -> list[Path]:
+    """Draw the test splits that there are; returns the files."""
+    files = []
+    for split in task_of(results).test_splits:
+        own = [one for one in named_apart(results) if split in one.splits]
+        if own:
+            files += _save_split(own, split, Path(folder))
+    return files
+
+
+def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Path]:
+    task, names = task_of(results), module_names(results, split)
+    thickness = 0.8 / len(results)
+    height = 1.0 + len(names) * max(0.13, 0.035 * len(results))
+    with figures.figure(figures.PAGE, height) as (drawn, axes):
+        first_bars = []
+        for number, one in enumerate(results):
+            scores = one.splits[split].modules
+            there = [place for place, name in enumerate(names) if name in scores]
+            own = [scores[names[place]] for place in there]
+            accuracies = [100 * score.accuracy for score in own]
+            # Rounding may put a limit a hair beyond the accuracy.
+            reach = [
+                [max(0.0, 100 * (score.accuracy - score.interval[0])) for score in own],
+                [max(0.0, 100 * (score.interval[1] - score.accuracy)) for score in own],
+            ]
+            bars = axes.barh(
+                [place + (number - (len(results) - 1) / 2) * thickness for place in there],
+                accuracies,
+                thickness,
+                xerr=reach,
+                color=figures.COLOURS[number % len(figures.COLOURS)],
+                error_kw={"elinewidth": 0.6, "ecolor": "#404040"},
+            )
+            first_bars.append(bars[0])
+        axes.axvline(100 * HIGH, color="#808080", linewidth=0.8, linestyle=":")
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xlim(0, 100)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("answers that are exactly right, % (95% Wilson intervals; dotted: 95%)")
+        drawn.suptitle(f"Test accuracy on the {task.title(split).lower()} test set")
+        labels = [_label(one, split, task) for one in results]
+        # Given as they are, since matplotlib would leave out names with an underscore in front.
+        ncols = 2 if max(map(len, labels)) <= _HALF_LINE else 1
+        drawn.legend(first_bars, labels, loc="outside lower center", ncols=ncols)
+        return figures.save(drawn, folder, f"accuracy-{split}")
+
+
+def _label(results: Results, split: str, task: Task) -> str:
+    """A model's name and average in the legend; no dollar sign of it begins a formula."""
+    score = results.splits[split]
+    covered = coverage(task, split, len(score.modules))
+    over = f" over {covered}" if covered else ""
+    label = f"{results.name} ({100 * score.average[0]:.2f}% on average{over})"
+    return label.replace("$", r"\$")

@@ -1,0 +1,254 @@
+"""Results for other documents: Markdown, CSV, LaTeX."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from tp_transformer.data.task import TRAIN, Task
+from tp_transformer.scoring.compare import (
+    OURS,
+    Cell,
+    SplitPair,
+    caveats,
+    coverage,
+    module_names,
+    named_apart,
+    pairs,
+    rows,
+    task_of,
+)
+from tp_transformer.scoring.results import ModuleScore, Results
+from tp_transformer.show.table import (
+    SOURCES,
+    above_95,
+    averages_heads,
+    averages_title,
+    footnotes,
+    pair_line,
+    steps_of,
+)
+
+
+def markdown(results: Sequence[Results]) -> str:
+    """Table 1, the modules and the pairs, in Markdown."""
+    results = named_apart(results)
+    task = task_of(results)
+    lines = [f"## {averages_title(results)}", "", *_markdown_table(*_averages(results)), ""]
+    lines += [f"{line}  " for line in footnotes(results)]
+    for split in task.splits:
+        heads, body = _module_strings(results, split)
+        if body:
+            lines += ["", f"## {task.title(split)}", "", *_markdown_table(heads, body)]
+    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
+        lines += ["", f"## {results[0].name} minus {other.name}, on the same questions", ""]
+        lines += [f"- {pair_line(one, results[0].name, other.name)}" for one in found] or [
+            "The two were not asked the same questions of any module."
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in (heads, *body)]
+    lines = [f"| {' | '.join(line)} |" for line in escaped]
+    return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
+
+
+def _averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
+    task = task_of(results)
+    body = []
+    for row in rows(results):
+        body.append([row.name, row.source, row.weights, steps_of(row)])
+        for split in task.splits:
+            cell = row.cells.get(split)
+            body[-1] += [_average(task, split, cell), *above_95(split, cell)]
+    return ["Model", "Source", "Weights", "Steps", *averages_heads(task)], body
+
+
+def _average(task: Task, split: str, cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    text = f"{cell.accuracy:.2%}"
+    if cell.interval is not None:
+        text += f" ({cell.interval[0]:.2%} to {cell.interval[1]:.2%})"
+    if covered := coverage(task, split, cell.n_modules):
+        text += f" ({covered})"
+    return text
+
+
+def _module_strings(results: Sequence[Results], split: str) -> tuple[list[str], list[list[str]]]:
+    own = [one for one in results if split in one.splits]
+    body = []
+    for name in module_names(own, split):
+        scores = [one.splits[split].modules.get(name) for one in own]
+        body.append([name, *("-" if score is None else _accuracy(score) for score in scores)])
+    return ["Module", *(one.name for one in own)], body
+
+
+def _accuracy(score: ModuleScore) -> str:
+    low, high = score.interval
+    return f"{score.accuracy:.2%} ({low:.2%} to {high:.2%})"
+
+
+CSV_COLUMNS = (
+    *("kind", "source", "model", "versus", "split", "module", "n_modules", "n", "right"),
+    *("accuracy", "low", "high", "above_95", "loss", "steps", "weights", "p", "p_holm", "note"),
+)
+
+
+def csv_text(results: Sequence[Results]) -> str:
+    """Everything as one long table.
+
+    `kind` is average, module, difference, module difference, or note: what is not comparable.
+    """
+    results = named_apart(results)
+    output = io.StringIO()
+    writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_csv_averages(results))
+    for one in results:
+        writer.writerows(_csv_modules(one))
+    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
+        writer.writerows(_csv_pairs(results[0].name, other.name, found))
+    writer.writerows({"kind": "note", "note": line} for line in caveats(results))
+    return output.getvalue()
+
+
+def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
+    found = []
+    for row in rows(results):
+        for split, cell in row.cells.items():
+            low, high = cell.interval or (None, None)
+            found.append(
+                {
+                    "kind": "average",
+                    "source": row.source,
+                    "model": row.name,
+                    "split": split,
+                    "n_modules": cell.n_modules,
+                    "n": cell.n,
+                    "accuracy": cell.accuracy,
+                    "low": low,
+                    "high": high,
+                    "above_95": cell.above_95,
+                    "steps": row.steps,
+                    "weights": row.weights,
+                }
+            )
+    return found
+
+
+def _csv_modules(results: Results) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "module",
+            "source": OURS,
+            "model": results.name,
+            "split": split,
+            "module": name,
+            "n": one.n,
+            "right": one.right,
+            "accuracy": one.accuracy,
+            "low": one.interval[0],
+            "high": one.interval[1],
+            "loss": one.loss,
+        }
+        for split, score in results.splits.items()
+        for name, one in score.modules.items()
+    ]
+
+
+def _csv_pairs(first: str, second: str, found: Sequence[SplitPair]) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    names = {"source": OURS, "model": first, "versus": second}
+    for one in found:
+        low, high = one.interval
+        lines.append(
+            {
+                "kind": "difference",
+                **names,
+                "split": one.split,
+                "n_modules": len(one.modules),
+                "n": sum(module.agreement.n for module in one.modules.values()),
+                "accuracy": one.difference,
+                "low": low,
+                "high": high,
+                "p": one.p,
+                "p_holm": one.p_holm,
+            }
+        )
+        lines += [
+            {
+                "kind": "module difference",
+                **names,
+                "split": one.split,
+                "module": name,
+                "n": module.agreement.n,
+                "accuracy": module.agreement.difference,
+                "p": module.p,
+                "p_holm": module.p_holm,
+            }
+            for name, module in one.modules.items()
+        ]
+    return lines
+
+
+def latex(results: Sequence[Results]) -> str:
+    """Table 1 as the paper sets it, ours below a line, and the modules."""
+    results = named_apart(results)
+    task = task_of(results)
+    titles = {split: _escaped(task.title(split)) for split in task.splits}
+    wide = {split: rf"\multicolumn{{2}}{{c}}{{{title}}}" for split, title in titles.items()}
+    heads = [titles[split] if split == TRAIN else wide[split] for split in titles]
+    below = ["" if split == TRAIN else r" acc & $>$95\%" for split in titles]
+    n_columns = 3 + len(averages_heads(task))
+    lines = [
+        r"% needs \usepackage{booktabs, longtable}",
+        rf"\begin{{tabular}}{{l{'c' * (n_columns - 1)}}}",
+        r"\toprule",
+        f" & {' & '.join(['Weights', 'Steps', *heads])} " r"\\",
+        f" & & &{' &'.join(below)} " r"\\",
+    ]
+    source = None
+    for row in rows(results):
+        if row.source != source:
+            source = row.source
+            title = _escaped(SOURCES[source])
+            lines += [r"\midrule", rf"\multicolumn{{{n_columns}}}{{l}}{{\emph{{{title}}}}} \\"]
+        cells = [_escaped(row.name), row.weights, steps_of(row)]
+        for split in task.splits:
+            cell = row.cells.get(split)
+            cells += [_latex(task, split, cell), *above_95(split, cell)]
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    for line in caveats(results):
+        note = _escaped(f"Not comparable in full: {line}.")
+        lines.append(rf"\par\noindent{{\footnotesize {note}\par}}")
+    for split in task.splits:
+        heads, body = _module_strings(results, split)
+        if body:
+            lines += ["", rf"% {task.title(split)}"]
+            lines += [rf"\begin{{longtable}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
+            lines += [" & ".join(map(_escaped, heads)) + r" \\", r"\midrule"]
+            lines += [" & ".join(map(_escaped, line)) + r" \\" for line in body]
+            lines += [r"\bottomrule", r"\end{longtable}"]
+    return "\n".join(lines) + "\n"
+
+
+def _latex(task: Task, split: str, cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    text = _escaped(f"{cell.accuracy:.2%}")
+    if cell.interval is not None:
+        low, high = cell.interval
+        text += rf" {{\small$\pm${100 * (high - low) / 2:.2f}}}"
+    if covered := coverage(task, split, cell.n_modules):
+        text += rf" {{\small({covered})}}"
+    return text
+
+
+def _escaped(text: str) -> str:
+    special = {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": r"\textbackslash{}"}
+    special |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}"}
+    return "".join(special.get(character, character) for character in text)

@@ -1,0 +1,29 @@
+"""Every preset, beside what the paper prints of it."""
+
+from rich.table import Table
+
+from tp_transformer.foundation.settings import preset_names, read
+from tp_transformer.model.family import count_parameters, model_config
+from tp_transformer.model.recurrent import LSTMConfig
+from tp_transformer.published import TABLE_1
+
+
+def models_table() -> Table:
+    """Every preset: those of Table 1 in its order, then the smaller sizes."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("preset")
+    table.add_column("binding")
+    for heading in ("parameters", "paper", "size", "d_ff", "heads", "layers"):
+        table.add_column(heading, justify="right")
+    others = [name for name in preset_names() if name not in TABLE_1]
+    for name in [*TABLE_1, *others]:
+        config = model_config(read(name)["model"])
+        if isinstance(config, LSTMConfig):
+            shape = ["-", str(config.d_hidden), "-", "-", "1"]
+        else:
+            c = config
+            layers = f"{c.n_layers}+{c.n_layers}"
+            shape = [c.binding, str(c.d_model), str(c.d_ff), str(c.n_heads), layers]
+        paper = TABLE_1[name].weights if name in TABLE_1 else "-"
+        table.add_row(name, shape[0], f"{count_parameters(name):,}", paper, *shape[1:])
+    return table

@@ -1,0 +1,1 @@
+"""Commands that combine several runs: the demo, and training side by side."""

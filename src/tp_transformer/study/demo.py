@@ -1,0 +1,200 @@
+"""The front door: two small models learn side by side and are compared on what they never saw.
+
+Everything goes through the same functions and commands as any other training and scoring, and stays
+on disk to look at. A demo that was stopped goes on when it is asked for again.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import produce
+from tp_transformer.data.store import Store
+from tp_transformer.foundation.parallel import workers
+from tp_transformer.foundation.progress import progress
+from tp_transformer.foundation.run_folder import METRICS
+from tp_transformer.scoring.evaluate import Work, evaluate
+from tp_transformer.scoring.questions import Choice
+from tp_transformer.scoring.results import Results
+from tp_transformer.show.table import render_comparison
+from tp_transformer.study.watch import Run, train_side_by_side
+from tp_transformer.training.records import read_records
+
+MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
+# The first is learned in a minute, of the second a part, of the third next to nothing: something to
+# see. The numbers are shares of a batch.
+MODULES = {"numbers__place_value": 7, "comparison__pair": 2, "arithmetic__add_or_sub": 1}
+QUESTIONS = "questions"
+SHOWN = 2  # answers of each module, right and wrong
+LONGEST_SHOWN = 40  # characters of an answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much there is to see; tests take less.
+
+    Attributes:
+        count: training questions of each module and difficulty
+        test_count: questions of each module in each test split
+        steps: that both models train
+        seconds: after which they end in any case
+    """
+
+    count: int = 6000
+    test_count: int = 500
+    steps: int = 2000
+    seconds: int = 150
+
+
+def demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
+    """Generate questions, train two models on them, score both, and show what came of it."""
+    folder, size = Path(folder), size or Size()
+    console = console or Console(highlight=False)
+    _heading(console, "1. Questions")
+    _show_questions(_questions(folder, size), console)
+    _heading(console, "2. Two models learn from them, side by side")
+    runs = [_run(name, folder, size) for name in MODELS]
+    console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
+    train_side_by_side(runs, console)
+    done = min(map(_steps_of, runs))
+    if done < 0.8 * size.steps:
+        console.print(
+            f"Time was up after {done:,} of {size.steps:,} steps: this machine is slow or busy, "
+            "and what follows is less than it would be."
+        )
+    _heading(console, "3. Both answer questions that they have never seen")
+    render_comparison([_score(folder, run) for run in runs], console)
+    _heading(console, "4. Some of their answers")
+    console.print(_answers_table(folder, runs))
+    _heading(console, "5. All of it is on disk")
+    _show_files(folder, console)
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
+
+
+def _questions(folder: Path, size: Size) -> Store:
+    order = Order(
+        modules=tuple(MODULES),
+        splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
+        count=size.count,
+        test_count=size.test_count,
+        seed=0,
+    )
+    with progress("generating") as update:
+        return produce(order, folder / QUESTIONS, workers(None), progress=update)
+
+
+def _show_questions(store: Store, console: Console) -> None:
+    n_tests = len(store["interpolate"]) + len(store["extrapolate"])
+    console.print(
+        f"{len(store['train']):,} to learn from and {n_tests:,} to be tested on, by DeepMind's "
+        "generator, such as:"
+    )
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    for module in MODULES:
+        example = next(store["interpolate"].examples(module))
+        table.add_row(
+            Text(module, style="dim"), Text(example.question), Text(example.answer, style="bold")
+        )
+    console.print(table)
+
+
+def _run(name: str, folder: Path, size: Size) -> Run:
+    arguments = (
+        f"--config={MODELS[name]}",
+        f"--data={folder / QUESTIONS}",
+        f"--budget={size.seconds}s",
+        f"--training.steps={size.steps}",
+        "--training.log_every=10",
+        "--validation.every=250",
+        "--validation.count=256",
+        "--data.batch_size=32",
+        f"--data.weights={json.dumps(MODULES)}",
+        "--optim.learning_rate=3e-3",
+        "--optim.warmup=50",
+        "--model.n_heads=8",
+    )
+    return Run(name, folder / name, arguments)
+
+
+def _steps_of(run: Run) -> int:
+    records, _ = read_records(run.folder / METRICS)
+    return max((int(record["step"]) for record in records), default=0)
+
+
+def _score(folder: Path, run: Run) -> Results:
+    results = evaluate(
+        run.folder,
+        folder / QUESTIONS,
+        folder / f"{run.name}.json",
+        Choice(splits=("interpolate", "extrapolate")),
+        Work(predictions=_predictions(folder, run)),
+        show=progress,
+    )
+    assert results is not None, "only other ranks have none"  # noqa: S101
+    return results
+
+
+def _predictions(folder: Path, run: Run) -> Path:
+    return folder / f"{run.name}-answers.jsonl"
+
+
+def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
+    """For each module some questions that the first model answers, and some that it does not."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("question", overflow="fold")
+    table.add_column("answer", overflow="fold")
+    for run in runs:
+        table.add_column(run.name, overflow="fold")
+    read = [_read(_predictions(folder, run)) for run in runs]
+    wanted = {(module, right): SHOWN for module in MODULES for right in (True, False)}
+    for answers in zip(*read, strict=True):
+        key = answers[0]["module"], answers[0]["right"]
+        if answers[0]["split"] == "interpolate" and wanted.get(key, 0):
+            wanted[key] -= 1
+            table.add_row(
+                Text(answers[0]["question"]), Text(answers[0]["answer"]), *map(_predicted, answers)
+            )
+    return table
+
+
+def _read(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def _predicted(line: dict[str, Any]) -> Text:
+    mark, colour = ("✓", "green") if line["right"] else ("✗", "red")
+    text = line["predicted"]
+    if len(text) > LONGEST_SHOWN:  # a model that has hardly trained does not end its answers
+        text = f"{text[:LONGEST_SHOWN]}…"
+    return Text(f"{mark} {text}", style=colour)
+
+
+def _show_files(folder: Path, console: Console) -> None:
+    console.print(Text(f"In {folder}:"), soft_wrap=True)
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    rows = {
+        QUESTIONS: "the questions: tpt data show",
+        **dict.fromkeys(MODELS, "a run: its model, its settings, its curves"),
+        **{f"{name}.json": "its scores: tpt compare" for name in MODELS},
+        **{f"{name}-answers.jsonl": "each of its answers" for name in MODELS},
+    }
+    for name, what in rows.items():
+        table.add_row(Text(name), Text(what, style="dim"))
+    console.print(table)
+    question = "What is the hundreds digit of 31415?"
+    asked = shlex.join(["tpt", "solve", question, "--model", str(folder / next(iter(MODELS)))])
+    console.print(Text.assemble(("Go on with:  ", "dim"), asked), soft_wrap=True)

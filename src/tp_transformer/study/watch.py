@@ -1,0 +1,173 @@
+"""Several runs at a time, each a process of its own, watched through the records they write.
+
+Small models do not use two cores well: side by side, with half of the cores each, two of them get
+through about 1.5 times as many questions as one after the other.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.run_folder import METRICS
+from tp_transformer.show.panel import View
+from tp_transformer.training.records import Record, as_line, parsed
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_TO_SAVE = 30.0
+
+Look = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: what to call it, its folder, and the arguments of `tpt train` besides that."""
+
+    name: str
+    folder: Path
+    arguments: tuple[str, ...]
+
+    def command(self) -> list[str]:
+        """The arguments of `tpt` that begin the run, or go on with it."""
+        return ["train", "--run", str(self.folder), *self.arguments]
+
+
+def train_side_by_side(runs: Sequence[Run], console: Console) -> None:
+    """Train all runs at a time and show how they go; ends when all have, or one has failed."""
+    cores = os.cpu_count() or 1
+    with _started(runs, max(1, cores // len(runs))) as started, _shown(started, console) as look:
+        is_running = True
+        while is_running:
+            # Asked before the look, so that whatever ends after it gets another one.
+            is_running = any(one.is_alive for one in started)
+            if is_running:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            look()
+            for one in started:
+                one.refuse_failure()
+
+
+class _Started:
+    """A run whose process has been started."""
+
+    def __init__(self, run: Run, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+        self.run = run
+        self._process = process
+        self._errors = errors
+        self._records = run.folder / METRICS
+        self._read = 0  # bytes of the records
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def refuse_failure(self) -> None:
+        """Raise what the process has said last, if it failed."""
+        if self._process.poll():
+            self._errors.seek(0)
+            said = self._errors.read().decode("utf-8", errors="replace").strip().splitlines()
+            raise UserError(f"training {self.run.name} failed: {said[-1] if said else 'no reason'}")
+
+    def new_records(self) -> list[Record]:
+        """What has been recorded since this was last asked; whole lines only."""
+        if not self._records.exists():
+            return []
+        with self._records.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._read:
+                self._read = 0  # a run that goes on forgets what it will do again
+            file.seek(self._read)
+            whole, _, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + 1 if whole else 0
+        return [record for line in whole.splitlines() if (record := parsed(line)) is not None]
+
+    def terminate(self) -> None:
+        """Tell the process to save and to end."""
+        self._process.terminate()
+
+    def stop(self) -> None:
+        """Wait until the process has saved and ended; it has been told to."""
+        try:
+            self._process.wait(_SECONDS_TO_SAVE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._errors.close()
+
+
+@contextmanager
+def _started(runs: Sequence[Run], n_threads: int) -> Iterator[list[_Started]]:
+    """The processes of all runs; those that still run at the end are told to save and stop."""
+    started: list[_Started] = []
+    environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads)}
+    try:
+        for run in runs:
+            errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
+            process = subprocess.Popen(  # noqa: S603, as the command is ours
+                [sys.executable, "-m", "tp_transformer.supervised", *run.command()],
+                env=environment,
+                stdin=subprocess.PIPE,  # which ends when this process does
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+            started.append(_Started(run, process, errors))
+        yield started
+    finally:
+        for one in started:
+            one.terminate()
+        for one in started:
+            one.stop()
+
+
+@contextmanager
+def _shown(started: Sequence[_Started], console: Console) -> Iterator[Look]:
+    """A function that shows what there is to see by now."""
+    if not console.is_terminal:
+        yield _Lines(started, console).look
+        return
+    views = [View(one.run.name) for one in started]
+    with Live(
+        get_renderable=lambda: Group(*(view.render() for view in views)),
+        console=console,
+        refresh_per_second=2,
+    ) as live:
+
+        def look() -> None:
+            for one, view in zip(started, views, strict=True):
+                view.take(one.new_records())
+            live.refresh()
+
+        yield look
+
+
+class _Lines:
+    """Now and then a line for each run."""
+
+    def __init__(self, started: Sequence[_Started], console: Console) -> None:
+        self._started, self._console = started, console
+        self._last = time.monotonic()
+        self._newest: dict[str, Record] = {}
+
+    def look(self) -> None:
+        for one in self._started:
+            for record in one.new_records():
+                if record["kind"] == "train":
+                    self._newest[one.run.name] = record
+        if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            for name, record in self._newest.items():
+                self._console.print(Text(f"{name}: {as_line(record)}"), soft_wrap=True)
+            self._newest.clear()

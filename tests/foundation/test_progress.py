@@ -1,0 +1,44 @@
+"""Progress: a bar with rate and time left in a terminal, lines elsewhere."""
+
+import re
+import subprocess
+import sys
+
+from tp_transformer.foundation import progress
+
+CODE = """
+import time
+from tp_transformer.foundation.progress import progress
+with progress("making") as update:
+    for done in range(0, 401, 20):
+        update(done, 400)
+        time.sleep(0.02)
+"""
+
+
+def test_lines_say_how_far_how_fast_and_how_long(monkeypatch, capsys):
+    now = iter([0.0, 0.0, 40.0, 45.0, 100.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with progress.progress("making") as update:
+        for done in (100, 500, 550, 1100):
+            update(done, 2100)
+    assert capsys.readouterr().err.splitlines() == [
+        "making: 24%, 10/s, 2.7 min left",
+        "making: 52%, 10/s, 1.7 min left",
+    ]
+
+
+def test_bytes_have_a_rate_of_their_own(monkeypatch, capsys):
+    now = iter([0.0, 0.0, 60.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with progress.progress("reading", in_bytes=True) as update:
+        update(0, 240 * 2**20)
+        update(120 * 2**20, 240 * 2**20)
+    assert capsys.readouterr().err == "reading: 50%, 2.0 MiB/s, 1.0 min left\n"
+
+
+def test_a_terminal_gets_a_bar_with_rate_and_time_left():
+    """`script` gives the process a terminal."""
+    command = ["script", "-qec", f"{sys.executable} -c '{CODE}'", "/dev/null"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"making.*\d+/400.*[\d,]+/s.*\d:\d\d:\d\d", shown)

@@ -1,0 +1,212 @@
+"""Attention: a head planted in a model is found, models with initial weights have none."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import tp_transformer as tpt
+from planted import by_length, nested
+from tp_transformer import UserError
+from tp_transformer.expressions import parse
+from tp_transformer.foundation import figures
+from tp_transformer.interpret import attention
+from tp_transformer.interpret.attention import analysis, figure, following
+from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
+from tp_transformer.interpret.core.record import ATTENTIONS, point, record, untrained
+from tp_transformer.interpret.core.result import Context
+from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.core.structure import RELATIONS
+
+SAMPLE = by_length(nested(32))  # as many as pass a model at once
+EXPRESSIONS = [parse(question) for question in SAMPLE.questions]
+SECOND = "second argument to its operator"
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return tpt.build("tp-transformer-tiny", d_model=32, n_heads=4)
+
+
+def follow(weights):
+    """Let a head's second arguments attend to their operators, and to nothing else."""
+    planted = weights.clone()
+    for row, expression in enumerate(EXPRESSIONS):
+        for query, keys in RELATIONS[SECOND](expression):
+            planted[row, 3, query] = 0
+            planted[row, 3, query, min(keys)] = 1
+    return planted
+
+
+def test_the_search_finds_a_planted_head_in_a_model(model):
+    with model.trace(edit={"encoder.1.self_attention.weights": follow}):
+        rankings = analysis.search(model, SAMPLE, SECOND)
+    (clear,) = rankings[0].clear
+    assert (clear.layer, clear.head, clear.mass) == (1, 3, 1)
+    (said,) = AttentionResult(
+        context=Context.of(model, SAMPLE, 0),
+        where="encoder",
+        layer=1,
+        heads=(),
+        maps=(),
+        shortest=None,
+        are_given=False,
+        rankings=rankings,
+    ).summary()
+    assert said.startswith(f"{SECOND}: followed by head 1.3. It has 100.0% of its attention on")
+    assert f"the largest baseline has {clear.by_text:.1%}: uniform" in said
+    assert "the threshold is 5.0, and untrained heads reach" in said
+
+
+def test_heads_with_initial_weights_follow_nothing(model):
+    found = attention(model, SAMPLE, seed=1)
+    assert sum(len(ranking.clear) for ranking in found.rankings) == 0
+    assert len(found.summary()) == len(RELATIONS)
+    for said, ranking in zip(found.summary(), found.rankings, strict=True):
+        best = f"head {ranking.heads[0].layer}.{ranking.heads[0].head}"
+        assert said.startswith(
+            f"{ranking.relation}: followed by no head beyond the baselines. "
+            f"The best candidate, {best},"
+        )
+
+
+def test_what_initial_weights_have_is_drawn_more_than_once(model):
+    (found,) = analysis.search(model, SAMPLE, SECOND, seed=1)
+    drawn = []
+    for number in range(analysis.INITIAL_DRAWS):
+        layers = [f"encoder.{layer}.self_attention.weights" for layer in range(2)]
+        recorded = record(untrained(model, 1 + number), SAMPLE, layers)
+        weights = [np.stack(both) for both in zip(*(recorded[one] for one in layers), strict=True)]
+        recorded_attention = following.ModelAttention.of(weights, EXPRESSIONS)
+        drawn.append(following.largest_margin(SECOND, RELATIONS[SECOND], recorded_attention))
+    assert found.initial == pytest.approx(max(drawn))
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 question has it"), (9, "9 questions have it")])
+def test_of_few_questions_nothing_is_said(model, count, said):
+    few = Sample(
+        questions=SAMPLE.questions[:count], answers=SAMPLE.answers[:count], origin="a few questions"
+    )
+    (line,) = attention(model, few, relation=SECOND).summary()
+    assert line.startswith(f"{SECOND}: {said}, too few to say whether a head follows it (10 ")
+    assert "followed" not in line
+    assert " to " not in line.split("The margin is")[1].partition(";")[0]
+
+
+@pytest.fixture
+def _one_initial_draw(monkeypatch):
+    """For tests that are not about the search."""
+    monkeypatch.setattr(analysis, "INITIAL_DRAWS", 1)
+
+
+@pytest.mark.usefixtures("_one_initial_draw")
+@pytest.mark.parametrize("where", ATTENTIONS)
+def test_maps_have_the_symbols_of_their_rows_and_columns(model, where):
+    found = attention(model, SAMPLE, where=where, head=1, relation=SECOND)
+    assert (found.layer, found.heads, len(found.maps)) == (1, (1,), 3)
+    for one in found.maps:
+        assert one.weights.shape == (1, len(one.queries), len(one.keys))
+        np.testing.assert_allclose(one.weights.sum(axis=-1), 1, atol=1e-5)
+        assert one.question in SAMPLE.questions
+    name = point(where, 1, "weights")
+    recorded = record(model, SAMPLE, [name])[name]
+    first = recorded[SAMPLE.questions.index(found.maps[0].question)]
+    np.testing.assert_allclose(found.maps[0].weights[0], first[1], atol=1e-5)
+    source, target = token_characters(found.maps[0].question), "#7"
+    expected = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
+    assert (found.maps[0].queries, found.maps[0].keys) == expected[where]
+    assert bool(found.rankings) == (where == "encoder")
+    if where != "encoder":
+        (said,) = found.summary()
+        assert "the right answer, which is given" in said
+
+
+@pytest.mark.usefixtures("_one_initial_draw")
+@pytest.mark.parametrize("where", ATTENTIONS)
+def test_maps_of_given_questions_have_the_models_own_answers(model, where):
+    given = ["What is 1/2?", "(12/5)/(3/4)"]
+    found = attention(model, SAMPLE, where=where, questions=given)
+    assert [one.question for one in found.maps] == given
+    assert [one.answer for one in found.maps] == model.solve(given)
+    assert found.shortest.question == min(given, key=len)
+    assert "were given" in found.source
+    if where != "encoder":
+        assert "the model's own answer" in found.summary()[0]
+    with pytest.raises(UserError, match="é"):
+        attention(model, SAMPLE, questions=["What is é?"])
+
+
+@pytest.mark.usefixtures("_one_initial_draw")
+def test_numbers_and_figures_are_written(model, tmp_path):
+    few = Sample(questions=("1/2", "Is 7 prime?"), answers=("1/2", "True"), origin="two questions")
+    for where in ATTENTIONS:
+        found = attention(model, few, where=where, head=0, shown=1)
+        files = found.save(tmp_path)
+        assert len(files) == (10 if where == "encoder" else 7)
+        assert all(file.stat().st_size > 100 for file in files)
+    values = json.loads((tmp_path / "attention-encoder.json").read_text("utf-8"))
+    assert [one["relation"] for one in values["rankings"]] == list(RELATIONS)
+    rows = (tmp_path / "attention-encoder-layer1-head0.svg").read_text("utf-8")
+    assert "weights below 0.05 are not drawn" in " ".join(rows.split())
+
+
+@pytest.mark.usefixtures("_one_initial_draw")
+def test_all_relations_fit_into_a_figure(model, tmp_path):
+    found = attention(model, SAMPLE, head=0, shown=1)
+    found.save(tmp_path)  # looked at by conftest
+    words = " ".join((tmp_path / "attention-relations.png").read_text("utf-8").split())
+    for ranking in found.rankings:
+        assert f"{ranking.relation} ({ranking.best.layer}.{ranking.best.head})" in words
+    assert "and by more than 5 points; grey if not" in words
+
+
+def result_of(model, n_tokens, n_heads, shown=()):
+    """Random maps of questions with so many tokens."""
+
+    def one(n):
+        weights = np.random.default_rng(n).dirichlet(np.ones(n) / 9, (n_heads, n))
+        tokens = ("#(12/3-4)*%" * n)[:n]
+        return AttentionMap(question="?", answer="7", queries=tokens, keys=tokens, weights=weights)
+
+    return AttentionResult(
+        context=Context.of(model, SAMPLE, 0),
+        where="encoder",
+        layer=0,
+        heads=tuple(range(n_heads)),
+        maps=tuple(one(n) for n in shown),
+        are_given=False,
+        shortest=one(n_tokens),
+        rankings=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("across", "size"), [(2, 8), (24, 8), (40, 6.5), (43, 6), (44, 8), (120, 6)]
+)
+def test_rows_of_any_length_can_be_read(model, tmp_path, across, size):
+    """A column has room for 43 characters, a page for 120; they are as large as possible."""
+    result_of(model, 5, 1, shown=(across, 2)).save(tmp_path)  # looked at by conftest
+    layout = figure._Layout(across)
+    assert layout.width == (figures.COLUMN if across <= 43 else figures.PAGE)
+    assert layout.size == pytest.approx(size, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_heads", "some"),
+    [(3, 8, [""]), (25, 2, [""]), (45, 3, ["-head0to1", "-head2to2"]), (84, 1, [""])],
+)
+def test_heat_maps_of_any_length_can_be_read(model, tmp_path, n_tokens, n_heads, some):
+    result_of(model, n_tokens, n_heads, shown=(5,)).save(tmp_path)  # looked at by conftest
+    words = [(tmp_path / f"attention-encoder-layer0{own}.png").read_text() for own in some]
+    assert all(f"head {head}\n" in "".join(words) for head in range(n_heads))
+
+
+def test_what_cannot_be_done_is_said(model):
+    with pytest.raises(UserError, match="no attention 'encodr'"):
+        attention(model, SAMPLE, where="encodr")
+    with pytest.raises(UserError, match="no relation 'second'"):
+        analysis.search(model, SAMPLE, "second")
+    with pytest.raises(UserError, match="LSTM"):
+        attention(tpt.build("lstm-saxton", d_hidden=8), SAMPLE)

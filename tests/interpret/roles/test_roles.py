@@ -1,0 +1,247 @@
+"""Roles from a model: what is planted in a head is found there, and nowhere else."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import tp_transformer as tpt
+from planted import by_length, quotients, sample
+from tp_transformer import UserError
+from tp_transformer.foundation import figures
+from tp_transformer.interpret import roles
+from tp_transformer.interpret.core.clusters import cluster
+from tp_transformer.interpret.core.result import Context
+from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.roles import analysis
+from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.probes import Labelled, probe
+
+SAMPLE = by_length(sample(32))  # as many as pass a model at once
+HEAD = 2
+
+
+def plant(tensor):
+    """Roles of noise, but for a head whose roles say on which side of a fraction they stand."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=tuple(tensor.shape))
+    positions = Positions.of(SAMPLE)
+    centre = {"numerator": 20 * np.eye(8)[0], "denominator": 20 * np.eye(8)[1], None: np.zeros(8)}
+    at = 0
+    for number, question in enumerate(SAMPLE.questions):
+        for position in range(len(token_characters(question))):
+            values[number, HEAD, position] += centre[positions.labels["side"][at]]
+            at += 1
+    return torch.tensor(values, dtype=tensor.dtype)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return tpt.build("tp-transformer-tiny", d_model=32, n_heads=4)
+
+
+@pytest.fixture(scope="module")
+def found(model):
+    with model.trace(edit={"encoder.1.self_attention.role": plant}):
+        return roles(model, SAMPLE, clusters=3)
+
+
+def score(found, layer, head, label):
+    return next(
+        one for one in found.scores if (one.layer, one.head, one.label) == (layer, head, label)
+    )
+
+
+def test_planted_roles_are_found(found):
+    planted = score(found, 1, HEAD, "side")
+    assert planted.information.score > 0.95
+    assert planted.information.baseline_interval[1] < planted.information.interval[0]
+    assert planted.probe.accuracy > 0.97
+    assert planted.probe.interval[0] > found.labels[0].readers[0].accuracy
+    names = {str(name).split(",")[0] for name in found.heads[HEAD].names if name is not None}
+    assert {"numerator", "denominator"} <= names
+
+
+def test_untrained_models_stand_beside_every_label(found):
+    side = found.labels[0]
+    assert len(side.initial) == analysis.INITIAL_DRAWS
+    assert side.best_initial.accuracy == max(one.accuracy for one in side.initial) < 0.8
+    line = next(line for line in found.summary() if line.startswith("side:"))
+    shares = ", ".join(f"{one.accuracy:.0%}" for one in side.initial)
+    assert f"more than the best of as many heads of untrained models ({shares})" in line
+    assert "not clearly more than the best of as many" not in line
+    argument = next(line for line in found.summary() if line.startswith("argument:"))
+    assert "not clearly more than the best of as many heads of untrained models" in argument
+
+
+def test_an_untrained_model_is_no_better_than_untrained_ones():
+    torch.manual_seed(1)
+    model = tpt.build("tp-transformer-tiny", d_model=32, n_layers=1)
+    found = roles(model, SAMPLE, clusters=3)
+    lines = [line for line in found.summary() if "of untrained models (" in line]
+    assert len(lines) >= 3
+    for line in lines:
+        assert "not clearly more than the best of as many heads of untrained models" in line
+    assert "more than in untrained models and" not in found.summary()[-1]
+
+
+def test_the_strongest_reader_of_the_text_sees_as_far_as_it_takes(model):
+    """Which side a number is on is told by the parentheses up to six characters away."""
+    side = roles(model, quotients(60), head=0, clusters=3).labels[0]
+    assert side.readers[4].accuracy < 0.99
+    assert side.best_reach >= 6
+    assert side.best_reader.accuracy > 0.995
+    assert max(side.readers) >= side.best_reach + 6
+
+
+def test_planted_reversed_sides_are_found_to_be_reversed(found):
+    planted = next(
+        one for one in found.reversal.heads if (one.layer, one.head) == (found.layer, HEAD)
+    )
+    assert planted.probe.reversed_share > 0.95
+    assert planted.clusters.reversed_share > 0.95
+    assert f"head {found.layer}.{HEAD}" in found.summary()[-1]
+    assert "sides are reversed, more than in untrained models" in found.summary()[-1]
+
+
+def test_noise_is_not_found(found):
+    assert len(found.scores) == 2 * 4 * 5
+    seeming = []
+    for head in set(range(4)) - {HEAD}:
+        assert found.heads[head].names == (None,) * 3
+        for label in found.labels:
+            noise = score(found, 1, head, label.name)
+            if noise.probe is not None:
+                assert noise.information.score < 0.05
+                seeming.append(noise.probe.interval[0] > noise.probe.majority)
+    assert len(seeming) == 12
+    assert sum(seeming) <= 2  # each with a chance of a fortieth
+
+
+def test_the_probe_finds_something_in_noise_no_more_often_than_its_interval_says():
+    positions = Positions.of(SAMPLE)
+    label = Labelled.of("argument", positions.labels["argument"], positions.question)
+    seeming = 0
+    for seed in range(100):
+        vectors = np.random.default_rng(seed).normal(size=(len(positions.characters), 8))
+        told = probe(vectors, label, seed, n_permutations=1)
+        seeming += told.interval[0] > told.majority
+    assert seeming <= 8
+
+
+def test_every_position_has_a_cluster(found):
+    assert (found.vectors, found.layer, found.n_parsed) == ("role", 1, 32)
+    for head in found.heads:
+        assert [len(one) for one in head.assigned] == [
+            len(token_characters(question)) for question in SAMPLE.questions
+        ]
+        assert {int(one) for own in head.assigned for one in own} == {0, 1, 2}
+
+
+def test_clusters_are_numbered_along_their_main_direction():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(4, size=200)
+    vectors = rng.normal(size=(200, 5)) * 0.1
+    vectors[:, 3] += np.array([0, 3, 9, 6])[truth]
+    found = cluster(vectors, 4, seed=0)
+    assert np.array_equal(found.assigned, np.array([0, 1, 3, 2])[truth])
+    assert np.all(np.diff(found.centroids[:, 3]) > 2)
+    again = cluster(vectors, 4, seed=0)
+    assert np.array_equal(again.assigned, found.assigned)
+
+
+def test_the_plain_transformer_is_read_in_its_values(model):
+    plain = tpt.build("transformer-tiny", d_model=32, n_heads=4)
+    few = Sample(questions=SAMPLE.questions[:8], answers=SAMPLE.answers[:8], origin="a few")
+    found = roles(plain, few, head=3, layer=0, clusters=4)
+    assert (found.vectors, found.layer) == ("value", 0)
+    assert [one.head for one in found.heads] == [3]
+    chosen = roles(model, few, head=0, clusters=4, vectors="value")
+    assert chosen.vectors == "value"
+
+
+def test_one_question_and_questions_without_expressions(model):
+    for question in ("(1/2)/(3/456)", "Is 7 a prime number?"):
+        few = Sample(questions=(question,), answers=("1",), origin="one question")
+        found = roles(model, few, clusters=3)
+        assert all(one.probe is None and one.information is None for one in found.scores)
+        assert all(label.obstacle for label in found.labels)
+        assert "not tested" in found.summary()[-1]
+        assert found.n_parsed == (question[0] == "(")
+        json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_what_cannot_be_done_is_said(model):
+    with pytest.raises(UserError, match="LSTM"):
+        roles(tpt.build("lstm-saxton", d_hidden=8), SAMPLE)
+    with pytest.raises(UserError, match="layers 0 to 1"):
+        roles(model, SAMPLE, layer=2)
+    with pytest.raises(UserError, match="head must be 0 or more, not -1"):
+        roles(model, SAMPLE, head=-1)
+    with pytest.raises(UserError, match="no vectors 'role' to cluster; it has value"):
+        roles(tpt.build("transformer-tiny"), SAMPLE, vectors="role")
+    few = Sample(questions=("1/2",), answers=("1",), origin="")
+    with pytest.raises(UserError, match="20 clusters cannot be made of 5 different vectors"):
+        roles(model, few)
+
+
+def test_clusters_without_scikit_learn_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(UserError, match="pip install"):
+        cluster(np.eye(3), 2, seed=0)
+
+
+def test_fractions_of_fractions_are_shown_first():
+    questions = ("1 + 2", "(1/2)/(3/4)", "1/2", "9" * 60 + "/(2/3)", "1/(2/3)")
+    shown = Sample(questions=questions, answers=("7",) * 5, origin="some").shown
+    assert shown(4, n_characters=50) == [4, 1, 2, 0]
+    assert shown(4, n_characters=12) == [4, 2, 0, 1]
+
+
+def test_controls_know_characters_and_positions_alone():
+    positions = Positions.of(Sample(questions=("1/2", "3"), answers=("1", "3"), origin=""))
+    features = positions.character_features(0)
+    assert features.shape == (8, (1 + len("#%/123")) + 5)
+    assert (features.sum(axis=1) == 2).all()
+    assert (positions.character_features(2).sum(axis=1) == 6).all()
+
+
+def test_numbers_and_figures_are_written(model, found, tmp_path):
+    files = replace(found, heads=found.heads[HEAD:3]).save(tmp_path)
+    assert len(files) == 1 + 2 * 3
+    names = {file.name for file in files}
+    assert {"roles.json", "roles-structure.svg", "roles-layer1-head2.pdf"} <= names
+    assert all(file.stat().st_size > 100 for file in files)
+    values = json.loads((tmp_path / "roles.json").read_text("utf-8"))
+    assert values["vectors"] == "role"
+    assert len(values["scores"]) == len(found.scores)
+    assert "p_value" not in (tmp_path / "roles.json").read_text("utf-8")
+    assert values["reversal"]["verdict"] == found.reversal.verdict
+    assert len(values["labels"][0]["initial"]) == analysis.INITIAL_DRAWS
+
+
+@pytest.mark.parametrize(("n_clusters", "n_tokens"), [(20, 12), (20, 80), (120, 40)])
+def test_squares_of_any_number_can_be_read(model, found, tmp_path, n_clusters, n_tokens):
+    rng = np.random.default_rng(0)
+    question = "(1/2)/" + "9" * (n_tokens - 8)
+    texts = Sample(questions=(question,) * 3, answers=("7",) * 3, origin="one question, repeated")
+    drawn = replace(
+        found,
+        n_clusters=n_clusters,
+        context=Context.of(model, texts, 0),
+        heads=(
+            replace(
+                found.heads[HEAD],
+                assigned=tuple(rng.integers(n_clusters, size=n_tokens) for _ in range(3)),
+            ),
+        ),
+        scores=(),
+    )
+    ((name, plot),) = drawn.plot().items()
+    files = figures.save(plot, tmp_path, name)  # looked at by conftest
+    words = files[0].read_text().splitlines()
+    assert sum(word in "()/0123456789#%" for word in words) >= 3 * n_tokens

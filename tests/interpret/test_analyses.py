@@ -1,0 +1,118 @@
+"""The registry of analyses: functions of the package, verbs, and analyses from outside."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+
+import pytest
+
+import tp_transformer as tpt
+from documents import ROOT, blocks
+from planted import sample
+from tp_transformer import UserError
+from tp_transformer.cli import VERBS
+from tp_transformer.interpret.analyses import ANALYSES, Analysis
+from tp_transformer.interpret.core.options import AnalysisOptions
+from tp_transformer.interpret.core.result import Context, Result
+
+NAMES = {
+    *("roles", "attention", "information", "binding"),
+    *("interchange", "surgery", "tensor-product"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthOptions(AnalysisOptions):
+    """Measure the mean length of the questions.
+
+    Attributes:
+        times: a factor
+    """
+
+    times: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length(Result):
+    mean: float
+
+    name = "length"
+
+    def summary(self):
+        return [f"mean length {self.mean:g}"]
+
+    def values(self):
+        return {"mean": self.mean}
+
+    def plot(self):
+        return {}
+
+
+def analyse(model, sample, options, seed):
+    lengths = [len(question) for question in sample.questions]
+    mean = options.times * sum(lengths) / len(sample)
+    return Length(context=Context.of(model, sample, seed), mean=mean)
+
+
+@pytest.fixture
+def _length(monkeypatch):
+    """An analysis that is registered from outside, for one test."""
+    monkeypatch.setattr(ANALYSES, "_entries", dict(ANALYSES._entries))
+    ANALYSES.register("length")(Analysis(options=LengthOptions, module=__name__))
+
+
+def test_every_analysis_is_a_function_and_a_verb():
+    assert set(ANALYSES) == set(VERBS["interpret"].verbs) == NAMES
+    for name, analysis in ANALYSES.items():
+        assert getattr(tpt.interpret, name.replace("-", "_")) is analysis
+        verb = VERBS["interpret"].verbs[name]
+        assert verb.help == analysis.help
+        for field in fields(analysis.options):
+            assert verb.arguments[f"--{field.name}"]["help"]
+
+
+def test_modules_of_an_analysis_do_not_replace_its_function():
+    code = (
+        "import tp_transformer as tpt\n"
+        "from tp_transformer.interpret.roles import analysis, figure\n"
+        "import tp_transformer.interpret.roles.naming\n"
+        "assert callable(tpt.interpret.roles), tpt.interpret.roles\n"
+        "assert callable(analysis.analyse)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.usefixtures("_length")
+def test_an_analysis_from_outside(tmp_path):
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    found = tpt.interpret.length(model, sample(4), times=2)
+    assert found.summary() == [f"mean length {found.mean:g}"]
+    assert found.to_json()["mean"] == found.mean > 2
+    assert [file.name for file in found.save(tmp_path)] == ["length.json"]
+    assert ANALYSES["length"].help == "Measure the mean length of the questions"
+
+
+def test_questions_may_be_plain_texts():
+    model = tpt.build("tp-transformer-tiny", d_model=32)
+    texts = [f"What is {a}/{a + 3}?" for a in range(2, 6)]
+    found = tpt.interpret.roles(model, texts, clusters=3, seed=4)
+    assert found.context.sample.questions == tuple(texts)
+    assert list(found.context.sample.answers) == model.solve(texts)
+    assert found.to_json()["seed"] == 4
+    assert set(found.plot()) == {f"roles-layer1-head{head}" for head in range(4)}
+
+
+def test_the_python_of_its_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python", (ROOT / "docs" / "interpretation.md").read_text("utf-8"))
+    exec(compile(code, "interpretation.md", "exec"), {})  # noqa: S102
+    assert (tmp_path / "analysis" / "roles.json").exists()
+
+
+def test_unknown_names_are_errors():
+    with pytest.raises(AttributeError, match="no attribute 'rolez'"):
+        tpt.interpret.rolez  # noqa: B018
+    with pytest.raises(UserError, match=r"no analysis 'rolez'.*did you mean 'roles'.*analyses are"):
+        ANALYSES["rolez"]
+    with pytest.raises(TypeError, match="cluster"):
+        tpt.interpret.roles(None, sample(1), cluster=3)
