@@ -53,7 +53,6 @@ def texts(seed: int, n: int, shortest: int, longest: int) -> list[str]:
 def task(name: str, preset: str) -> Callable[[int], list[Any]]:
     """What a checkout does with so many questions; returns answers or losses."""
     import torch
-    from tp_transformer.training.passes import Share
 
     import tp_transformer as tpt
     from tp_transformer.data import batch as batches

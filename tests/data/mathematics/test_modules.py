@@ -6,7 +6,7 @@ import pytest
 
 from tp_transformer.data.mathematics import modules
 from tp_transformer.data.mathematics.modules import KEYS, MODULES, modules_of
-from tp_transformer.data.mathematics.task import match_modules
+from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
 from tp_transformer.foundation.errors import SettingsError
 
 # An archive of the dataset, whole or in part, in a data folder beside the project.
@@ -16,7 +16,7 @@ SAMPLE = Path(os.environ.get("TPT_SAMPLE") or next(BESIDE, "absent.tar.gz"))
 
 def test_counts_of_the_paper():
     assert len(MODULES) == 56
-    assert len(modules.AREAS) == 8
+    assert len(MATHEMATICS.areas) == 8
     assert len(modules.EXTRAPOLATED) == 15
     assert len(KEYS) == len(set(KEYS)) == 4 * 56 + 15
 
