@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -37,13 +37,7 @@ from tp_transformer.foundation.run_folder import (
 )
 from tp_transformer.foundation.run_folder import sha256 as file_sha256
 from tp_transformer.foundation.settings import Values
-from tp_transformer.model.family import (
-    AnyModel,
-    ModelConfig,
-    class_of,
-    from_config,
-    model_config,
-)
+from tp_transformer.model.family import AnyModel, ModelConfig, class_of, from_config, model_config
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
 from tp_transformer.training.display import Display, Lines
@@ -95,15 +89,10 @@ def run_config(values: dict[str, Values]) -> RunConfig:
     settings.refuse_unknown(values, RunConfig.__dataclass_fields__, "a run")
     if "model" not in values:
         raise SettingsError("a run needs the section 'model'")
-    return RunConfig(
-        model=model_config(values["model"]),
-        data=settings.to_dataclass(FeedConfig, values.get("data", {}), "data"),
-        optim=settings.to_dataclass(OptimConfig, values.get("optim", {}), "optim"),
-        training=settings.to_dataclass(TrainingConfig, values.get("training", {}), "training"),
-        validation=settings.to_dataclass(
-            ValidationConfig, values.get("validation", {}), "validation"
-        ),
-    )
+    hints = get_type_hints(RunConfig)
+    del hints["model"]
+    stages = {n: settings.to_dataclass(kind, values.get(n, {}), n) for n, kind in hints.items()}
+    return RunConfig(model=model_config(values["model"]), **stages)
 
 
 def config_values(config: RunConfig) -> dict[str, Values]:
@@ -158,6 +147,8 @@ def _train(
         loop = ranks.each(
             lambda: _make_loop(run_config(plan["values"]), Path(plan["data"]), run, ranks)
         )
+        if not plan["origin"]:
+            ranks.first(lambda: _begin(run, stack))
         notes = _describe(loop, run, plan, ranks)
         _resume(loop, ranks, notes)
         if loop.finished:
@@ -185,16 +176,17 @@ def _run(loop: Loop, metrics: Recorder) -> int | None:
 
 
 def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: ExitStack) -> str:
-    """Lock a run folder; return its settings, its data and its origin as JSON."""
+    """Return the settings, the data and the origin of a run as JSON.
+
+    An existing run is locked. A new run gets its folder after its settings have been checked.
+    """
     is_begun = (run / ORIGIN).is_file()
     if not is_begun:
         _refuse_other_folder(run)
         if config is None or data is None:
             raise UserError(f"{run} is not a run yet: to start one, give --config and --data")
-        _open(data)  # raises if it is not a store, before the folder is created
-    run.mkdir(parents=True, exist_ok=True)
-    _lock(run, stack)
-    checkpoint.clear_leftovers(run)
+    else:
+        _lock(run, stack)
     origin = read_origin(run) if is_begun else {}
     folder = Path(data).resolve() if data is not None else Path(origin["data"])
     store, fingerprint = _open(folder), file_sha256(folder / MANIFEST)
@@ -229,6 +221,13 @@ def _refuse_other_folder(run: Path) -> None:
             raise FolderError(f"{run} holds something else ({name}); choose a new folder")
 
 
+def _begin(run: Path, stack: ExitStack) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    _lock(run, stack)
+    if (run / ORIGIN).is_file():
+        raise FolderError(f"another process has started {run}; repeat the command to resume it")
+
+
 def _lock(run: Path, stack: ExitStack) -> None:
     # A separate file, because `atomic.whole` locks the folder itself.
     (run / LOCK).touch()
@@ -236,6 +235,7 @@ def _lock(run: Path, stack: ExitStack) -> None:
     if held is None:
         raise FolderError(f"another process is training {run}")
     stack.callback(os.close, held)
+    checkpoint.clear_leftovers(run)
 
 
 def _same_config(
@@ -255,7 +255,7 @@ def _same_config(
             )
         _write_text(file, text)
         notes.append(f"{file} was changed after the run was started; it is restored")
-    values = settings.run_values(file, (), RunConfig)
+    values = settings.run_values(file, {}, RunConfig)
     if sha256 is None and "count" not in values.get("validation", {}):
         # The last setting in the file of a run from before hashes were recorded.
         raise SettingsError(f"{file} is truncated: it does not set validation.count; restore it")
