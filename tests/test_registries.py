@@ -181,8 +181,9 @@ def test_the_padded_path_trains_as_the_packed_one(store, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("binding", ["hadamard", *BENCH])
+@pytest.mark.parametrize("binding", ["hadamard", "value", "dictionary"])
 def test_a_compiled_model_trains_as_any_other(binding, store, tmp_path):
+    torch.compiler.reset()  # or cells of other bindings count, and torch gives up on compiling
     fields = {"model__binding": binding, **BENCH.get(binding, {})}
     settings = config(model__dropout=0.0, training__steps=8, **fields)
     train(settings, store, tmp_path / "eager", quiet=True)
