@@ -8,7 +8,7 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer.cli import VERBS, main
 from tp_transformer.data.feed import FeedConfig
-from tp_transformer.data.partial import Order
+from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.foundation import allocator, settings
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import (

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
 from tp_transformer.model import solver
 from tp_transformer.model.decoding import Found, beam_search, greedy
@@ -19,7 +20,7 @@ MANY = [*QUESTIONS, *(f"What is {n} + {n * n * n}?" for n in range(2, 12))]
 
 def model_of(name):
     """A model that is livelier than freshly drawn, and more ready to end."""
-    eos = tpt.Vocabulary().eos
+    eos = MATHEMATICS.vocabulary.eos
     with torch.no_grad():
         if name == "lstm":
             model = tpt.build("lstm-saxton", d_hidden=24, n_vocab=72).double().eval()
@@ -266,7 +267,7 @@ class Scripted:
     """A model that says what it is told to."""
 
     def __init__(self, *answers):
-        self.vocabulary = tpt.Vocabulary()
+        self.vocabulary = MATHEMATICS.vocabulary
         padded = self.vocabulary.encode(answers).padded(self.vocabulary.pad)
         self.script = torch.from_numpy(padded[:, 1:])
         self.heard = []
@@ -295,7 +296,7 @@ def test_stops_at_the_end_symbol_and_feeds_back_what_it_said():
 
 def test_cuts_at_the_longest_length():
     found = greedy(Scripted("12345"), torch.zeros(1, 1, dtype=torch.long), 3)
-    assert tpt.Vocabulary().decode(found.numpy()) == ["123"]
+    assert MATHEMATICS.vocabulary.decode(found.numpy()) == ["123"]
     assert greedy(Scripted("1"), torch.zeros(1, 1, dtype=torch.long), 0).shape == (1, 0)
 
 

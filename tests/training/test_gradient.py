@@ -5,8 +5,9 @@ import signal
 import torch
 
 from runs import config
-from tp_transformer import Batch, Vocabulary
+from tp_transformer import Batch
 from tp_transformer.data.feed import Feed
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.model.family import from_config
@@ -14,7 +15,7 @@ from tp_transformer.training.gradient import Gradient
 from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.signals import Signals
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 
 
 CPU = torch.device("cpu")

@@ -11,6 +11,7 @@ from tp_transformer.foundation import settings
 from tp_transformer.foundation.allocator import refuse_beyond_memory
 from tp_transformer.foundation.atomic import pointed
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.ranges import AnswerLength, check
 from tp_transformer.foundation.run_folder import BEST, BEST_MODELS, LAST, ORIGIN
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.base import ARCHITECTURES, Model
@@ -39,7 +40,7 @@ def from_config(config: Any, vocabulary: Vocabulary | None = None) -> AnyModel:
     """A freshly initialised model."""
     least = getattr(config, "least_numbers", 0)  # a configuration from outside may have no bound
     refuse_beyond_memory("weights of these sizes", 4 * least)
-    return class_of(config)(config, vocabulary)  # type: ignore[call-arg, arg-type]
+    return class_of(config)(config, vocabulary)
 
 
 def build(
@@ -84,9 +85,12 @@ def load(folder: str | Path | None = None) -> AnyModel:
     if folder is None:
         raise FolderError("no model is bundled yet; name the folder of one (--model FOLDER)")
     contents = _read(Path(folder))
+    max_answer = contents.config.pop("max_answer", Model.max_answer)
     try:
+        check("max_answer", max_answer, AnswerLength)
         config = _complete_config(contents)
         model = class_of(config).from_weights(config, contents.vocabulary, contents.weights)
+        model.max_answer = max_answer
     except UserError as error:
         raise FolderError(f"{folder}: {error}") from error
     return model.eval()

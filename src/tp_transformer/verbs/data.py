@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def _generate(options: Namespace) -> None:
-    from tp_transformer.data.partial import Order
-    from tp_transformer.data.produce import produce
+    from tp_transformer.data.mathematics.partial import Order
+    from tp_transformer.data.mathematics.produce import produce
     from tp_transformer.foundation.parallel import workers
     from tp_transformer.foundation.progress import progress
     from tp_transformer.show.store import generated_lines
@@ -43,7 +43,7 @@ def _generate(options: Namespace) -> None:
 
 
 def _prepare(options: Namespace) -> None:
-    from tp_transformer.data.corpus import prepare
+    from tp_transformer.data.mathematics.corpus import prepare
     from tp_transformer.foundation.progress import progress
     from tp_transformer.show.store import skipped_lines
 

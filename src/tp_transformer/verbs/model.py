@@ -105,7 +105,7 @@ def _import_authors(options: Namespace) -> None:
     print(
         f"{options.out}: {'plain ' if config.binding == 'none' else 'TP-'}Transformer with "
         f"{config.n_layers}+{config.n_layers} layers, d_model {config.d_model}, "
-        f"{len(model.vocabulary)} symbols, {model.n_parameters:,} parameters"
+        f"{len(model.vocabulary)} tokens, {model.n_parameters:,} parameters"
     )
 
 
@@ -135,7 +135,10 @@ SOLVE = Verb(
             "default": 0.0,
             "help": "divides log-probabilities by the length to this power; 0 does not",
         },
-        "--max-length": {"type": AnswerLength, "default": 30, "help": "characters of an answer"},
+        "--max-length": {
+            "type": AnswerLength | None,
+            "help": "tokens of an answer; as many as the model was made for by default",
+        },
         "--json": {"action": "store_true", "help": "an object per line, with scores"},
         "--device": DEVICE,
     },

@@ -78,7 +78,6 @@ EVALUATE = Verb(
         "--modules": MODULES,
         "--splits": {
             "nargs": "+",
-            "choices": ["train", "interpolate", "extrapolate"],
             "help": "which splits; all that the store has by default",
         },
         "--train-count": {

@@ -7,15 +7,16 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 
-from tp_transformer import Batch, Vocabulary, build
+from tp_transformer import Batch, build
 from tp_transformer.data.layout import packed
 from tp_transformer.data.layout.grouped import Side
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.layout.padded import Padded
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.loss import token_loss
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 SIZES = {"d_model": 16, "d_ff": 24, "n_heads": 4, "n_layers": 2}
 
 
@@ -158,6 +159,17 @@ def test_both_layouts_have_the_same_tokens():
         assert torch.equal(tokens, getattr(found, layout).tokens(getattr(found, name)))
     assert np.array_equal(padded.source_layout.lengths, found.source_layout.lengths)
     assert torch.equal(found.source_layout.filled, padded.source_layout.filled)
+
+
+def test_what_a_binding_adds_to_the_loss_is_the_same():
+    model = build("tp-transformer-tiny", binding="dictionary", n_roles=3, exclusive=3.0)
+    model.double().train()
+    found = []
+    for layout in (Padded, Packed):
+        penalty = model.loss(batch_of(encoded(pairs(5)), layout)).penalty
+        found.append((penalty, *torch.autograd.grad(penalty, model.embedding.symbols.weight)))
+    assert found[0][0] > 0
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("layout", [Padded, Packed])
