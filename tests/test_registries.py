@@ -71,6 +71,31 @@ def test_a_binding_trains_solves_and_is_saved(register, store, tmp_path):
         tpt.TPMultiheadAttention(8, 2, binding="shifted", shif=2.0)
 
 
+BENCH = {
+    "constant": {},
+    "value": {},
+    "sigmoid": {"model__per_head": True},
+    "dictionary": {"model__n_roles": 5, "model__one_hot": 0.5, "model__exclusive": 0.1},
+}
+
+
+@pytest.mark.parametrize("binding", BENCH)
+def test_a_run_with_any_map_of_roles_resumes_exactly(binding, store, tmp_path):
+    fields = {"model__binding": binding, **BENCH[binding]}
+    settings = config(**fields, training__steps=6, training__keep=9)
+    run = tmp_path / "run"
+    train(settings, store, run, quiet=True)
+    expected = tpt.load(run / "last").state_dict()
+    shutil.rmtree(sorted((run / "checkpoints").iterdir())[-1])
+    train(None, None, run, quiet=True)
+    found = tpt.load(run / "last")
+    assert found.config.binding_options == {
+        name.removeprefix("model__"): value for name, value in BENCH[binding].items()
+    }
+    for key, tensor in found.state_dict().items():
+        assert torch.equal(tensor, expected[key]), key
+
+
 @dataclass(frozen=True, kw_only=True)
 class SmallConfig:
     """An LSTM with a projection."""
@@ -252,8 +277,11 @@ def test_the_padded_path_trains_as_the_packed_one(store, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_a_compiled_model_trains_as_any_other(store, tmp_path):
-    settings = config(model__dropout=0.0, training__steps=8)
+@pytest.mark.parametrize("binding", ["hadamard", "value", "dictionary"])
+def test_a_compiled_model_trains_as_any_other(binding, store, tmp_path):
+    torch.compiler.reset()  # or cells of other bindings count, and torch gives up on compiling
+    fields = {"model__binding": binding, **BENCH.get(binding, {})}
+    settings = config(model__dropout=0.0, training__steps=8, **fields)
     train(settings, store, tmp_path / "eager", quiet=True)
     train(settings, store, tmp_path / "compiled", compile=True, quiet=True)
     eager, compiled = (losses(tmp_path / name) for name in ("eager", "compiled"))

@@ -10,9 +10,9 @@ import tp_transformer as tpt
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
 from tp_transformer.model import solver
-from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.decoding import Found, beam_search, greedy
 from tp_transformer.model.solver import Solver
+from variants import DISTINCT
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let r(g) be the second derivative of 2*g**3/3.", "?"]
 MANY = [*QUESTIONS, *(f"What is {n} + {n * n * n}?" for n in range(2, 12))]
@@ -78,7 +78,7 @@ def uncached_beam(model, row, max_length, beam, penalty):
     return sorted(done, reverse=True)[:beam]
 
 
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_greedy_search_equals_uncached_decoding(name):
     model = model_of(name)
     source = source_of(model)
@@ -92,7 +92,7 @@ def test_greedy_search_equals_uncached_decoding(name):
 
 @pytest.mark.parametrize("penalty", [0.0, 0.8])
 @pytest.mark.parametrize("beam", [1, 5])
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_beam_search_equals_uncached_decoding(name, beam, penalty):
     model = model_of(name)
     source = source_of(model)
@@ -116,7 +116,7 @@ def test_the_lengths_that_are_compared_differ(name):
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.5])
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_one_beam_is_greedy_search(name, penalty):
     model = model_of(name)
     greedy_answers = model.solve(MANY, max_length=9)
@@ -124,7 +124,7 @@ def test_one_beam_is_greedy_search(name, penalty):
     assert [[one.text for one in answers] for answers in found] == [[a] for a in greedy_answers]
 
 
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_a_log_probability_is_that_of_teacher_forcing(name):
     model = model_of(name)
     eos = model.vocabulary.eos
@@ -242,7 +242,7 @@ def test_in_float32_only_near_ties_are_decided_otherwise():
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_solves_in_bfloat16(name, beam):
     """As a cast of the model."""
     model = model_of(name).bfloat16()

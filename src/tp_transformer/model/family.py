@@ -1,7 +1,10 @@
 """The models there are: built from a preset or a configuration, or loaded from a folder."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import settings
@@ -59,6 +62,22 @@ def count_parameters(name_or_file: str | Path) -> int:
     """How many parameters a preset has, without the time and memory to draw them."""
     with WithoutWeights():
         return build(name_or_file).n_parameters
+
+
+def match_parameters(config: TransformerConfig, n_parameters: int) -> TransformerConfig:
+    """Return `config` with the `d_ff` whose parameter count is nearest to `n_parameters`.
+
+    One more unit of `d_ff` adds n_layers * (4 * d_model + 2) parameters, so the count differs from
+    `n_parameters` by at most half of that (unless even a `d_ff` of 1 has too many). With this a
+    plain Transformer gets the size of a TP-Transformer:
+
+    >>> tp, plain = (build(name).config for name in ("tp-transformer-tiny", "transformer-tiny"))
+    >>> match_parameters(plain, from_config(tp).n_parameters).d_ff
+    """
+    with WithoutWeights(), torch.device("meta"):
+        missing = n_parameters - Transformer(config).n_parameters
+    per_unit = config.n_layers * (4 * config.d_model + 2)
+    return replace(config, d_ff=max(1, config.d_ff + round(missing / per_unit)))
 
 
 def load(folder: str | Path | None = None) -> AnyModel:
