@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.training.run import RunConfig, run_config
@@ -58,7 +59,7 @@ def make_store(folder, interpolate=()):
     segments += [
         ("interpolate", *one) for one in zip(modules, (None, None), interpolate, strict=False)
     ]
-    with write_store(folder, {"kind": "test"}) as writer:
+    with write_store(folder, MATHEMATICS, {"kind": "test"}) as writer:
         for split, module, difficulty, count in segments:
             questions, answers = [], []
             for _ in range(count):

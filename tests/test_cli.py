@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tp_transformer.data.partial import Order
 
 from commands import groups, verbs
 from tp_transformer import LSTMConfig, TransformerConfig, __version__
 from tp_transformer.cli import main, parse
-from tp_transformer.data.partial import Order
 from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work

@@ -11,7 +11,8 @@ import tp_transformer
 from corpora import make_store, pairs
 from documents import PAGES, README, ROOT, blocks, commands
 from tp_transformer import cli
-from tp_transformer.data.leaks import MAX_ATTEMPTS
+from tp_transformer.data.mathematics.leaks import MAX_ATTEMPTS
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.training.run import run_config, train
 from tp_transformer.verbs.train import Train
 
@@ -125,7 +126,7 @@ def test_the_documents_numbers_are_the_codes():
     assert f"up to {MAX_ATTEMPTS} times" in text
     text = (ROOT / "docs" / "model.md").read_text("utf-8")
     assert f"up to {tp_transformer.TransformerConfig().n_positions} of them" in text
-    assert f"{len(tp_transformer.Vocabulary())} tokens" in text
+    assert f"{len(MATHEMATICS.vocabulary)} tokens" in text
 
 
 def test_the_version_is_stated_once_more_only_in_the_citation():

@@ -117,3 +117,38 @@ def test_unknown_names_are_errors():
         ANALYSES["rolez"]
     with pytest.raises(TypeError, match="cluster"):
         tpt.interpret.roles(None, sample(1), cluster=3)
+
+
+LACKS = "this analysis needs roles, which the attention of this model lacks"
+SHORT = "needs a role as long as the filler that it is bound to, which the {} binding"
+
+
+@pytest.mark.parametrize(
+    ("binding", "options", "name", "message"),
+    [
+        ("constant", {}, "interchange", LACKS),
+        ("constant", {}, "surgery", LACKS),
+        ("constant", {}, "tensor-product", LACKS),
+        ("value", {}, "tensor-product", SHORT.format("value")),
+        ("dictionary", {}, "tensor-product", SHORT.format("dictionary")),
+        ("sigmoid", {"per_head": True}, "tensor-product", SHORT.format("sigmoid")),
+    ],
+)
+def test_a_binding_without_the_roles_of_an_analysis_is_refused(binding, options, name, message):
+    model = tpt.build("tp-transformer-tiny", n_layers=1, binding=binding, **options).eval()
+    with pytest.raises(UserError, match=message):
+        ANALYSES[name](model, ["(4/6)/(5/3)"])
+
+
+@pytest.mark.parametrize(
+    ("binding", "options"),
+    [("constant", {}), ("value", {}), ("dictionary", {}), ("sigmoid", {"per_head": True})],
+)
+def test_analyses_take_roles_of_any_size_or_do_without(binding, options):
+    sizes = {"n_layers": 1, "d_model": 16, "n_heads": 2}
+    model = tpt.build("tp-transformer-tiny", **sizes, binding=binding, **options).eval()
+    questions = ["What is 3 + 4?", "Calculate 3 - (4 - 5).", "What is 12 - 7?", "What is 8 + 1?"]
+    found = tpt.interpret.roles(model, questions, clusters=3)
+    assert found.vectors == ("value" if binding == "constant" else "role")
+    if binding != "constant":
+        assert tpt.interpret.surgery(model, questions, clusters=3).summary()

@@ -12,7 +12,7 @@ import tp_transformer as tpt
 from corpora import SAMPLE, make_store
 from runs import finish, start_ranks
 from tp_transformer.cli import main
-from tp_transformer.data.corpus import prepare
+from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.identity import model_hash

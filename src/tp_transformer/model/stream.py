@@ -56,7 +56,7 @@ def solve_each(
     beam: int = 1,
     n_best: int = 1,
     length_penalty: float = 0.0,
-    max_length: int = 30,
+    max_length: int | None = None,
 ) -> Iterator[Asked]:
     """Answer questions in their order; each list holds those that are there by then.
 

@@ -86,6 +86,7 @@ def evaluate(
             data={
                 "name": store.path.name,
                 "kind": store.source.get("kind"),
+                "task": store.task.to_json(),
                 "sha256": {n: s.digest for n, s in store.items()},
                 "held_out": None if held_out is None else len(held_out),
             },
@@ -348,7 +349,7 @@ def _check_inputs(
     longest = max(questions.question_lengths.max(), questions.answer_lengths.max())
     if model.n_positions is not None and longest + 2 > model.n_positions:
         raise SettingsError(
-            f"the store has texts of {longest} characters; the model reads at most "
+            f"the store has texts of {longest} tokens; the model reads at most "
             f"{model.n_positions - 2}"
         )
     for file in files:

@@ -10,7 +10,6 @@ from typing import Literal, get_args
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, check_fields
 
-SplitName = Literal["train", "interpolate", "extrapolate"]
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -26,7 +25,7 @@ class Choice:
     """
 
     modules: tuple[str, ...] = ("*",)
-    splits: tuple[SplitName, ...] | None = None
+    splits: tuple[str, ...] | None = None
     train_count: Count = 1000
     seed: Seed = 0
 

@@ -16,8 +16,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.data.partial import Order
-from tp_transformer.data.produce import produce
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
-from tp_transformer.scoring.options import SplitName
 from tp_transformer.verbs.verb import Group, Verb
+
+SplitName = Literal["train", "interpolate", "extrapolate"]
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
@@ -31,7 +32,11 @@ class Generate(Verb):
     goes_on = True
     out: Path
     modules: tuple[str, ...] = ("*",)
-    splits: tuple[SplitName, ...] = ("train", "interpolate", "extrapolate")
+    splits: tuple[Literal["train", "interpolate", "extrapolate"], ...] = (
+        "train",
+        "interpolate",
+        "extrapolate",
+    )
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
     count: PositiveInt = 1000
     test_count: PositiveInt | None = None
@@ -40,8 +45,8 @@ class Generate(Verb):
     executor: str | None = None
 
     def __call__(self) -> None:
-        from tp_transformer.data.partial import Order
-        from tp_transformer.data.produce import produce
+        from tp_transformer.data.mathematics.partial import Order
+        from tp_transformer.data.mathematics.produce import produce
         from tp_transformer.foundation.parallel import workers
         from tp_transformer.foundation.progress import progress
         from tp_transformer.show.store import generated_lines
@@ -80,7 +85,7 @@ class Prepare(Verb):
     on_error: Literal["stop", "skip"] = "stop"
 
     def __call__(self) -> None:
-        from tp_transformer.data.corpus import prepare
+        from tp_transformer.data.mathematics.corpus import prepare
         from tp_transformer.foundation.progress import progress
         from tp_transformer.show.store import skipped_lines
 

@@ -47,7 +47,7 @@ class Solve(ModelVerb):
         beam: beginnings to follow at a time; 1, or as many as --n-best, by default
         n_best: answers to each question
         length_penalty: divides log-probabilities by the length to this power; 0 does not
-        max_length: characters of an answer
+        max_length: tokens of an answer; by default as many as the model was made for
         json: print an object per line, with scores
     """
 
@@ -56,7 +56,7 @@ class Solve(ModelVerb):
     beam: Beams | None = None
     n_best: Beams = 1
     length_penalty: LengthPenalty = 0.0
-    max_length: AnswerLength = 30
+    max_length: AnswerLength | None = None
     json: bool = False
 
     def __call__(self) -> None:
@@ -114,5 +114,5 @@ class ImportAuthors(Verb):
         print(
             f"{self.out}: {'plain ' if config.binding == 'none' else 'TP-'}Transformer with "
             f"{config.n_layers}+{config.n_layers} layers, d_model {config.d_model}, "
-            f"{len(model.vocabulary)} symbols, {model.n_parameters:,} parameters"
+            f"{len(model.vocabulary)} tokens, {model.n_parameters:,} parameters"
         )
