@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tp_transformer.data.partial import Order
+from tp_transformer.data.mathematics.partial import Order
 
 from commands import groups, verbs
 from tp_transformer import LSTMConfig, TransformerConfig, __version__
