@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tp_transformer.data.mathematics.partial import Order
 
 from commands import groups, verbs
-from tp_transformer import LSTMConfig, TransformerConfig, __version__
+from tp_transformer import __version__
 from tp_transformer.cli import main, parse
+from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.run import RunConfig, config_values, run_config
 from tp_transformer.verbs.data import Generate
 from tp_transformer.verbs.model import Solve
 from tp_transformer.verbs.scoring import Evaluate
-from tp_transformer.verbs.verb import documented, help_of
+from tp_transformer.verbs.verb import help_of
 
 
 def run(capsys, *arguments):
@@ -135,12 +134,11 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypa
         for name in names:
             assert re.search(rf"^  --{section}\.{name} ", out, re.MULTILINE)
     text = one_line(out)
-    optim, lstm = documented(OptimConfig), documented(LSTMConfig)
-    assert f"{optim['learning_rate']} (default: 0.0001)" in text
-    assert f"{optim['clip_value']} (default: none)" in text
-    n_vocab = documented(TransformerConfig)["n_vocab"]
-    assert f"[transformer] {n_vocab} (default: 72) [lstm] {lstm['n_vocab']} (default: 95)" in text
-    assert f"[lstm] {lstm['d_hidden']} (default: 2048)" in text
+    assert "after warmup, before the schedule decreases it (default: 0.0001)" in text
+    assert "--optim.clip_value CLIP_VALUE" in text
+    assert "maximum absolute value of a gradient element; absent: no limit (default: none)" in text
+    assert "vocabulary has tokens (default: none) [lstm] tokens, each a one-hot" in text
+    assert "[lstm] hidden units (default: 2048)" in text
     assert "[transformer] of the low-rank binding: size of the projections" in text
     assert "binding: an option" not in text
     assert "--model.d_role" not in text  # of the base class, not an option
