@@ -296,7 +296,7 @@ def test_a_vocabulary_of_another_size(files, itos):
     assert message.startswith(
         f"{checkpoint}: 'embedding.tok_embedding.weight' has {len(ITOS)} rows"
     )
-    assert f"{vocab} lists {len(itos)} symbols" in message
+    assert f"{vocab} lists {len(itos)} tokens" in message
 
 
 # Nothing in a file is run.
