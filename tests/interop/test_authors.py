@@ -744,7 +744,7 @@ def test_every_refusal_is_a_users_error():
 def test_a_vocabulary_that_would_exhaust_the_machine_is_refused(files, content):
     checkpoint, vocab = files()
     vocab.write_bytes(content)
-    assert "more than a vocabulary needs" in refusal(checkpoint, vocab)
+    assert "more operations than a vocabulary" in refusal(checkpoint, vocab)
 
 
 def test_a_compressed_checkpoint_is_refused(files):

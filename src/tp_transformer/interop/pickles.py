@@ -103,9 +103,7 @@ def _load(stream: io.BytesIO) -> Any:
     for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
         is_memo = "PUT" in opcode.name  # an index into a list, which is allocated to that length
         if count > MAX_OPCODES or (is_memo and int(argument or 0) > MAX_OPCODES):
-            raise CheckpointError(
-                "the file has more operations than a vocabulary"
-            )
+            raise CheckpointError("the file has more operations than a vocabulary")
     stream.seek(start)
     return _VocabReader(stream).load()
 
