@@ -156,7 +156,8 @@ def lock(path: Path) -> int | None:
 
     The system releases the lock when the process ends, for any reason. A process id in a file name
     would be wrong after a restart or in a container. Windows and some network file systems have no
-    such locks; there this always succeeds.
+    such locks; there this always succeeds. The library filelock cannot lock a folder, and fails on
+    file systems without locks.
     """
     if sys.platform == "win32":
         return os.open(os.devnull, os.O_RDONLY)

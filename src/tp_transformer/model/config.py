@@ -20,7 +20,7 @@ class TransformerConfig:
         d_ff: size of the feed-forward layer
         n_heads: number of attention heads, which must divide d_model
         n_layers: number of cells in the encoder, and in the decoder
-        n_vocab: number of rows of the embedding
+        n_vocab: number of rows of the embedding; absent: the size of the vocabulary
         n_positions: maximum sequence length, including start and end tokens
         binding: name of the binding of filler and role; none is plain attention
         binding_options: options of the binding by name, such as the rank of the low-rank binding
@@ -34,7 +34,7 @@ class TransformerConfig:
     d_ff: Size = 2048
     n_heads: Size = 8
     n_layers: Depth = 6
-    n_vocab: Size = 72
+    n_vocab: Size | None = None
     n_positions: Size = 200
     binding: str = "hadamard"
     binding_options: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class TransformerConfig:
             3 * self.d_model + self.n_heads * (binding.d_bound + binding.d_role)
         )
         feed_forward = 2 * self.d_model * self.d_ff
-        embedding = self.d_model * (self.n_vocab + self.n_positions)
+        embedding = self.d_model * ((self.n_vocab or 0) + self.n_positions)
         return self.n_layers * (3 * attention + 2 * feed_forward) + embedding
 
     def weightless_binding(self) -> Binding:

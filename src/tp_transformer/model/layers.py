@@ -29,10 +29,10 @@ class Embedding(nn.Module):
     1 / sqrt(d_model); at the input it is scaled by sqrt(d_model) to the paper's N(0, 1).
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, n_vocab: int) -> None:
         super().__init__()
         d_model = config.d_model
-        self.symbols = nn.Embedding(config.n_vocab, d_model)
+        self.symbols = nn.Embedding(n_vocab, d_model)
         self.role_proj = nn.Linear(d_model, d_model) if config.embedding_binding else None
         self.dropout = nn.Dropout(config.dropout)
         self.n_positions = config.n_positions

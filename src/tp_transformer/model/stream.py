@@ -7,7 +7,7 @@ model cannot read does not affect the others.
 import codecs
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -54,7 +54,7 @@ def solve_each(
     beam: int = 1,
     n_best: int = 1,
     length_penalty: float = 0.0,
-    max_length: int = 30,
+    max_length: int | None = None,
 ) -> Iterator[SolvedQuestion]:
     """Answer questions in order; each list has the questions available at that time.
 
@@ -80,10 +80,10 @@ def solve_each(
         number += len(some)
 
 
-def questions_from(given: list[str], file: Path | None) -> Iterator[list[str]]:
+def questions_from(given: Sequence[str], file: Path | None) -> Iterator[list[str]]:
     """Yield the given questions, or those in the file, or those on standard input."""
     if given:
-        yield given
+        yield list(given)
     elif file is not None:
         with file.open("rb") as stream:
             yield from lines(stream)
