@@ -1,0 +1,149 @@
+"""The forward pass in the browser computes what PyTorch computes."""
+
+import json
+import random
+
+import pytest
+import torch
+
+import tp_transformer as tpt
+from tp_transformer.data.modules import MODULES
+from tp_transformer.show.explorer import packing
+from tp_transformer.show.explorer.page import Page
+from tp_transformer.show.explorer.questions import examples
+
+SHAPE = {"d_model": 36, "d_ff": 50, "n_heads": 4, "n_layers": 2}
+MODELS = {
+    "none": {"binding": "none", "embedding_binding": False},
+    "hadamard": {"binding": "hadamard"},
+    "tensor": {"binding": "tensor"},
+    "low-rank": {"binding": "low-rank", "rank": 7},
+    "convolution": {"binding": "convolution"},
+    "plain-embedding": {"binding": "hadamard", "embedding_binding": False},
+}
+TOLERANCE = 1e-4
+
+
+def asked(count):
+    """Examples of every module, and sums."""
+    chance = random.Random(0)
+    texts = [example["question"] for example in examples()]
+    texts += [f"What is {chance.randrange(30)} + {chance.randrange(30)}?" for _ in range(count)]
+    return chance.sample(texts, count)
+
+
+@pytest.fixture(scope="module")
+def models():
+    """One untrained model of each kind, and one trained for a moment."""
+    torch.manual_seed(1)
+    built = {name: tpt.build("tp-transformer-tiny", **SHAPE, **MODELS[name]) for name in MODELS}
+    built["trained"] = briefly_trained(tpt.build("tp-transformer-tiny", **SHAPE))
+    return {name: model.eval() for name, model in built.items()}
+
+
+def briefly_trained(model):
+    chance = random.Random(1)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(60):
+        pairs = [(chance.randrange(30), chance.randrange(30)) for _ in range(32)]
+        questions = [f"What is {a} + {b}?" for a, b in pairs]
+        batch = tpt.Batch.from_text(questions, [str(a + b) for a, b in pairs], model.vocabulary)
+        optimizer.zero_grad()
+        model.loss(batch).mean.backward()
+        optimizer.step()
+    return model
+
+
+@pytest.fixture(scope="module")
+def page(browser, models, tmp_path_factory):
+    """All models in one page, open in the browser."""
+    file = tmp_path_factory.mktemp("explorer") / "page.html"
+    Page(models=list(models.values()), folders=list(models)).write(file)
+    browser.open(file.as_uri())
+    return browser
+
+
+def in_browser(page, index, questions):
+    """The answers and the logits of all steps, from the page."""
+    return page.run(
+        f"""(async () => {{
+          const found = [];
+          for (const question of {json.dumps(questions)}) {{
+            const result = await explorer.client.run({index}, question);
+            const logits = result.logits.map((scores) => Array.from(scores));
+            found.push([result.answer, logits, result.milliseconds]);
+          }}
+          return found;
+        }})()"""
+    )
+
+
+def in_python(model, question):
+    """The logits of all steps, from PyTorch."""
+    vocabulary = model.vocabulary
+    source = torch.from_numpy(vocabulary.encode([question]).ids)[None]
+    found = []
+    with torch.no_grad():
+        state = model.begin(model.encode(source), 30)
+        previous = torch.tensor([vocabulary.sos])
+        while len(found) < 30 and (previous != vocabulary.eos or not found):
+            found.append(model.step(previous, state)[0])
+            previous = found[-1].argmax()[None]
+    return torch.stack(found)
+
+
+def compare(page, models, name, questions):
+    model = models[name]
+    found = in_browser(page, list(models).index(name), questions)
+    answers = model.solve(questions)
+    for question, (answer, logits, _), expected in zip(questions, found, answers, strict=True):
+        wanted = in_python(model, question)
+        assert answer == expected
+        assert len(logits) == len(wanted)
+        torch.testing.assert_close(torch.tensor(logits), wanted, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "trained"])
+def test_logits_and_answers_agree_with_pytorch(page, models, name):
+    compare(page, models, name, asked(8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, "trained"])
+def test_500_logits_and_answers_agree_with_pytorch(page, models, name):
+    compare(page, models, name, asked(500))
+
+
+def test_the_comparison_would_notice_a_difference(page, models):
+    with pytest.raises(AssertionError):
+        found = in_browser(page, list(models).index("hadamard"), asked(1))
+        wanted = in_python(models["tensor"], asked(1)[0])
+        torch.testing.assert_close(torch.tensor(found[0][1]), wanted, rtol=0, atol=TOLERANCE)
+
+
+def test_every_binding_that_python_allows_is_one_of_the_engine(page):
+    source = page.run("document.getElementById('worker').textContent")
+    start = source.index("const BINDINGS = {")
+    body = source[start : source.index("\n};", start)]
+    names = [
+        line.split(":")[0].strip(' "')
+        for line in body.splitlines()
+        if line.startswith("  ") and line[2] not in " }"
+    ]
+    assert tuple(names) == packing.BINDINGS
+
+
+def test_a_question_that_cannot_be_read_gets_a_sentence(page):
+    for question, said in (
+        ("", "empty"),
+        ("ß", "does not know the character “ß”"),
+        ("1" * 199, "199"),
+    ):
+        error = page.run(
+            f"explorer.client.run(0, {json.dumps(question)}).then(() => '', (error) => error.message)"
+        )
+        assert said in error
+
+
+def test_the_examples_are_of_every_module():
+    assert [each["module"] for each in examples()[::2]] == [module.name for module in MODULES]
