@@ -15,7 +15,10 @@ from tp_transformer.model.family import AnyModel
 from tp_transformer.show.explorer import packing
 
 WORKER = ("engine.js", "run.js", "worker.js")
-SCRIPT = ("client.js", "app.js")
+SCRIPT = (
+    *("client.js", "elements.js", "points.js", "colours.js", "clusters.js", "state.js", "python.js"),
+    *("figures.js", "pane.js", "heads.js", "inspector.js", "dialog.js", "controls.js", "app.js"),
+)
 WEIGHTS_PLACE = "<!-- weights -->"
 
 
