@@ -7,13 +7,14 @@ INSTALLED := $(VENV)/.installed
 # they share is made once.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
-.PHONY: help install test test-all test-core lint demo clean
+.PHONY: help install test test-all test-core coverage lint demo clean
 
 help:
 	@echo "make demo       what the project does, in a few minutes"
 	@echo "make test       the test suite, without what takes minutes"
 	@echo "make test-all   the whole test suite"
 	@echo "make test-core  the package with its core dependencies alone, in an environment of its own"
+	@echo "make coverage   make test, and which lines and branches it never ran"
 	@echo "make lint       ruff and mypy"
 	@echo "make install    create $(VENV) and install the package, its extras and the tools"
 
@@ -30,6 +31,9 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(PYTEST) -m "slow or not slow"
+
+coverage: $(INSTALLED)
+	$(PYTEST) --cov --cov-report=term --cov-report=html:build/coverage
 
 test-core:
 	$(PYTHON) -m venv --clear .venv-core

@@ -3,11 +3,11 @@
 from torch import Tensor, nn
 
 from tp_transformer.model.attention import Attention
-from tp_transformer.model.binding import LowRankBinding
 from tp_transformer.model.layers import DecoderCell, EncoderCell
 from tp_transformer.model.transformer import Transformer
 
 MAPS = {"query": "W_q", "key": "W_k", "value": "W_v", "role": "W_r", "output": "W_o"}
+OWN = {"filler_projection": "M", "role_projection": "N", "role": "C", "roles": "R"}  # of bindings
 
 
 def attention_parameters(attention: Attention, prefix: str = "") -> dict[str, Tensor]:
@@ -16,9 +16,8 @@ def attention_parameters(attention: Attention, prefix: str = "") -> dict[str, Te
         parameters |= {f"{prefix}{MAPS[name]}.weight": weight}
         if bias is not None:
             parameters |= {f"{prefix}{MAPS[name]}.bias": bias}
-    if isinstance(attention.binding, LowRankBinding):
-        parameters[f"{prefix}M"] = attention.binding.filler_projection.detach()
-        parameters[f"{prefix}N"] = attention.binding.role_projection.detach()
+    for name, tensor in attention.binding.named_parameters():
+        parameters[prefix + OWN[name]] = tensor.detach()
     return parameters
 
 

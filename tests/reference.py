@@ -45,21 +45,52 @@ def feed_forward(p: Parameters, x: Tensor) -> Tensor:
     return affine(sub(p, "linear2"), torch.stack([torch.relu(unit) for unit in hidden]))
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + e^-x), for one number."""
+    return 1 / (1 + torch.exp(-x))
+
+
+def select(scores: Tensor, dictionary: Tensor) -> Tensor:
+    """Jiang et al. (2021): the sum of the dictionary's unit vectors, weighed by a softmax."""
+    exponentials = [torch.exp(score) for score in scores]
+    total = sum(exponentials, scores.new_zeros(()))
+    role = torch.zeros_like(dictionary[0])
+    for exponential, vector in zip(exponentials, dictionary, strict=True):
+        role = role + exponential / total * vector / torch.sqrt(vector @ vector)
+    return role
+
+
 def bind(
     binding: str,
     filler: Tensor,
     role: Tensor | None,
     m: Tensor | None = None,
     n: Tensor | None = None,
+    constant: Tensor | None = None,
+    dictionary: Tensor | None = None,
 ) -> Tensor:
     """One filler bound to one role: the product inside equation 4, or another in its place."""
+    d = len(filler)
     if binding == "none":  # the plain Transformer
         return filler
+    if binding == "constant":  # a role that no state changes
+        assert constant is not None
+        return torch.stack([filler[c] * constant[c] for c in range(d)])
     if role is None:
         raise ValueError(f"the binding {binding!r} needs a role")
-    d = len(filler)
     if binding == "hadamard":  # equation 4: the diagonal of the tensor product
         return torch.stack([filler[c] * role[c] for c in range(d)])
+    if binding == "residual":
+        return torch.stack([filler[c] * (1 + role[c]) for c in range(d)])
+    if binding in {"sigmoid", "value"}:  # Qiu et al. (2025), after attention and after the values
+        gates = role if len(role) == d else role.expand(d)  # one for each element, or one for all
+        return torch.stack([filler[c] * sigmoid(gates[c]) for c in range(d)])
+    if binding == "silu":
+        return torch.stack([filler[c] * role[c] * sigmoid(role[c]) for c in range(d)])
+    if binding == "dictionary":
+        assert dictionary is not None
+        selected = select(role, dictionary)
+        return torch.stack([filler[c] * selected[c] + filler[c] for c in range(d)])
     if binding == "tensor":  # section 7: the full tensor product, filler-major
         return torch.stack([filler[i] * role[j] for i in range(d) for j in range(d)])
     if binding == "low-rank":  # equation 13; the rows of m and n are the paper's m_c and n_c
@@ -92,20 +123,35 @@ def head(p: Parameters, h: int, d_head: int) -> dict[str, Tensor]:
 def attention(
     p: Parameters, queries: States, memory: States, allowed: Allowed, n_heads: int, binding: str
 ) -> list[Tensor]:
-    """TPMHA, equations 1 to 4: query and role from `queries`, key and value from `memory`."""
+    """TPMHA, equations 1 to 4: query and role from `queries`, key and value from `memory`.
+
+    The binding `value` binds every value to a role from its own state, before it is retrieved.
+    """
     d_head = len(p["W_q.bias"]) // n_heads
     # Equation 4 gives each head a bias; the layout holds their sum, so it is added once.
     outputs = [p["W_o.bias"] for _ in queries]
     for h in range(n_heads):
         w_q, w_k, w_v = (head(sub(p, name), h, d_head) for name in ("W_q", "W_k", "W_v"))
-        w_r = head(sub(p, "W_r"), h, d_head) if "W_r.weight" in p else None
-        m, n = (p["M"][h], p["N"][h]) if binding == "low-rank" else (None, None)
+        w_r = None
+        if "W_r.weight" in p:
+            w_r = head(sub(p, "W_r"), h, len(p["W_r.bias"]) // n_heads)
+        learned = {
+            "low-rank": lambda h=h: {"m": p["M"][h], "n": p["N"][h]},
+            "constant": lambda h=h: {"constant": p["C"][h * d_head : (h + 1) * d_head]},
+            "dictionary": lambda: {"dictionary": p["R"]},
+        }.get(binding, dict)()
         d_bound = p["W_o.weight"].shape[1] // n_heads
         w_o = p["W_o.weight"][:, h * d_bound : (h + 1) * d_bound]
 
         # Equation 1
         keys = [affine(w_k, state) for state in memory]
         values = [affine(w_v, state) for state in memory]
+        if binding == "value":
+            assert w_r is not None
+            values = [
+                bind(binding, value, affine(w_r, state))
+                for value, state in zip(values, memory, strict=True)
+            ]
         for t, state in enumerate(queries):
             query = affine(w_q, state)
             role = affine(w_r, state) if w_r is not None else None
@@ -115,7 +161,8 @@ def attention(
             filler = sum((values[i] * alpha[i] for i in alpha), torch.zeros_like(query))
 
             # Equation 4
-            outputs[t] = outputs[t] + w_o @ bind(binding, filler, role, m, n)
+            bound = filler if binding == "value" else bind(binding, filler, role, **learned)
+            outputs[t] = outputs[t] + w_o @ bound
     return outputs
 
 

@@ -21,6 +21,7 @@ from tp_transformer.foundation.ranges import (
     shown,
 )
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest
+from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import TransformerConfig
@@ -115,6 +116,7 @@ def test_settings_are_made_or_refused_in_one_line(stage, name, hint):
         {"n_positions": 2**31 - 1},
         {"binding": "tensor", "n_heads": 1},
         {"binding": "low-rank", "rank": 2**31 - 1},
+        {"binding": "dictionary", "n_roles": 2**31 - 1},
         {"architecture": "lstm", "d_hidden": 2**31 - 1},
         {"architecture": "lstm", "n_vocab": 2**31 - 1},
     ],
@@ -126,7 +128,7 @@ def test_sizes_beyond_the_memory_are_refused(values, monkeypatch):
         from_config(model_config(values))
 
 
-@pytest.mark.parametrize("binding", ["none", "hadamard", "tensor", "low-rank", "convolution"])
+@pytest.mark.parametrize("binding", BINDINGS)
 def test_the_bound_of_a_models_size_is_one_and_near(binding):
     rank = {"rank": 40} if binding == "low-rank" else {}
     sizes = {"d_model": 64, "d_ff": 96, "n_layers": 3, "embedding_binding": False}

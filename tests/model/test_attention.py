@@ -16,14 +16,26 @@ from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.trace import trace
 
 SIZES = [(4, 1), (6, 3), (12, 4)]
+PER_HEAD, FEW, FUSED = "sigmoid per head", "dictionary of 7", "dictionary of 3"
+OPTIONS = {
+    "low-rank": {"rank": 5},
+    PER_HEAD: {"per_head": True},
+    FEW: {"n_roles": 7},
+    FUSED: {"n_roles": 3},  # as many as the heads of `attention_of` have dimensions
+}
+PRODUCTS = ["hadamard", "tensor", "low-rank", "convolution"]
+VARIANTS = [*BINDINGS, PER_HEAD, FEW, FUSED]
 
 
-def attention_of(kind, binding, d_model=12, n_heads=4):
-    options = {"rank": 5} if binding == "low-rank" else {}
+def attention_of(kind, variant, d_model=12, n_heads=4):
+    options, binding = OPTIONS.get(variant, {}), variant.split()[0]
     config = TransformerConfig(
         d_model=d_model, n_heads=n_heads, binding=binding, binding_options=options
     )
-    return kind(config).double()
+    attention = kind(config).double()
+    if binding == "constant":
+        torch.nn.init.normal_(attention.binding.role)  # at first it is one
+    return attention
 
 
 def states(*shape):
@@ -35,7 +47,7 @@ def assert_near(found, expected):
     assert (found - expected).norm() < 1e-9 * expected.norm()
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", VARIANTS)
 @pytest.mark.parametrize(("d_model", "n_heads"), SIZES)
 @pytest.mark.parametrize("length", [1, 2, 7])
 def test_self_attention_equals_the_transcription(binding, d_model, n_heads, length):
@@ -51,12 +63,12 @@ def test_self_attention_equals_the_transcription(binding, d_model, n_heads, leng
                 list(state[row]),
                 allowed,
                 n_heads,
-                binding,
+                binding.split()[0],
             )
             assert_near(output[row], torch.stack(expected))
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", VARIANTS)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 6), (5, 1), (4, 7)])
 def test_cross_attention_equals_the_transcription(binding, queries, keys):
     attention = attention_of(CrossAttention, binding)
@@ -71,12 +83,12 @@ def test_cross_attention_equals_the_transcription(binding, queries, keys):
             list(memory[row, :length]),
             [[True] * length] * queries,
             4,
-            binding,
+            binding.split()[0],
         )
         assert_near(output[row], torch.stack(expected))
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", VARIANTS)
 def test_gradients_are_those_of_the_function(binding):
     attention = attention_of(SelfAttention, binding, d_model=4, n_heads=2)
     pattern = PaddedPattern(causal_mask(3, 3, torch.device("cpu")))
@@ -92,7 +104,7 @@ def test_gradients_are_those_of_the_function(binding):
     assert torch.autograd.gradcheck(output, (state, *parameters))
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", VARIANTS)
 def test_gradients_equal_the_transcriptions(binding):
     attention = attention_of(SelfAttention, binding, d_model=6, n_heads=2)
     direction, state = states(5, 6), states(1, 5, 6)
@@ -103,7 +115,9 @@ def test_gradients_equal_the_transcriptions(binding):
     del found["W_k.bias"]  # the softmax cancels it: what there is, is rounding
     parameters = {k: v.clone().requires_grad_() for k, v in attention_parameters(attention).items()}
     allowed = torch.ones(5, 5).tril().bool().tolist()
-    outputs = reference.attention(parameters, list(state[0]), list(state[0]), allowed, 2, binding)
+    outputs = reference.attention(
+        parameters, list(state[0]), list(state[0]), allowed, 2, binding.split()[0]
+    )
     (torch.stack(outputs) * direction).sum().backward()
     for name, gradient in found.items():
         assert_near(gradient, parameters[name].grad)
@@ -116,7 +130,7 @@ def attention_gradients(attention):
     return attention_parameters(holder)
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", ["none", "constant", *PRODUCTS])
 def test_output_is_quadratic_in_its_input_along_fixed_weights(binding):
     """Section 2.1: without biases, scaling the input by s scales a TP output by s squared."""
     attention = attention_of(SelfAttention, binding)
@@ -129,7 +143,7 @@ def test_output_is_quadratic_in_its_input_along_fixed_weights(binding):
         weights = recorded["weights"]
     with trace(attention, edit={"weights": lambda _: weights}):
         scaled = attention(3.0 * state, PaddedPattern())
-    degree = 1 if binding == "none" else 2
+    degree = 2 if binding in PRODUCTS else 1
     assert_near(scaled, 3.0**degree * output)
 
 
@@ -149,7 +163,7 @@ def test_tensor_binding_with_a_diagonal_output_map_equals_hadamard():
     assert_near(tensor(state, PaddedPattern()), hadamard(state, PaddedPattern()))
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", VARIANTS)
 def test_cached_attention_equals_attention_at_once(binding):
     attention = attention_of(SelfAttention, binding)
     state = states(2, 7, 12)

@@ -166,3 +166,32 @@ def test_a_packed_memory_is_the_padded_one():
         for found, wanted in zip(pair, expected, strict=True):
             found, wanted = (x.transpose(1, 2)[inside] for x in (found, wanted))
             torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_a_forward_set_on_an_instance_is_heard():
+    model = model_of()
+    before = model.solve(QUESTIONS)
+    original = model.decoder[1].forward
+    model.decoder[1].forward = lambda *arguments: 0 * original(*arguments)
+    assert model.solve(QUESTIONS) != before
+
+
+def test_what_a_hook_keeps_of_solve_can_be_trained_on():
+    model = model_of()
+    kept = []
+    model.encoder[0].register_forward_hook(lambda *arguments: kept.append(arguments[-1]))
+    model.solve(QUESTIONS)
+    weight = torch.ones(model.config.d_model, dtype=torch.float64, requires_grad=True)
+    (kept[0] @ weight).sum().backward()
+    assert weight.grad.abs().sum() > 0
+
+
+def test_a_model_trains_after_it_solved():
+    """Nothing that `solve` computed once and kept is in the way of gradients."""
+    model = model_of()
+    model.solve(QUESTIONS)
+    for layout in (Padded, Packed):
+        rows = model.vocabulary.encode(QUESTIONS), model.vocabulary.encode(["7", "12", ""])
+        batch = tpt.Batch.from_ragged(*rows, model.vocabulary.pad, layout)
+        model.loss(batch).total.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

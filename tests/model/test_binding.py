@@ -5,51 +5,132 @@ import torch
 
 import reference
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.model.binding import BINDINGS, LowRankBinding, make_binding
+from tp_transformer.model.binding import BINDINGS, make_binding
 
-OPTIONS = {"low-rank": {"rank": 7}}
+OPTIONS = {"low-rank": {"rank": 7}, "dictionary": {"n_roles": 4}}
+VARIANTS = [
+    *((name, OPTIONS.get(name, {})) for name in BINDINGS),
+    ("sigmoid", {"per_head": True}),
+    ("dictionary", {"n_roles": 1}),
+    ("dictionary", {"n_roles": 5}),  # as many as a head has dimensions
+]
+PRODUCTS = ["hadamard", "tensor", "low-rank", "convolution"]  # linear in filler and in role
+WITHOUT_ROLES = ["none", "constant"]
 
 
-def binding_of(name: str, n_heads: int = 3, d_head: int = 5):
-    return make_binding(name, n_heads, d_head, OPTIONS.get(name, {})).double()
+def binding_of(name: str, n_heads: int = 3, d_head: int = 5, options=None):
+    options = OPTIONS.get(name, {}) if options is None else options
+    binding = make_binding(name, n_heads, d_head, options).double()
+    if name == "constant":
+        torch.nn.init.normal_(binding.role)  # at first it is one
+    return binding
+
+
+def roles_for(binding, *shape):
+    """Random roles for fillers of a shape (…, head, position), or None."""
+    if not binding.d_role:
+        return None
+    return torch.randn(*shape, binding.d_role, dtype=torch.float64)
+
+
+def learned_by(binding, head):
+    """The parameters of a head, by the names of the transcription."""
+    names = {"filler_projection": "m", "role_projection": "n", "roles": "dictionary"}
+    learned = {}
+    for name, parameter in binding.named_parameters():
+        if name == "role":
+            learned["constant"] = parameter.chunk(binding.n_heads)[head]
+        else:
+            learned[names[name]] = parameter if name == "roles" else parameter[head]
+    return learned
 
 
 @pytest.mark.parametrize("d_head", [1, 2, 5, 8])
-@pytest.mark.parametrize("name", BINDINGS)
-def test_equals_the_definition(name, d_head):
-    binding = binding_of(name, d_head=d_head)
-    filler, role = torch.randn(2, 4, 3, 6, d_head, dtype=torch.float64)
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_equals_the_definition(name, options, d_head):
+    binding = binding_of(name, d_head=d_head, options=options)
+    filler = torch.randn(4, 3, 6, d_head, dtype=torch.float64)
+    role = roles_for(binding, 4, 3, 6)
     bound = binding(filler, role)
     assert bound.shape == (4, 3, 6, binding.d_bound)
-    for batch, head, position in [(0, 0, 0), (3, 2, 5), (1, 1, 3)]:
-        projections = {}
-        if isinstance(binding, LowRankBinding):
-            projections = {
-                "m": binding.filler_projection[head],
-                "n": binding.role_projection[head],
-            }
-        at = (batch, head, position)
-        expected = reference.bind(name, filler[at], role[at], **projections)
+    for at in [(0, 0, 0), (3, 2, 5), (1, 1, 3)]:
+        own = None if role is None else role[at]
+        expected = reference.bind(name, filler[at], own, **learned_by(binding, at[1]))
         torch.testing.assert_close(bound[at], expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", BINDINGS)
 def test_exchanging_the_fillers_changes_the_structure_only_where_there_are_roles(name):
     binding = binding_of(name)
-    a, b, r1, r2 = torch.randn(4, 1, 3, 1, 5, dtype=torch.float64)
+    a, b = torch.randn(2, 1, 3, 1, 5, dtype=torch.float64)
+    r1, r2 = roles_for(binding, 1, 3, 1), roles_for(binding, 1, 3, 1)
     distance = ((binding(a, r1) + binding(b, r2)) - (binding(a, r2) + binding(b, r1))).norm()
-    if name == "none":
+    if name in WITHOUT_ROLES:
         assert distance < 1e-14
     else:
-        assert distance > 0.1
+        assert distance > 0.05
 
 
-@pytest.mark.parametrize("name", [name for name in BINDINGS if name != "none"])
-def test_is_linear_in_filler_and_in_role(name):
-    binding = binding_of(name)
-    f, g, r, s = torch.randn(4, 2, 3, 4, 5, dtype=torch.float64)
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_is_linear_in_the_filler(name, options):
+    binding = binding_of(name, options=options)
+    f, g = torch.randn(2, 2, 3, 4, 5, dtype=torch.float64)
+    r = roles_for(binding, 2, 3, 4)
     torch.testing.assert_close(binding(2 * f + g, r), 2 * binding(f, r) + binding(g, r))
-    torch.testing.assert_close(binding(f, 2 * r + s), 2 * binding(f, r) + binding(f, s))
+
+
+@pytest.mark.parametrize("name", [name for name in BINDINGS if name not in WITHOUT_ROLES])
+def test_only_products_are_linear_in_the_role(name):
+    binding = binding_of(name)
+    f = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    r, s = roles_for(binding, 2, 3, 4), roles_for(binding, 2, 3, 4)
+    found, expected = binding(f, 2 * r + s), 2 * binding(f, r) + binding(f, s)
+    assert torch.allclose(found, expected) == (name in PRODUCTS)
+
+
+def test_a_constant_role_begins_as_plain_attention():
+    filler = torch.randn(2, 3, 4, 5)
+    assert torch.equal(make_binding("constant", 3, 5, {})(filler, None), filler)
+
+
+def test_the_roles_of_a_dictionary_count_by_their_direction_alone():
+    binding = binding_of("dictionary")
+    filler, role = torch.randn(2, 3, 4, 5, dtype=torch.float64), roles_for(binding, 2, 3, 4)
+    before = binding(filler, role)
+    with torch.no_grad():
+        binding.roles *= torch.tensor([0.1, 2.0, 7.0, 30.0])[:, None]
+    torch.testing.assert_close(binding(filler, role), before)
+    selected = torch.full((2, 3, 4, 4), -1e4, dtype=torch.float64)
+    selected[..., 2] = 0
+    ratio = binding(filler, selected) / filler - 1
+    torch.testing.assert_close(ratio.norm(dim=-1), torch.ones(2, 3, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("one_hot", "exclusive"), [(0.7, 0.0), (0.0, 0.3), (2.0, 5.0)])
+def test_the_penalties_of_a_dictionary_are_those_of_its_source(one_hot, exclusive):
+    options = {"n_roles": 4, "one_hot": one_hot, "exclusive": exclusive}
+    binding = binding_of("dictionary", options=options)
+    role = roles_for(binding, 2, 3, 6)
+    found = binding.penalty(role)
+    assert found.shape == (2, 6)
+    for batch, position in [(0, 0), (1, 5)]:
+        weights = [role[batch, head, position].softmax(dim=0).tolist() for head in range(3)]
+        scattered = sum(w * (1 - w) for own in weights for w in own)
+        totals = [sum(own[which] for own in weights) for which in range(4)]
+        shared = sum((total * (1 - total)) ** 2 for total in totals)
+        expected = (one_hot * scattered + exclusive * shared) / 3
+        assert found[batch, position].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_penalties_vanish_where_every_head_selects_a_role_of_its_own():
+    binding = binding_of("dictionary", options={"n_roles": 4, "one_hot": 1.0, "exclusive": 1.0})
+    own = 200.0 * torch.eye(4, dtype=torch.float64)[:3, None].expand(1, -1, -1, -1)
+    same = own[:, :1].expand(-1, 3, -1, -1)
+    assert binding.penalty(own).item() == pytest.approx(0.0, abs=1e-12)
+    assert binding.penalty(same).item() == pytest.approx((3 * 2) ** 2 / 3)
+    assert all(
+        binding_of(name).penalty(roles_for(binding_of(name), 1, 3, 2)) is None for name in BINDINGS
+    )
 
 
 def test_the_diagonal_of_the_tensor_product_is_the_hadamard_product():
@@ -80,7 +161,7 @@ def test_unit_projections_of_rank_d_head_are_the_hadamard_product():
 @pytest.mark.parametrize("name", BINDINGS)
 def test_works_in_bfloat16_and_keeps_the_type(name):
     binding = make_binding(name, 2, 8, OPTIONS.get(name, {}))
-    filler, role = torch.randn(2, 1, 2, 4, 8)
+    filler, role = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, binding.d_role or 8)
     exact = binding(filler, role)
     rounded = binding.bfloat16()(filler.bfloat16(), role.bfloat16())
     assert rounded.dtype == torch.bfloat16
@@ -103,6 +184,10 @@ def test_convolution_starts_at_the_scale_of_its_filler():
         ("low-rank", {"rank": 0}, "rank of the low-rank binding must be from 1"),
         ("low-rank", {"rang": 3}, "did you mean 'rank'"),
         ("tensor", {"rank": 4}, "the tensor binding has no rank"),
+        ("sigmoid", {"per_head": "yes"}, "per_head of the sigmoid binding must be true or false"),
+        ("dictionary", {"n_roles": 0}, "n_roles of the dictionary binding must be from 1"),
+        ("dictionary", {"one_hot": -1}, "one_hot of the dictionary binding must be 0 or more"),
+        ("silu", {"per_head": True}, "the silu binding has no per_head"),
     ],
 )
 def test_refuses_what_is_not_a_binding(name, options, message):

@@ -64,18 +64,29 @@ def test_counts_of_variants(fields, count):
 def test_counts_of_bindings_are_the_documented_ones(binding):
     d_model, n_heads, rank = 64, 4, 7
     d_head, n_attentions = d_model // n_heads, 2 + 2 * 2
-    role = d_model**2 + d_model
+    role, n_roles = d_model**2 + d_model, 20
     extra = {
         "none": 0,
+        "constant": d_model,
         "hadamard": role,
         "tensor": role + (d_head - 1) * d_model**2,
         "low-rank": role + 2 * n_heads * rank * d_head + n_heads * (rank - d_head) * d_model,
         "convolution": role,
+        "residual": role,
+        "sigmoid": role,
+        "silu": role,
+        "value": role,
+        "dictionary": n_heads * n_roles * (d_model + 1) + n_roles * d_head,
     }[binding]
     model = tpt.build(
         "transformer-tiny", binding=binding, rank=rank if binding == "low-rank" else None
     )
     assert model.n_parameters == COUNTS["transformer-tiny"] + n_attentions * extra
+
+
+def test_a_gate_per_head_has_the_documented_count():
+    model = tpt.build("transformer-tiny", binding="sigmoid", per_head=True)
+    assert model.n_parameters == COUNTS["transformer-tiny"] + 6 * 4 * (64 + 1)
 
 
 def test_presets_are_the_design():

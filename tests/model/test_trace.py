@@ -30,7 +30,7 @@ def batch_for(model):
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_names_are_the_designs(binding):
     parts = ["query", "key", "value", "role", "weights", "filler", "bound", "output"]
-    if binding == "none":
+    if binding in {"none", "constant"}:
         parts.remove("role")
     expected = {"embedding", "decoder.embedding"}
     for layer in range(2):
@@ -50,13 +50,16 @@ def test_every_name_is_recorded_under_forward_with_its_shape(binding):
     with model.trace(*model.trace_names) as trace:
         model(batch)
     source, target = batch.source.shape[1], batch.target_input.shape[1]
-    d_bound = model.encoder[0].self_attention.binding.d_bound
+    sizes = model.encoder[0].self_attention.binding
     for name in model.trace_names:
         length = target if name.startswith("decoder") else source
         if ".cross_attention.key" in name or ".cross_attention.value" in name:
             length = source
+        if binding == "value" and name.endswith(".cross_attention.role"):
+            length = source
         keys = source if "encoder" in name or "cross" in name else target
-        last = {"weights": keys, "bound": d_bound}.get(name.split(".")[-1], D_HEAD)
+        special = {"weights": keys, "bound": sizes.d_bound, "role": sizes.d_role}
+        last = special.get(name.split(".")[-1], D_HEAD)
         in_heads = "attention" in name and not name.endswith("output")
         expected = (3, HEADS, length, last) if in_heads else (3, length, 64)
         assert trace[name].shape == expected, name
@@ -70,12 +73,15 @@ def test_recorded_tensors_obey_the_equations(binding):
         model(batch)
     for attention in ("encoder.1.self_attention", "decoder.0.cross_attention"):
         at = {part: f"{attention}.{part}" for part in ("weights", "value", "filler", "bound")}
-        filler = trace[at["weights"]] @ trace[at["value"]]
-        torch.testing.assert_close(trace[at["filler"]], filler)
         module = model.get_submodule(attention)
-        if binding != "none":
-            bound = module.binding(filler, trace[f"{attention}.role"])
-            torch.testing.assert_close(trace[at["bound"]], bound)
+        role = trace[f"{attention}.role"] if module.binding.d_role else None
+        value = trace[at["value"]]
+        if binding == "value":
+            value = module.binding(value, role)
+        filler = trace[at["weights"]] @ value
+        torch.testing.assert_close(trace[at["filler"]], filler)
+        bound = filler if binding == "value" else module.binding(filler, role)
+        torch.testing.assert_close(trace[at["bound"]], bound)
         output = module.out_proj(trace[at["bound"]].transpose(1, 2).flatten(2))
         torch.testing.assert_close(trace[f"{attention}.output"], output)
 

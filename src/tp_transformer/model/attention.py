@@ -7,12 +7,15 @@ Section 2.1 of the paper, for one head at position t (the layer's index left out
     alpha_ti   = softmax over i of (q_t . k_i / sqrt(d_head))          (equation 3)
     output_t   = sum over heads of W_o bind(filler_t, r_t) + b_o       (equation 4)
 
-The role comes from the same state as the query: in cross-attention, from the decoder's. The cells
-use `SelfAttention` and `CrossAttention`; `TPMultiheadAttention` is the same attention with the
-signature, the parameter names and the mask polarity of `torch.nn.MultiheadAttention`.
+The role comes from the same state as the query: in cross-attention, from the decoder's. A binding
+that `binds_values` is another matter: it puts bind(v_i, r_i) in the place of v_i, with a role from
+the same state as the value, and the output map reads the filler.
+
+The cells use `SelfAttention` and `CrossAttention`; `TPMultiheadAttention` is the same attention
+with the signature, the parameter names and the mask polarity of `torch.nn.MultiheadAttention`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -60,10 +63,12 @@ class Attention(Traced):
         self.binding = binding
         self.dropout = dropout
         self.out_proj = nn.Linear(n_heads * self.binding.d_bound, d_model, bias=bias)
+        self.role_proj: nn.Linear | None = None  # the role's map, where it is not fused with others
+        self.penalty: Tensor | None = None  # what the binding adds to the loss: (batch, query)
 
     def points(self) -> tuple[str, ...]:
         """What a trace can ask of an attention, in the order of its computation."""
-        role = ("role",) if self.binding.needs_role else ()
+        role = ("role",) if self.binding.d_role else ()
         return ("query", "key", "value", *role, "weights", "filler", "bound", "output")
 
     def extra_repr(self) -> str:
@@ -75,7 +80,9 @@ class Attention(Traced):
 
         They share the parameters' memory and are detached from them: to look at, or to fill.
         """
-        return {"output": _detached(self.out_proj.weight, self.out_proj.bias)}
+        unfused = {} if self.role_proj is None else {"role": self.role_proj}
+        layers = {**unfused, "output": self.out_proj}
+        return {name: _detached(layer.weight, layer.bias) for name, layer in layers.items()}
 
     def initialise(self) -> None:
         """Draw each map Xavier-uniformly by itself, although maps of one input are fused."""
@@ -83,18 +90,29 @@ class Attention(Traced):
             nn.init.xavier_uniform_(weight, gain=self.binding.role_gain if name == "role" else 1.0)
 
     def split(self, projected: Tensor, names: tuple[str, ...]) -> Iterator[Tensor]:
-        """The named parts of a fused projection (batch, position, part * d_model), in heads.
+        """The named parts of a fused projection (batch, position, part * head * d_head), in heads.
 
         Each is (batch, head, position, d_head) and has passed the point of its name.
         """
-        batch, length, _ = projected.shape
-        n_parts, n_heads, d_head = len(names), self.n_heads, self.binding.d_head
+        batch, length, width = projected.shape
+        n_parts, n_heads = len(names), self.n_heads
+        d_head = width // (n_parts * n_heads)  # of roles, it may be another than of fillers
         if length == 1:  # a step of decoding: nothing to transpose
             parts = projected.view(batch, n_parts, n_heads, 1, d_head).unbind(1)
         else:
             by_part = projected.view(batch, length, n_parts, n_heads, d_head).unbind(2)
             parts = tuple(part.transpose(1, 2) for part in by_part)
         return map(self.point, names, parts)
+
+    def role_of(self, state: Tensor, fused: Sequence[Tensor]) -> Tensor | None:
+        """The role: the one in `fused`, or what a map of its own makes of `state`, if there is one.
+
+        It is (batch, head, position, d_role).
+        """
+        if fused or self.role_proj is None:
+            return fused[0] if fused else None
+        (role,) = self.split(self.role_proj(state), ("role",))
+        return role
 
     def attend(
         self,
@@ -110,6 +128,8 @@ class Attention(Traced):
 
         Queries, keys, values and roles are (batch, head, position, d_head).
         """
+        if self.training and role is not None:
+            self.penalty = self.binding.penalty(role)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights or self.is_traced("weights"):
@@ -119,7 +139,7 @@ class Attention(Traced):
         else:
             filler = self.retrieve(query, key, value, pattern, dropout)
         filler = self.point("filler", filler)
-        bound = filler if role is None else self.binding(filler, role)
+        bound = filler if self.binding.binds_values else self.binding(filler, role)
         bound = self.point("bound", bound)  # (batch, head, query, d_bound)
         output = self.out_proj(bound.transpose(1, 2).flatten(2))
         return self.point("output", output), weights  # (batch, query, d_model)
@@ -137,8 +157,11 @@ class SelfAttention(Attention):
     def __init__(self, config: TransformerConfig) -> None:
         d_model, binding = config.d_model, config.make_binding()
         super().__init__(d_model, config.n_heads, binding, dropout=config.dropout)
-        self.names = ("query", "key", "value", "role")[: 4 if self.binding.needs_role else 3]
+        is_fused = binding.d_role == binding.d_head
+        self.names = ("query", "key", "value", "role")[: 4 if is_fused else 3]
         self.in_proj = nn.Linear(d_model, len(self.names) * d_model)
+        if binding.d_role and not is_fused:
+            self.role_proj = nn.Linear(d_model, config.n_heads * binding.d_role)
 
     def maps(self) -> dict[str, Map]:
         """The affine maps of equations 1 and 4 by name."""
@@ -148,10 +171,13 @@ class SelfAttention(Attention):
         self, state: Tensor, pattern: Pattern, cache: KeyValueCache | None = None
     ) -> Tensor:
         """Attend within `state` (batch, position, d_model), and to what the cache remembers."""
-        query, key, value, *roles = self.split(self.in_proj(state), self.names)
+        query, key, value, *fused = self.split(self.in_proj(state), self.names)
+        role = self.role_of(state, fused)
+        if self.binding.binds_values:
+            value, role = self.binding(value, role), None
         if cache is not None:
             key, value = cache.append(key, value)
-        return self.attend(query, key, value, roles[0] if roles else None, pattern)[0]
+        return self.attend(query, key, value, role, pattern)[0]
 
 
 class CrossAttention(Attention):
@@ -160,21 +186,29 @@ class CrossAttention(Attention):
     def __init__(self, config: TransformerConfig) -> None:
         d_model, binding = config.d_model, config.make_binding()
         super().__init__(d_model, config.n_heads, binding, dropout=config.dropout)
-        self.names = ("query", "role")[: 2 if self.binding.needs_role else 1]
+        is_fused = binding.d_role == binding.d_head
+        self.names = ("query", "role")[: 2 if is_fused and not binding.binds_values else 1]
+        self.memory_names = ("key", "value", "role")[
+            : 3 if is_fused and binding.binds_values else 2
+        ]
         self.in_proj = nn.Linear(d_model, len(self.names) * d_model)
-        self.memory_proj = nn.Linear(d_model, 2 * d_model)
+        self.memory_proj = nn.Linear(d_model, len(self.memory_names) * d_model)
+        if binding.d_role and not is_fused:
+            self.role_proj = nn.Linear(d_model, config.n_heads * binding.d_role)
 
     def maps(self) -> dict[str, Map]:
         """The affine maps of equations 1 and 4 by name."""
         return {
             **_blocks(self.names, self.in_proj.weight, self.in_proj.bias),
-            **_blocks(("key", "value"), self.memory_proj.weight, self.memory_proj.bias),
+            **_blocks(self.memory_names, self.memory_proj.weight, self.memory_proj.bias),
             **super().maps(),
         }
 
     def remember(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of the encoder's output (batch, source, d_model)."""
-        key, value = self.split(self.memory_proj(memory), ("key", "value"))
+        key, value, *fused = self.split(self.memory_proj(memory), self.memory_names)
+        if self.binding.binds_values:
+            value = self.binding(value, self.role_of(memory, fused))
         return key, value
 
     def forward(self, state: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> Tensor:
@@ -183,11 +217,10 @@ class CrossAttention(Attention):
         Where several rows belong to each question, as in a beam search, they attend as if they were
         positions of one row, so that keys and values are there once.
         """
-        projected = self.in_proj(state)
-        if len(key) != len(state):
-            projected = projected.view(len(key), -1, projected.shape[-1])
-        query, *roles = self.split(projected, self.names)
-        output, _ = self.attend(query, key, value, roles[0] if roles else None, pattern)
+        rows = state if len(key) == len(state) else state.view(len(key), -1, state.shape[-1])
+        query, *fused = self.split(self.in_proj(rows), self.names)
+        role = None if self.binding.binds_values else self.role_of(rows, fused)
+        output, _ = self.attend(query, key, value, role, pattern)
         return output.view(state.shape)
 
 
@@ -197,7 +230,8 @@ class TPMultiheadAttention(Attention):
     Takes the same arguments, has the same parameters under the same names (so that a state dict of
     torch's loads into it) and follows the same conventions: masks say what to ignore, and positions
     come before the batch unless `batch_first`. What it adds is `role_proj`, which maps the query's
-    input to the roles, and the choice of a binding; with `binding="none"` it is torch's attention.
+    input to the roles (the value's input, for a binding that binds values), and the choice of a
+    binding; with `binding="none"` it is torch's attention.
     """
 
     # nn.TransformerEncoderLayer asks for this. False keeps it from its fast path, which would
@@ -235,8 +269,9 @@ class TPMultiheadAttention(Attention):
             self.k_proj_weight = nn.Parameter(torch.empty(embed_dim, self.kdim))
             self.v_proj_weight = nn.Parameter(torch.empty(embed_dim, self.vdim))
         self.in_proj_bias = nn.Parameter(torch.empty(3 * embed_dim)) if bias else None
-        if self.binding.needs_role:
-            self.role_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        if made.d_role:
+            d_state = self.vdim if made.binds_values else embed_dim
+            self.role_proj = nn.Linear(d_state, num_heads * made.d_role, bias=bias)
         self.initialise()
         self.to(device=device, dtype=dtype)
 
@@ -244,12 +279,9 @@ class TPMultiheadAttention(Attention):
         """The affine maps of equations 1 and 4 by name."""
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.detach().chunk(3)
         weights = (weight.detach() for weight in self._input_maps())
-        role = {}
-        if self.binding.needs_role:
-            role["role"] = _detached(self.role_proj.weight, self.role_proj.bias)
         names = ("query", "key", "value")
         maps = dict(zip(names, zip(weights, biases, strict=True), strict=True))
-        return {**maps, **role, **super().maps()}
+        return {**maps, **super().maps()}
 
     def initialise(self) -> None:
         """Draw each map Xavier-uniformly by itself; set every bias to zero, as torch does."""
@@ -300,15 +332,15 @@ class TPMultiheadAttention(Attention):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Equations 1 to 4 for batch-first inputs and a mask of our polarity."""
-        role = None
-        if self.binding.needs_role:
-            (role,) = self.split(self.role_proj(query), ("role",))
+        role = self.role_of(value if self.binding.binds_values else query, ())
         biases: tuple[Tensor | None, ...] = (
             (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         )
         projected = map(F.linear, (query, key, value), self._input_maps(), biases)
         names = (("query",), ("key",), ("value",))
         query, key, value = (next(self.split(*one)) for one in zip(projected, names, strict=True))
+        if self.binding.binds_values:
+            value, role = self.binding(value, role), None
         output, weights = self.attend(
             query, key, value, role, PaddedPattern(mask), need_weights=need_weights
         )

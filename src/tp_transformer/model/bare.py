@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from tp_transformer.model.trace import is_traced
+from tp_transformer.model.trace import Traced
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -18,11 +18,23 @@ M = TypeVar("M", bound=nn.Module)
 def bare(module: M) -> M:
     """A copy of a module for inference, or the module itself where that would change something.
 
-    A module that is in training, is traced or has hooks is returned as it is.
+    A module that is in training or observed is returned as it is.
     """
-    if is_traced(module) or any(part.training or _has_hooks(part) for part in module.modules()):
+    if is_observed(module) or any(part.training for part in module.modules()):
         return module
     return _copy(module)
+
+
+def is_observed(module: nn.Module) -> bool:
+    """Whether a trace, a hook or a `forward` set on an instance sees the tensors of a call."""
+    return any(
+        # Torch has no public way to ask for hooks.
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or "forward" in vars(part)
+        or (isinstance(part, Traced) and part._traces)
+        for part in module.modules()
+    )
 
 
 def _copy(module: M) -> M:
@@ -44,12 +56,4 @@ def _without_dropout(module: nn.Module) -> nn.Module:
 
 @cache
 def _bare_class(kind: type[Any]) -> type[Any]:
-    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        return self.forward(*arguments, **keywords)
-
-    return type(f"Bare{kind.__name__}", (kind,), {"__call__": call})
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    # Torch has no public way to ask.
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return type(f"Bare{kind.__name__}", (kind,), {"__call__": kind.forward})

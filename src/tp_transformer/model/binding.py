@@ -2,18 +2,26 @@
 
 A binding takes the filler that each head retrieved and the role that the head emitted, and gives
 the vector of `d_bound` numbers per head that the output map reads (equation 4). What each one
-adds to an attention layer with d_model = n_heads * d_head:
+adds to an attention layer with d_model = n_heads * d_head; "role map" is d_model^2 + d_model:
 
 ==============  ==================  =============================================================
 binding         d_bound             parameters beyond plain attention
 ==============  ==================  =============================================================
 `none`          d_head              none
-`hadamard`      d_head              role map: d_model^2 + d_model
+`constant`      d_head              d_model
+`hadamard`      d_head              role map
+`residual`      d_head              role map
+`sigmoid`       d_head              role map; if `per_head`, n_heads * (d_model + 1)
+`silu`          d_head              role map
+`value`         d_head              role map
+`dictionary`    d_head              n_heads * n_roles * (d_model + 1), and n_roles * d_head
 `tensor`        d_head^2            role map, and (d_head - 1) * d_model^2 in the output map
 `low-rank`      rank                role map, 2 * n_heads * rank * d_head in the two projections,
                                     and n_heads * (rank - d_head) * d_model in the output map
 `convolution`   d_head              role map
 ==============  ==================  =============================================================
+
+docs/model.md says what comparing them shows.
 """
 
 import inspect
@@ -22,31 +30,42 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import Size, check
+from tp_transformer.foundation.ranges import NonNegative, Size, check, shown
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import nearest
 
 
 class Binding(nn.Module):
-    """Binds fillers to roles, both (…, head, position, d_head), into (…, head, position, d_bound).
+    """Binds fillers (…, head, position, d_head) to roles (…, head, position, d_role).
 
+    The result is (…, head, position, d_bound). The role is what the role map gives, `d_role`
+    numbers per head; a binding with a `d_role` of 0 has no role map, and gets None for the role.
     `role_gain` scales the initial role map where the binding itself would enlarge its vectors. The
     options of a binding are the keyword-only parameters of its class.
     """
 
-    needs_role = True
+    # Whether it binds each value before attention retrieves it, to a role of the value's position.
+    binds_values = False
     role_gain = 1.0
 
-    def __init__(self, n_heads: int, d_head: int, d_bound: int | None = None) -> None:
+    def __init__(
+        self, n_heads: int, d_head: int, d_bound: int | None = None, *, d_role: int | None = None
+    ) -> None:
         super().__init__()
         self.n_heads, self.d_head = n_heads, d_head
         self.d_bound = d_head if d_bound is None else d_bound
+        self.d_role = d_head if d_role is None else d_role
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Bind every filler to its role."""
         raise NotImplementedError
+
+    def penalty(self, role: Tensor) -> Tensor | None:
+        """What training adds to the loss for each position, (…, position), or None for nothing."""
+        return None
 
 
 BINDINGS: Registry[type[Binding]] = Registry("binding")
@@ -56,11 +75,25 @@ BINDINGS: Registry[type[Binding]] = Registry("binding")
 class NoBinding(Binding):
     """Plain attention: the filler as it is, and no role."""
 
-    needs_role = False
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__(n_heads, d_head, d_role=0)
 
-    def forward(self, filler: Tensor, role: Tensor) -> Tensor:
+    def forward(self, filler: Tensor, role: Tensor | None = None) -> Tensor:
         """Return the filler."""
         return filler
+
+
+@BINDINGS.register("constant")
+class ConstantBinding(Binding):
+    """One learned role per head, the same at all positions; plain attention to begin with."""
+
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__(n_heads, d_head, d_role=0)
+        self.role = nn.Parameter(torch.ones(n_heads * d_head))  # a vector: weights decay, it not
+
+    def forward(self, filler: Tensor, role: Tensor | None = None) -> Tensor:
+        """Multiply filler and learned role elementwise."""
+        return filler * self.role.view(self.n_heads, 1, self.d_head)
 
 
 @BINDINGS.register("hadamard")
@@ -70,6 +103,101 @@ class HadamardBinding(Binding):
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Multiply filler and role elementwise."""
         return filler * role
+
+
+@BINDINGS.register("residual")
+class ResidualBinding(Binding):
+    """The filler plus its Hadamard product with the role, as the embedding binds tokens."""
+
+    def forward(self, filler: Tensor, role: Tensor) -> Tensor:
+        """Multiply the filler elementwise by one plus the role."""
+        return filler + filler * role
+
+
+@BINDINGS.register("sigmoid")
+class SigmoidBinding(Binding):
+    """Gated attention (Qiu et al., 2025): the filler times a sigmoid of the role.
+
+    The gate has one number per element of the filler or, with `per_head`, one per head.
+    """
+
+    def __init__(self, n_heads: int, d_head: int, *, per_head: bool = False) -> None:
+        super().__init__(n_heads, d_head, d_role=1 if per_head else d_head)
+
+    def forward(self, filler: Tensor, role: Tensor) -> Tensor:
+        """Multiply the filler by the sigmoid of the role."""
+        return filler * role.sigmoid()
+
+
+@BINDINGS.register("silu")
+class SiluBinding(Binding):
+    """The filler times SiLU of the role, r * sigmoid(r): a gate without an upper bound."""
+
+    def forward(self, filler: Tensor, role: Tensor) -> Tensor:
+        """Multiply the filler elementwise by SiLU of the role."""
+        return filler * F.silu(role)
+
+
+@BINDINGS.register("value")
+class ValueBinding(Binding):
+    """A sigmoid gate of each value, computed from the value's own position (Qiu et al., 2025).
+
+    The filler is then a weighted sum of gated values, which the query cannot gate any further.
+    """
+
+    binds_values = True
+
+    def forward(self, filler: Tensor, role: Tensor) -> Tensor:
+        """Multiply values, given as `filler`, elementwise by the sigmoid of their roles."""
+        return filler * role.sigmoid()
+
+
+@BINDINGS.register("dictionary")
+class DictionaryBinding(Binding):
+    """Discrete roles (Jiang et al., 2021): a softmax over a dictionary of unit vectors.
+
+    The role map scores `n_roles` vectors, which all heads of a layer share. The filler is added to
+    its product with the selected role, as in the published code. `one_hot` and `exclusive` weigh
+    that code's regularisers: for one role per head, and for different roles in different heads.
+    """
+
+    def __init__(
+        self,
+        n_heads: int,
+        d_head: int,
+        *,
+        n_roles: Size = 20,
+        one_hot: NonNegative = 0.0,
+        exclusive: NonNegative = 0.0,
+    ) -> None:
+        super().__init__(n_heads, d_head, d_role=n_roles)
+        self.one_hot, self.exclusive = one_hot, exclusive
+        self.roles = nn.Parameter(torch.empty(n_roles, d_head))
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw directions uniformly, with lengths of about one."""
+        nn.init.normal_(self.roles, std=self.d_head**-0.5)
+
+    def forward(self, filler: Tensor, role: Tensor) -> Tensor:
+        """Multiply the filler elementwise by one plus the role that the scores `role` select."""
+        selected = role.softmax(dim=-1) @ F.normalize(self.roles, dim=-1)
+        return filler + filler * selected
+
+    def penalty(self, role: Tensor) -> Tensor | None:
+        """The weighted regularisers of the scores `role`, each a mean over heads.
+
+        The published code also rewards the sum of squared weights. As weights add up to one, that
+        is `one_hot` again, up to a constant.
+        """
+        if not (self.one_hot or self.exclusive):
+            return None
+        wide = torch.promote_types(role.dtype, torch.float32)
+        weights = role.to(wide).softmax(dim=-1)  # (…, head, position, role)
+        scattered = (weights * (1 - weights)).sum(dim=(-3, -1))
+        total = weights.sum(dim=-3)  # how much all heads select each role
+        shared = (total * (1 - total)).square().sum(dim=-1)
+        return (self.one_hot * scattered + self.exclusive * shared) / self.n_heads
 
 
 @BINDINGS.register("tensor")
@@ -150,6 +278,10 @@ def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in given:
             raise SettingsError(f"the {name} binding needs a {key}")
+        if key in given and parameter.annotation is bool and not isinstance(given[key], bool):
+            raise SettingsError(
+                f"the {key} of the {name} binding must be true or false, not {shown(given[key])}"
+            )
         if key in given:
             check(f"the {key} of the {name} binding", given[key], parameter.annotation)
     return BINDINGS[name](n_heads, d_head, **given)

@@ -50,7 +50,7 @@ class TransformerConfig:
             )
         if self.initialisation not in ("paper", "authors"):
             raise SettingsError(f"initialisation is paper or authors, not {self.initialisation!r}")
-        self._weightless_binding()  # raises if there is no such binding
+        self.weightless_binding()  # raises if there is no such binding
 
     @staticmethod
     def option_types() -> dict[str, Any]:
@@ -67,17 +67,25 @@ class TransformerConfig:
         return make_binding(self.binding, self.n_heads, d_head, self.binding_options)
 
     @property
+    def d_role(self) -> int:
+        """How many numbers per head the role map gives; 0 if there is none."""
+        return self.weightless_binding().d_role
+
+    @property
     def least_numbers(self) -> int:
         """A lower bound of how many numbers the model holds: its large matrices and its positions.
 
         A cell of the encoder has one attention layer, and one of the decoder two.
         """
-        n_bound = self.n_heads * self._weightless_binding().d_bound
-        attention = self.d_model * (3 * self.d_model + n_bound)
+        binding = self.weightless_binding()
+        attention = self.d_model * (
+            3 * self.d_model + self.n_heads * (binding.d_bound + binding.d_role)
+        )
         feed_forward = 2 * self.d_model * self.d_ff
         embedding = self.d_model * (self.n_vocab + self.n_positions)
         return self.n_layers * (3 * attention + 2 * feed_forward) + embedding
 
-    def _weightless_binding(self) -> Binding:
+    def weightless_binding(self) -> Binding:
+        """The binding without the memory of its parameters, to ask for its sizes."""
         with WithoutWeights(), torch.device("meta"):
             return self.make_binding()

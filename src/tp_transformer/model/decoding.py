@@ -83,7 +83,7 @@ def greedy(
         best = model.step(previous, state).argmax(dim=-1)
         tokens[rows, length] = best.where(running, pad)
         running = running & (best != eos)
-        n_running = int(running.sum())
+        n_running = int(running.count_nonzero())
         if not n_running:
             return tokens[:, : length + 1]
         previous = best

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tp_transformer.data.layout.base import Pattern
 from tp_transformer.foundation.errors import TextError
@@ -88,7 +89,8 @@ class FeedForward(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Transform each position by itself."""
-        return self.contract(self.expand(state).relu())
+        hidden = self.expand(state)
+        return self.contract(F.relu(hidden, inplace=not hidden.requires_grad))
 
 
 class EncoderCell(Traced):

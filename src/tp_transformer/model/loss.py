@@ -19,17 +19,24 @@ class Loss:
     total: Tensor
     n_tokens: Tensor
     n_right: Tensor  # answers of which every token is the likeliest one, as in greedy decoding
+    penalty: Tensor | float = 0.0  # of the bindings, in training alone, for all tokens
 
     @property
     def mean(self) -> Tensor:
         """The loss per token, which the paper's models are trained on."""
         return self.total / self.n_tokens
 
+    @property
+    def objective(self) -> Tensor:
+        """What training minimises, for all tokens."""
+        return self.total + self.penalty
+
     def __add__(self, other: "Loss") -> "Loss":
         return Loss(
             self.total + other.total,
             self.n_tokens + other.n_tokens,
             self.n_right + other.n_right,
+            self.penalty + other.penalty,
         )
 
 

@@ -1,13 +1,14 @@
 """The Transformer and the TP-Transformer: one model whose attention has a role or has none."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from tp_transformer.data.batch import Batch
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.data.vocabulary import Vocabulary
@@ -17,6 +18,7 @@ from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+from tp_transformer.model.loss import Loss
 
 EVERYWHERE = PaddedPattern()  # a single last position may attend to all before it
 
@@ -97,6 +99,30 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         """The embedded source and the embedded target."""
         return ("embedding", "decoder.embedding")
 
+    def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
+        """The loss of a batch's answers; in training, with what the bindings add to it.
+
+        A row's penalty is the mean over its positions, and counts once for each target token. So
+        its gradient is the same however rows are divided into micro-batches.
+        """
+        loss = super().loss(batch, label_smoothing=label_smoothing)
+        if not self.training:
+            return loss
+        penalties = [*self._penalties(self.encoder, batch.source_layout)]
+        penalties += self._penalties(self.decoder, batch.target_layout)
+        n_tokens = batch.target_layout.filled.sum(dim=1)
+        return replace(
+            loss, penalty=sum((penalty @ n_tokens.to(penalty) for penalty in penalties), 0.0)
+        )
+
+    def _penalties(self, cells: nn.ModuleList, layout: Layout) -> Iterator[Tensor]:
+        """The penalties that the attentions of `cells` have left for each row."""
+        for attention in cells.modules():
+            if isinstance(attention, Attention) and attention.penalty is not None:
+                penalty = layout.pad(attention.penalty).masked_fill(~layout.filled, 0.0)
+                attention.penalty = None
+                yield penalty.sum(dim=1) / layout.filled.sum(dim=1)
+
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
         """Read questions as ids (batch, source), which are padded if no layout is given."""
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
@@ -120,17 +146,14 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     def begin(self, memory: Memory, max_length: int) -> DecoderState:
         """The state before the first of at most `max_length` steps."""
-
-        def padded(heads: Tensor) -> Tensor:  # contiguous, since every step reads all of it
-            return memory.layout.pad(heads.transpose(1, 2)).transpose(1, 2).contiguous()
-
+        pad = memory.layout.pad_heads
         remembered = [cell.cross_attention.remember(memory.state) for cell in self._decoder_cells]
         padding = ~memory.layout.filled[:, None, None, :]
         mask = torch.zeros_like(padding, dtype=memory.state.dtype).masked_fill(padding, -math.inf)
         return DecoderState(
             bare(self.embedding),
             [bare(cell) for cell in self._decoder_cells],
-            [(padded(key), padded(value)) for key, value in remembered],
+            [(pad(key), pad(value)) for key, value in remembered],
             mask if padding.any() else None,
             [KeyValueCache(max_length) for _ in self.decoder],
         )

@@ -23,10 +23,10 @@ class _SummedLoss(nn.Module):
         super().__init__()
         self.model, self.label_smoothing = model, label_smoothing
 
-    def forward(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+    def forward(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor]:
         losses = (self.model.loss(one, label_smoothing=self.label_smoothing) for one in batches)
         loss = reduce(add, losses)
-        return loss.total, loss.n_right
+        return loss.objective, loss.total.detach(), loss.n_right
 
 
 class Gradient:
@@ -61,9 +61,9 @@ class Gradient:
                 return None
             is_last = number == len(share.passes)
             with nullcontext() if is_last else ranks.no_sync(self._loss):
-                total, n_right = self._loss([one.to(ranks.device) for one in batches])
-                (total * scale).backward()
-            totals.append(total.detach())
+                objective, total, n_right = self._loss([one.to(ranks.device) for one in batches])
+                (objective * scale).backward()
+            totals.append(total)
             rights.append(n_right)
         return {"loss": torch.stack(totals).sum(), "right": torch.stack(rights).sum()}
 

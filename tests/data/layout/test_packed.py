@@ -158,8 +158,23 @@ def test_both_layouts_have_the_same_tokens():
         assert torch.equal(tokens, getattr(found, layout).tokens(getattr(found, name)))
     assert np.array_equal(padded.source_layout.lengths, found.source_layout.lengths)
     assert torch.equal(found.source_layout.filled, padded.source_layout.filled)
-    assert torch.equal(found.source_layout.pad(found.source), padded.source)  # pad is 0
-    assert padded.source_layout.pad(padded.source) is padded.source
+
+
+@pytest.mark.parametrize("n_parts", [1, 2])
+def test_heads_are_padded_row_by_row(n_parts):
+    """Whether they are a view of a fused projection or not."""
+    lengths = [3, 1, 4]
+    fused = torch.arange(8.0 * 2 * n_parts * 3).view(1, 8, n_parts, 2, 3)
+    heads = fused[:, :, n_parts - 1].transpose(1, 2)  # (1, head, position, d_head)
+    padded = Packed(np.array(lengths)).pad_heads(heads)
+    assert padded.shape == (3, 2, 4, 3)
+    assert padded.is_contiguous()
+    for row, expected in zip(padded, heads[0].split(lengths, dim=1), strict=True):
+        assert torch.equal(row[:, : expected.shape[1]], expected)
+    layout = Padded(torch.ones(3, 4, dtype=torch.bool))
+    assert torch.equal(
+        layout.pad_heads(padded.transpose(1, 2).contiguous().transpose(1, 2)), padded
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -28,7 +28,7 @@ class Pattern(ABC):
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
         """Equation 3: how much each query attends to each key; (batch, head, query, key)."""
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)
         mask = self.mask
         if mask is None:
             return scores.softmax(dim=-1)
@@ -83,8 +83,11 @@ class Layout(Protocol):
     def any_in_row(self, marked: Tensor) -> Tensor:
         """Of each row, whether any of its positions is marked: (row,)."""
 
-    def pad(self, state: Tensor) -> Tensor:
-        """The rows of (batch, position, …) side by side: (row, position, …)."""
+    def pad_heads(self, states: Tensor) -> Tensor:
+        """Rows of (batch, head, position, d_head) side by side: (row, head, position, d_head).
+
+        The result is contiguous. What it has beyond the end of a row is to be masked.
+        """
 
     def to(self, device: torch.device | str) -> Self:
         """The same layout for tensors on another device."""

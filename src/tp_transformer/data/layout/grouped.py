@@ -9,7 +9,6 @@ rows (20 rows of 70 positions, 8 heads of 16, forward and backward: 3 ms against
 """
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +19,21 @@ from torch import Tensor
 from tp_transformer.data.vocabulary import Ids
 
 
-@dataclass(frozen=True)
-class Group:
-    """Rows with the same number of keys; their queries are filled up to the same number."""
+def vectors(states: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """The vectors of states (1, head, position, d_head) as a matrix, which index_select can read.
 
-    n_queries: int
-    n_keys: int
-    query: slice  # where its queries are among those of all groups,
-    key: slice  # and its keys
+    States are often views of a fused projection, whose vectors are contiguous: then nothing is
+    copied. Returns the matrix and how many rows apart the vectors of two heads, and of two
+    positions, are.
+    """
+    _, n_heads, n_positions, d_head = states.shape
+    _, per_head, per_position, per_number = states.stride()
+    if per_number != 1 or per_head % d_head or per_position % d_head:
+        states = states.contiguous()
+        _, per_head, per_position, _ = states.stride()
+    steps = per_head // d_head, per_position // d_head
+    n_vectors = (n_heads - 1) * steps[0] + (n_positions - 1) * steps[1] + 1
+    return states.as_strided((n_vectors, d_head), (d_head, 1)), steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +43,8 @@ class Side:
     The groups lie one after another; within a group the heads do, and within a head the rows.
     """
 
-    position: Tensor  # of each place in the groups: its position in the packed state,
-    head: Tensor  # and its head
+    position: Ids  # of each place of a head: its position in the packed state,
+    places: Ids  # and its places in the groups, head by head: (place, head)
     place: Tensor  # of each position and head of the packed state: its place in the groups
     _sources: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
@@ -50,37 +56,24 @@ class Side:
         """
         starts = np.cumsum(sizes) - sizes
         first, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
-        heads = np.arange(n_heads)
         in_group = np.arange(len(position)) - first
-        place = (first * n_heads + in_group)[:, None] + heads * size[:, None]  # (position, head)
-        of_place = np.empty((2, place.size), np.int64)
-        of_place[0, place] = position[:, None]
-        of_place[1, place] = heads
+        place = (first * n_heads + in_group)[:, None] + np.arange(n_heads) * size[:, None]
         by_position = np.empty((len(position[held]), n_heads), np.int64)
         by_position[position[held]] = place[held]
-        return cls(
-            position=torch.from_numpy(of_place[0]),
-            head=torch.from_numpy(of_place[1]),
-            place=torch.from_numpy(by_position.ravel()),
-        )
+        return cls(position, place, torch.from_numpy(by_position.ravel()))
 
     def gather(self, states: Tensor) -> Tensor:
-        """Packed states (1, head, position, d_head) in groups: (place, d_head), in float32 or more.
+        """Packed states (1, head, position, d_head) in groups: (place, d_head).
 
-        States are often views of a fused projection. As its vectors are contiguous, all of them can
-        be seen as the rows of one matrix, and nothing but the chosen ones is copied.
+        They are in float32 or more.
         """
-        _, n_heads, n_positions, d_head = states.shape
-        _, per_head, per_position, per_number = states.stride()
-        if per_number != 1 or per_head % d_head or per_position % d_head:
-            states = states.contiguous()
-            _, per_head, per_position, _ = states.stride()
-        steps = per_head // d_head, per_position // d_head
+        rows, steps = vectors(states)
         if steps not in self._sources:
-            self._sources[steps] = self.head * steps[0] + self.position * steps[1]
-        n_vectors = (n_heads - 1) * steps[0] + (n_positions - 1) * steps[1] + 1
-        vectors = states.as_strided((n_vectors, d_head), (d_head, 1))
-        gathered = vectors.index_select(0, self._sources[steps])
+            heads = np.arange(self.places.shape[1])
+            sources = np.empty(self.places.size, np.int64)
+            sources[self.places] = heads * steps[0] + self.position[:, None] * steps[1]
+            self._sources[steps] = torch.from_numpy(sources)
+        gathered = rows.index_select(0, self._sources[steps])
         return gathered.to(torch.promote_types(states.dtype, torch.float32))
 
     def release(self, grouped: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
@@ -90,54 +83,67 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
-    """The groups of a packed batch: which positions attend to which."""
+class Rectangles:
+    """The shapes of the groups on one side: (head * row, width) each."""
 
-    groups: Sequence[Group]
+    widths: list[int]
+    sizes: list[int]  # each the product of the two axes
+
+    @classmethod
+    def of(cls, n_rows: Ids, widths: Ids, n_heads: int) -> "Rectangles":
+        """Groups of so many rows of these widths, for each head."""
+        return cls(widths.tolist(), (n_heads * n_rows * widths).tolist())
+
+    def cut(self, grouped: Tensor) -> list[Tensor]:
+        """The states of each group, (head * row, position, …), from those of all of them."""
+        parts = grouped.split_with_sizes(self.sizes)
+        return [
+            part.view(-1, width, grouped.shape[-1])
+            for part, width in zip(parts, self.widths, strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The groups of a packed batch: which positions attend to which.
+
+    The rows of a group have the same number of keys; their queries are filled up to one number.
+    """
+
     queries: Side
     keys: Side
+    query_shapes: Rectangles
+    key_shapes: Rectangles
     causal: bool
 
     @classmethod
     def of(cls, query_lengths: Ids, key_lengths: Ids, n_heads: int, causal: bool) -> "Groups":
         """Group rows by their number of keys; both sides have the same rows."""
-        first_query = np.cumsum(query_lengths) - query_lengths
-        first_key = np.cumsum(key_lengths) - key_lengths
-        groups, query_positions, held, key_positions = [], [], [], []
-        query = key = 0
-        for length, rows in _by_length(key_lengths):
-            n_queries = query_lengths[rows]
-            widest = int(n_queries.max())
-            inside = np.arange(widest) < n_queries[:, None]
-            positions = first_query[rows, None] + np.arange(widest)
-            query_positions.append(np.where(inside, positions, 0).ravel())
-            held.append(inside.ravel())
-            key_positions.append((first_key[rows, None] + np.arange(length)).ravel())
-            next_query = query + n_heads * len(query_positions[-1])
-            next_key = key + n_heads * len(key_positions[-1])
-            groups.append(Group(widest, length, slice(query, next_query), slice(key, next_key)))
-            query, key = next_query, next_key
-        keys = Side.of(np.concatenate(key_positions), _sizes(key_positions), n_heads)
-        if query_lengths is key_lengths:
-            return cls(groups, keys, keys, causal)
-        queries = Side.of(
-            np.concatenate(query_positions),
-            _sizes(query_positions),
-            n_heads,
-            np.flatnonzero(np.concatenate(held)),
+        order = np.argsort(key_lengths, kind="stable")
+        lengths, first, n_rows = np.unique(
+            key_lengths[order], return_index=True, return_counts=True
         )
-        return cls(groups, queries, keys, causal)
+        position, _ = _positions(key_lengths, order, key_lengths[order])
+        keys = Side.of(position, n_rows * lengths, n_heads)
+        key_shapes = Rectangles.of(n_rows, lengths, n_heads)
+        if query_lengths is key_lengths:
+            return cls(keys, keys, key_shapes, key_shapes, causal)
+        widths = np.maximum.reduceat(query_lengths[order], first)
+        position, held = _positions(query_lengths, order, np.repeat(widths, n_rows))
+        queries = Side.of(position, n_rows * widths, n_heads, held)
+        return cls(queries, keys, Rectangles.of(n_rows, widths, n_heads), key_shapes, causal)
 
 
-def _by_length(lengths: Ids) -> Iterator[tuple[int, Ids]]:
-    """Each length that occurs, ascending, and the rows that have it."""
-    order = np.argsort(lengths, kind="stable")
-    values, starts = np.unique(lengths[order], return_index=True)
-    return zip(values.tolist(), np.split(order, starts[1:]), strict=True)
+def _positions(lengths: Ids, order: Ids, widths: Ids) -> tuple[Ids, Ids]:
+    """The positions of packed rows in another order, each filled up to a width with position 0.
 
-
-def _sizes(parts: Sequence[Ids]) -> Ids:
-    return np.array([len(part) for part in parts])
+    Returns them and the indices of those that are not filling.
+    """
+    starts = np.cumsum(widths) - widths
+    within = np.arange(widths.sum()) - np.repeat(starts, widths)
+    inside = within < np.repeat(lengths[order], widths)
+    first = np.cumsum(lengths) - lengths
+    return np.where(inside, np.repeat(first[order], widths) + within, 0), np.flatnonzero(inside)
 
 
 def grouped_attention(
@@ -161,13 +167,14 @@ class _Grouped(torch.autograd.Function):
             filler = torch.empty_like(query)
             all_weights: list[Tensor] = []
             all_kept: list[Tensor] = []  # by dropout
-            for group in groups.groups:
-                q, out = (_rows(x[group.query], group.n_queries) for x in (query, filler))
-                k, v = (_rows(x[group.key], group.n_keys) for x in (key, value))
+            needs_gradient = any(ctx.needs_input_grad)
+            queries, fillers = map(groups.query_shapes.cut, (query, filler))
+            keys, values = map(groups.key_shapes.cut, (key, value))
+            for q, k, v, out in zip(queries, keys, values, fillers, strict=True):
                 weights = _weights(q, k, groups.causal)
                 kept = _kept(weights, dropout)
                 torch.bmm(weights if kept is None else weights * kept, v, out=out)
-                if any(ctx.needs_input_grad):  # otherwise the next group reuses warm memory
+                if needs_gradient:  # otherwise the next group reuses warm memory
                     all_weights.append(weights)
                     all_kept += [] if kept is None else [kept]
             packed = groups.queries.release(filler, n_heads, dtype)
@@ -180,7 +187,7 @@ class _Grouped(torch.autograd.Function):
     def backward(ctx: Any, d_filler: Tensor) -> tuple[Tensor | None, ...]:
         groups: Groups = ctx.groups
         query, key, value, filler, *saved = ctx.saved_tensors
-        n_groups = len(groups.groups)
+        n_groups = len(groups.key_shapes.sizes)
         all_weights, all_kept = saved[:n_groups], saved[n_groups:] or [None] * n_groups
         with torch.autocast("cpu", enabled=False):
             gradient = torch.zeros_like(query)
@@ -189,14 +196,11 @@ class _Grouped(torch.autograd.Function):
             # What softmax subtracts from the gradient of its weights, summed over the keys.
             drift = (gradient * filler).sum(dim=-1, keepdim=True)
             d_query, d_key, d_value = map(torch.empty_like, (query, key, value))
-            for group, weights, kept in zip(groups.groups, all_weights, all_kept, strict=True):
-                q, g, d_q, shift = (
-                    _rows(x[group.query], group.n_queries)
-                    for x in (query, gradient, d_query, drift)
-                )
-                k, v, d_k, d_v = (
-                    _rows(x[group.key], group.n_keys) for x in (key, value, d_key, d_value)
-                )
+            of_queries = map(groups.query_shapes.cut, (query, gradient, d_query, drift))
+            of_keys = map(groups.key_shapes.cut, (key, value, d_key, d_value))
+            for q, g, d_q, shift, k, v, d_k, d_v, weights, kept in zip(
+                *of_queries, *of_keys, all_weights, all_kept, strict=True
+            ):
                 torch.bmm((weights if kept is None else weights * kept).transpose(1, 2), g, out=d_v)
                 d_weights = torch.bmm(g, v.transpose(1, 2))
                 if kept is not None:
@@ -227,8 +231,3 @@ def _kept(weights: Tensor, dropout: float) -> Tensor | None:
     if not dropout:
         return None
     return (torch.rand_like(weights) >= dropout).to(weights.dtype).div_(1 - dropout)
-
-
-def _rows(grouped: Tensor, length: int) -> Tensor:
-    """A group's states as (head * row, position, …)."""
-    return grouped.view(-1, length, grouped.shape[-1])

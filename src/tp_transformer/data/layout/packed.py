@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.layout.base import Layout, Pattern
-from tp_transformer.data.layout.grouped import Groups, grouped_attention
+from tp_transformer.data.layout.grouped import Groups, grouped_attention, vectors
 from tp_transformer.data.vocabulary import Ids, Ragged
 
 CPU = torch.device("cpu")
@@ -32,6 +32,7 @@ class Packed:
 
     lengths: Ids
     device: torch.device = CPU
+    _padded: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
     def lay_out(cls, rows: Ragged, pad: int) -> tuple[Tensor, Self]:
@@ -100,11 +101,18 @@ class Packed:
         counts = torch.zeros(len(self), dtype=torch.long, device=marked.device)
         return counts.index_add_(0, self.rows, marked[0].long()) > 0
 
-    def pad(self, state: Tensor) -> Tensor:
-        """The rows side by side, filled up with zeros."""
-        padded = state.new_zeros(self.filled.numel(), *state.shape[2:])
-        places = self.filled.flatten().nonzero()[:, 0]
-        return padded.index_copy(0, places, state[0]).view(*self.filled.shape, *state.shape[2:])
+    def pad_heads(self, states: Tensor) -> Tensor:
+        """Rows side by side, filled up with their last vectors."""
+        rows, steps = vectors(states)
+        n_heads = states.shape[1]
+        if (n_heads, *steps) not in self._padded:
+            last = np.minimum(np.arange(self.longest), self.lengths[:, None] - 1)
+            position = self.offsets[:-1, None] + last  # (row, position)
+            heads = np.arange(n_heads)[:, None] * steps[0]
+            indices = torch.from_numpy((position[:, None] * steps[1] + heads).ravel())
+            self._padded[n_heads, *steps] = indices.to(self.device)
+        padded = rows.index_select(0, self._padded[n_heads, *steps])
+        return padded.view(len(self), n_heads, self.longest, states.shape[-1])
 
     def to(self, device: torch.device | str) -> Self:
         """The same layout for tensors on another device."""

@@ -100,9 +100,9 @@ class Padded:
         """Of each row, whether any of its positions is marked."""
         return marked.any(dim=1)
 
-    def pad(self, state: Tensor) -> Tensor:
-        """The state as it is."""
-        return state
+    def pad_heads(self, states: Tensor) -> Tensor:
+        """The states as they are."""
+        return states.contiguous()
 
     def to(self, device: torch.device | str) -> Self:
         """The same layout for tensors on another device."""

@@ -34,7 +34,7 @@ class AnalysisOptions:
 
     def check(self, config: "TransformerConfig") -> None:
         """Raise an error if a model of this configuration lacks what the analysis needs."""
-        if self.needs_roles and config.binding == "none":
+        if self.needs_roles and not config.d_role:
             raise UserError("this analysis needs roles, which the attention of this model lacks")
         layer_index(self.layer, config.n_layers)
 

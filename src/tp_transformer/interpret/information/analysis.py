@@ -101,7 +101,7 @@ def _analyse(
         )
     return InformationResult(
         context=Context.of(model, sample, seed),
-        kind="transformer" if model.config.binding == "none" else "tp-transformer",
+        kind="tp-transformer" if model.config.d_role else "transformer",
         layer=layer,
         d_model=entering.shape[1],
         d_head=values.shape[2],

@@ -80,7 +80,7 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
     """
     model = checked_model(model, options)
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
-    available = ("value",) if model.config.binding == "none" else ("role", "value")
+    available = ("role", "value") if model.config.d_role else ("value",)
     vectors = options.vectors or available[0]
     if vectors not in available:
         raise SettingsError(

@@ -1,0 +1,212 @@
+"""Training, scoring and decoding speed of two checkouts of this project, in one run.
+
+    python benchmarks/before_after.py BEFORE [--after CHECKOUT] [--rounds 15]
+        [--cases solve:tp-transformer-small:1,64,256 score:tp-transformer:16]
+
+A case is a task (train, score or solve), a preset and numbers of questions. Every checkout has a
+process of its own, with one thread and with freed memory kept; both build the same preset from the
+same seed and get the same random questions. They take turns in every round. What is compared is
+processor time, which other processes disturb less than elapsed time: the ratio of the medians, of
+the least times, and the median of the rounds' ratios. The answers, or the losses, of the two are
+compared as well. Writes a dated JSON and Markdown file.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve()
+WORKER = "--worker"
+CASES = [
+    "train:tp-transformer-small:64",
+    "score:tp-transformer-small:16,64,256",
+    "score:tp-transformer:1,16",
+    "solve:tp-transformer-small:1,64,256",
+    "solve:tp-transformer:1,16",
+]
+# What `keep_freed_memory` sets, wherever a checkout has it.
+MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
+
+
+def texts(seed: int, n: int, shortest: int, longest: int) -> list[str]:
+    """Random texts of random lengths."""
+    chance = random.Random(seed)  # noqa: S311
+    return [
+        "".join(chance.choices("0123456789+- abcdef", k=chance.randint(shortest, longest)))
+        for _ in range(n)
+    ]
+
+
+def task(name: str, preset: str) -> Callable[[int], list[Any]]:
+    """What a checkout does with so many questions; returns answers or losses."""
+    import torch
+
+    import tp_transformer as tpt
+    from tp_transformer.scoring.verdict import judge
+    from tp_transformer.training.passes import Share
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = tpt.build(preset).eval()
+    encode, pad = model.vocabulary.encode, model.vocabulary.pad
+
+    def solve(n: int) -> list[Any]:
+        return model.solve(texts(0, n, 10, 150))
+
+    def score(n: int) -> list[Any]:
+        return judge(model, encode(texts(0, n, 10, 150)), encode(texts(1, n, 1, 12))).loss.tolist()
+
+    def train(n: int) -> list[Any]:
+        model.train()
+        rows = encode(texts(0, n, 10, 150)), encode(texts(1, n, 1, 12))
+        layout = getattr(model, "layout_for", None)  # before it there was a flag
+        chosen = {"layout": layout(torch.device("cpu"))} if layout else {"packed": True}
+        losses = []
+        for batches in Share.of(*rows, pad, 16_384, **chosen).passes:
+            loss = sum(model.loss(batch).total for batch in batches)
+            loss.backward()
+            losses.append(loss.item())
+        model.zero_grad()
+        return losses
+
+    return {"solve": solve, "score": score, "train": train}[name]
+
+
+def work(name: str, preset: str) -> None:
+    """Do a task for every number of questions that standard input asks for."""
+    run = task(name, preset)
+    for line in sys.stdin:
+        start = time.process_time()
+        found = run(int(line))
+        print(json.dumps([time.process_time() - start, found]), flush=True)
+
+
+class Checkout:
+    """A process that does a task with the code of a checkout."""
+
+    def __init__(self, root: Path, name: str, preset: str) -> None:
+        environment = {**os.environ, **MEMORY, "PYTHONPATH": str(root / "src")}
+        self.process = subprocess.Popen(  # noqa: S603
+            [sys.executable, str(HERE), WORKER, name, preset],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**environment, "OMP_NUM_THREADS": "1"},
+        )
+
+    def __call__(self, n: int) -> tuple[float, list[Any]]:
+        """The processor time for so many questions, and what came of them."""
+        print(n, file=self.process.stdin, flush=True)
+        seconds, found = json.loads(self.process.stdout.readline())
+        return seconds, found
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compare(checkouts: list[Checkout], n: int, rounds: int) -> dict[str, Any]:
+    """Both in turn; a first round only warms them up and compares what they found."""
+    (_, before), (_, after) = (checkout(n) for checkout in checkouts)
+    seconds = [[checkout(n)[0] for checkout in checkouts] for _ in range(rounds)]
+    olds, news = zip(*seconds, strict=True)
+    return {
+        "questions": n,
+        "before_ms": 1000 * statistics.median(olds),
+        "after_ms": 1000 * statistics.median(news),
+        "ratio_of_least": min(news) / min(olds),
+        "median_ratio": statistics.median(new / old for old, new in seconds),
+        "agreement": agreement(before, after),
+    }
+
+
+def agreement(before: list[Any], after: list[Any]) -> str:
+    """How far two lists of answers or losses agree."""
+    if isinstance(before[0], str):
+        same = sum(old == new for old, new in zip(before, after, strict=True))
+        return f"{same} of {len(before)} answers equal"
+    apart = max(abs(new - old) / abs(old) for old, new in zip(before, after, strict=True))
+    return f"losses within {apart:.0e}"
+
+
+def commit(root: Path) -> str:
+    """The commit of a checkout."""
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+    return found.stdout.strip()
+
+
+def report(result: dict[str, Any]) -> str:
+    """The results for people."""
+    import measured
+
+    lines = [
+        f"# Speed before and after, {result['date']}",
+        "",
+        f"{measured.described(result['machine'])}; one thread.",
+        f"Commit {result['after']} against {result['before']}: processor time, both in turn for",
+        f"{result['rounds']} rounds. Below 1, the later commit is faster.",
+        "",
+        "| task | preset | questions | before (ms) | after (ms) | median ratio "
+        "| ratio of least | results |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    lines += [
+        f"| {row['task']} | {row['preset']} | {row['questions']} | {row['before_ms']:.1f} "
+        f"| {row['after_ms']:.1f} | {row['median_ratio']:.2f} | {row['ratio_of_least']:.2f} "
+        f"| {row['agreement']} |"
+        for row in result["rows"]
+    ]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Measure, print, write."""
+    import measured
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("before", type=Path, help="a checkout, e.g. from git worktree add")
+    parser.add_argument("--after", type=Path, default=HERE.parents[1])
+    parser.add_argument("--cases", nargs="+", default=CASES)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    rows = []
+    for case in options.cases:
+        name, preset, numbers = case.split(":")
+        checkouts = [Checkout(root, name, preset) for root in (options.before, options.after)]
+        for n in map(int, numbers.split(",")):
+            found = compare(checkouts, n, options.rounds)
+            rows.append({"task": name, "preset": preset, **found})
+            print(rows[-1], flush=True)
+        for checkout in checkouts:
+            checkout.close()
+    result = {
+        "date": date.today().isoformat(),
+        "machine": measured.machine(),
+        "before": commit(options.before),
+        "after": commit(options.after),
+        "rounds": options.rounds,
+        "rows": rows,
+    }
+    measured.write("before-after", result, report(result))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [WORKER]:
+        work(*sys.argv[2:])
+    else:
+        main()
