@@ -15,7 +15,7 @@ from tp_transformer.foundation import interruptions
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.interruptions import Terminated
 from tp_transformer.foundation.ranges import check, without_range
-from tp_transformer.verbs import data, interpret, model, scoring
+from tp_transformer.verbs import data, explore, interpret, model, scoring
 from tp_transformer.verbs.verb import Verb, complain
 
 VERBS = {
@@ -28,6 +28,7 @@ VERBS = {
     "evaluate": scoring.EVALUATE,
     "compare": scoring.COMPARE,
     "interpret": interpret.INTERPRET,
+    "explore": explore.EXPLORE,
     "import-authors": model.IMPORT_AUTHORS,
 }
 

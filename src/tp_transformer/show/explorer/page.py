@@ -42,12 +42,11 @@ class Page:
 
     def parts(self) -> Iterator[bytes]:
         """The page from its beginning to its end, in pieces."""
-        style, script = _asset("page.css"), _joined(SCRIPT)
         filled = _asset("page.html")
         for place, text in (
-            ("policy", policy(style, script)),
-            ("style", style),
-            ("script", script),
+            ("policy", self.policy),
+            ("style", _style()),
+            ("script", _script()),
             ("worker", _joined(WORKER)),
             ("data", _data(self._values())),
         ):
@@ -60,6 +59,21 @@ class Page:
                 yield chunk
                 yield b"</script>\n"
         yield after.encode()
+
+    @property
+    def policy(self) -> str:
+        """The content-security policy: this style, this script, workers, and nothing else."""
+        return "; ".join(
+            (
+                "default-src 'none'",
+                f"script-src '{_digest(_script())}'",
+                f"style-src '{_digest(_style())}'",
+                "worker-src blob:",
+                "img-src data:",
+                "base-uri 'none'",
+                "form-action 'none'",
+            )
+        )
 
     def write(self, file: str | Path) -> None:
         """Write the page, atomically."""
@@ -79,23 +93,16 @@ class Page:
         }
 
 
-def policy(style: str, script: str) -> str:
-    """The content-security policy: this style, this script, workers, and nothing else."""
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src '{_digest(script)}'",
-            f"style-src '{_digest(style)}'",
-            "worker-src blob:",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
-
-
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _style() -> str:
+    return _asset("page.css")
+
+
+def _script() -> str:
+    return _joined(SCRIPT)
 
 
 def _asset(name: str) -> str:
