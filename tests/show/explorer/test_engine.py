@@ -33,25 +33,12 @@ def asked(count):
 
 
 @pytest.fixture(scope="module")
-def models():
+def models(folders):
     """One untrained model of each kind, and one trained for a moment."""
     torch.manual_seed(1)
     built = {name: tpt.build("tp-transformer-tiny", **SHAPE, **MODELS[name]) for name in MODELS}
-    built["trained"] = briefly_trained(tpt.build("tp-transformer-tiny", **SHAPE))
+    built["trained"] = tpt.load(folders[0])
     return {name: model.eval() for name, model in built.items()}
-
-
-def briefly_trained(model):
-    chance = random.Random(1)
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    for _ in range(60):
-        pairs = [(chance.randrange(30), chance.randrange(30)) for _ in range(32)]
-        questions = [f"What is {a} + {b}?" for a, b in pairs]
-        batch = tpt.Batch.from_text(questions, [str(a + b) for a, b in pairs], model.vocabulary)
-        optimizer.zero_grad()
-        model.loss(batch).mean.backward()
-        optimizer.step()
-    return model
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,7 @@ class App {
 
   ask(index, question) {
     clearTimeout(this.timer);
+    this.timer = null;
     this.state.panes[index].question = question;
     this.panes[index].refresh();
   }
