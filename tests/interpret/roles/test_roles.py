@@ -14,7 +14,6 @@ from tp_transformer import UserError
 from tp_transformer.foundation import figures
 from tp_transformer.interpret import roles
 from tp_transformer.interpret.core.clusters import cluster
-from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.roles import analysis
@@ -141,17 +140,6 @@ def test_every_position_has_a_cluster(found):
             len(token_characters(question)) for question in SAMPLE.questions
         ]
         assert {int(one) for own in head.assigned for one in own} == {0, 1, 2}
-
-
-def test_the_centroids_are_exported_and_nearest_to_their_vectors(model, found):
-    config = model.config
-    roles = record(model, SAMPLE, [f"encoder.{found.layer}.self_attention.role"])
-    vectors = roles.flat(f"encoder.{found.layer}.self_attention.role")
-    for head, values in zip(found.heads, found.to_json()["heads"], strict=True):
-        centroids = np.array(values["centroids"])
-        assert centroids.shape == (found.n_clusters, config.d_model // config.n_heads)
-        apart = np.square(vectors[:, head.head, None] - centroids).sum(axis=-1)
-        assert np.array_equal(apart.argmin(axis=1), np.concatenate(head.assigned))
 
 
 def test_clusters_are_numbered_along_their_main_direction():

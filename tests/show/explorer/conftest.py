@@ -77,10 +77,9 @@ class Explorer:
 
     def answer(self, pane=0):
         """The answer that a pane shows."""
-        answer, shown = self.run(
-            f"""(({{ result, answer }}) => [result.answer, answer.querySelector(".said").textContent])
-                (explorer.app.panes[{pane}])"""
-        )
+        pane = f"explorer.app.panes[{pane}]"
+        shown = self.run(f"{pane}.answer.querySelector('.said').textContent")
+        answer = self.run(f"{pane}.result.answer")
         assert shown == (answer or "(nothing)")
         return answer
 

@@ -102,9 +102,9 @@ def test_500_logits_and_answers_agree_with_pytorch(page, models, name):
 
 
 def test_the_comparison_would_notice_a_difference(page, models):
+    found = in_browser(page, list(models).index("hadamard"), asked(1))
+    wanted = in_python(models["tensor"], asked(1)[0])
     with pytest.raises(AssertionError):
-        found = in_browser(page, list(models).index("hadamard"), asked(1))
-        wanted = in_python(models["tensor"], asked(1)[0])
         torch.testing.assert_close(torch.tensor(found[0][1]), wanted, rtol=0, atol=TOLERANCE)
 
 
@@ -126,9 +126,8 @@ def test_a_question_that_cannot_be_read_gets_a_sentence(page):
         ("ß", "does not know the character “ß”"),
         ("1" * 199, "199"),
     ):
-        error = page.run(
-            f"explorer.client.run(0, {json.dumps(question)}).then(() => '', (error) => error.message)"
-        )
+        asking = f"explorer.client.run(0, {json.dumps(question)})"
+        error = page.run(f"{asking}.then(() => '', (error) => error.message)")
         assert said in error
 
 

@@ -41,10 +41,9 @@ def of_values(operations):
 
 
 def show(explorer, model, operations):
-    fields = {"panes": [{"model": model, "question": QUESTION, "operations": operations}]}
-    explorer.run(
-        f"explorer.app.restore(() => ({{...{json.dumps(fields)}, view: explorer.app.state.view}}), 'It')"
-    )
+    panes = json.dumps([{"model": model, "question": QUESTION, "operations": operations}])
+    state = f"{{ panes: {panes}, view: explorer.app.state.view }}"
+    explorer.run(f"explorer.app.restore(() => ({state}), 'It')")
     explorer.settle()
 
 
@@ -73,8 +72,10 @@ def test_operations_change_answers_and_attention(explorer, folders):
         show(explorer, 0, operations)
         changed += explorer.answer() != plain
         moved = explorer.run(
-            """Object.entries(explorer.app.panes[0].result.points).some(([path, { weights }]) =>
-              weights.some((each, i) => Math.abs(each - explorer.app.panes[0].base.points[path].weights[i]) > 1e-4))"""
+            """(({ result, base }) =>
+              Object.entries(result.points).some(([path, { weights }]) =>
+                weights.some((weight, i) => Math.abs(weight - base.points[path].weights[i]) > 1e-4),
+              ))(explorer.app.panes[0])"""
         )
         assert moved or operations == CASES["decoder"]
     assert changed >= 4
@@ -82,9 +83,7 @@ def test_operations_change_answers_and_attention(explorer, folders):
 
 def test_the_roles_after_an_operation_are_those_of_a_trace(explorer, folders):
     show(explorer, 0, CASES["several"])
-    found = explorer.run(
-        f"Array.from(explorer.app.panes[0].result.points['{ENCODER}'].vectors)"
-    )
+    found = explorer.run(f"Array.from(explorer.app.panes[0].result.points['{ENCODER}'].vectors)")
     model = tpt.load(folders[0])
 
     def edit(role):
@@ -107,7 +106,9 @@ def test_each_button_adds_its_operation_and_undo_takes_it_back(explorer):
     buttons = ["Zero", "Scale by", "Swap with", "Set to centroid"]
     assert explorer.texts("#operate .operation button") == buttons
     for number in range(1, 5):
-        explorer.run(f"document.querySelectorAll('#operate .operation button')[{number - 1}].click()")
+        explorer.run(
+            f"document.querySelectorAll('#operate .operation button')[{number - 1}].click()"
+        )
         explorer.settle()
         assert len(explorer.texts("#operations li button")) == number
     kinds = explorer.run("explorer.app.state.panes[0].operations.map(({ kind }) => kind)")

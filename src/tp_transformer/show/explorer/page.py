@@ -16,7 +16,15 @@ from tp_transformer.show.explorer import packing
 
 WORKER = ("engine.js", "run.js", "worker.js")
 SCRIPT = (
-    *("client.js", "elements.js", "points.js", "colours.js", "clusters.js", "state.js", "python.js"),
+    *(
+        "client.js",
+        "elements.js",
+        "points.js",
+        "colours.js",
+        "clusters.js",
+        "state.js",
+        "python.js",
+    ),
     *("figures.js", "pane.js", "heads.js", "inspector.js", "dialog.js", "controls.js", "app.js"),
 )
 WEIGHTS_PLACE = "<!-- weights -->"

@@ -7,11 +7,11 @@ import numpy as np
 
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.provenance import Values
+from tp_transformer.model.family import AnyModel
 from tp_transformer.model.identity import model_hash
-from tp_transformer.model.transformer import Transformer
 
 
-def read_roles(file: str | Path, model: Transformer) -> Values:
+def read_roles(file: str | Path, model: AnyModel) -> Values:
     """The centroids and names of a file roles.json, which must be of this model."""
     try:
         values = json.loads(Path(file).read_text("utf-8"))
@@ -27,7 +27,7 @@ def read_roles(file: str | Path, model: Transformer) -> Values:
         raise UserError(f"{file} is damaged or of an earlier version: {error!r:.200}") from error
 
 
-def _checked(values: Values, model: Transformer, file: str) -> Values:
+def _checked(values: Values, model: AnyModel, file: str) -> Values:
     vectors = "value" if model.config.binding == "none" else "role"
     if values["model"]["sha256"] != model_hash(model):
         raise UserError(f"{file} was made with another model")

@@ -13,6 +13,7 @@ LOOPBACK = "127.0.0.1"
 class _Handler(BaseHTTPRequestHandler):
     """Answers a request for the page, and refuses any other."""
 
+    server: ThreadingHTTPServer
     page: bytes
     policy: str
     protocol_version = "HTTP/1.1"
@@ -27,7 +28,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         # A page elsewhere whose name was made to point to this machine has another Host.
-        port = self.server.server_address[1]
+        port = self.server.server_port
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             self._send(HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 only.\n", with_body)
         elif self.path != "/":
@@ -79,4 +80,4 @@ def serving(page: bytes, policy: str, port: int) -> Iterator[ThreadingHTTPServer
 
 def address(server: ThreadingHTTPServer) -> str:
     """The address of the page."""
-    return f"http://{LOOPBACK}:{server.server_address[1]}/"
+    return f"http://{LOOPBACK}:{server.server_port}/"
