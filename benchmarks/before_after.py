@@ -55,8 +55,8 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
     import torch
 
     import tp_transformer as tpt
+    from tp_transformer.data import batch as batches
     from tp_transformer.scoring.verdict import judge
-    from tp_transformer.training.passes import Share
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -72,15 +72,14 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
     def train(n: int) -> list[Any]:
         model.train()
         rows = encode(texts(0, n, 10, 150)), encode(texts(1, n, 1, 12))
-        layout = getattr(model, "layout_for", None)  # before it there was a flag
-        chosen = {"layout": layout(torch.device("cpu"))} if layout else {"packed": True}
-        losses = []
-        for batches in Share.of(*rows, pad, 16_384, **chosen).passes:
-            loss = sum(model.loss(batch).total for batch in batches)
-            loss.backward()
-            losses.append(loss.item())
+        if hasattr(batches, "Packed"):  # before batches had layouts
+            batch = batches.Packed.from_ragged(*rows, pad)
+        else:
+            batch = tpt.Batch.from_ragged(*rows, pad, model.layout_for(torch.device("cpu")))
+        loss = model.loss(batch).total
+        loss.backward()
         model.zero_grad()
-        return losses
+        return [loss.item()]
 
     return {"solve": solve, "score": score, "train": train}[name]
 

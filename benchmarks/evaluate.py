@@ -30,7 +30,7 @@ import tp_transformer as tpt
 from tp_transformer.data.store import Split, open_store
 from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.scoring.evaluate import JUDGES
-from tp_transformer.scoring.verdict import CPU_SYMBOLS, passes
+from tp_transformer.scoring.verdict import CPU_TOKENS, passes
 
 PEER = "torch.nn.Transformer"
 ROWS_AT_ONCE = 128  # of the peer
@@ -54,7 +54,7 @@ def ours(model: tpt.Transformer, split: Split, precision: str) -> Contestant:
 
     def score(rows: Numbers) -> None:
         source, target = split.lengths(rows)
-        for places in passes(source + 2, target + 2, CPU_SYMBOLS):
+        for places in passes(source + 2, target + 2, CPU_TOKENS):
             find(model, *split.tokens(rows[places], model.vocabulary))
 
     return Contestant("tpt evaluate", precision, score)

@@ -37,8 +37,8 @@ from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.model.layers import sinusoids
+from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.optim import OptimConfig, clip, make_optimizer
-from tp_transformer.training.passes import Share
 
 Rows = tuple[Ragged, Ragged]
 LSTM = "lstm"  # in place of a binding
@@ -137,12 +137,12 @@ def ours(preset: str, precision: str, binding: str) -> Contestant:
     pad = model.vocabulary.pad
 
     def step(rows: Rows) -> None:
-        share = Share.of(*rows, pad, LIMIT, model.layout_for(torch.device("cpu")))
+        local = LocalBatch.of(*rows, pad, LIMIT, model.layout_for(torch.device("cpu")))
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
-            for batches in share.passes:
+            for batches in local.micro_batches:
                 total = sum(model.loss(batch).total for batch in batches)
-                (total / share.n_tokens).backward()
+                (total / local.n_tokens).backward()
         clip(model.parameters(), optim)
         optimizer.step()
 

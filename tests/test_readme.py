@@ -131,7 +131,7 @@ def test_the_documents_numbers_are_the_codes():
     assert f"up to {MAX_ATTEMPTS} times" in text
     text = (ROOT / "docs" / "model.md").read_text("utf-8")
     assert f"up to {tp_transformer.TransformerConfig().n_positions} of them" in text
-    assert f"{len(tp_transformer.Vocabulary())} symbols" in text
+    assert f"{len(tp_transformer.Vocabulary())} tokens" in text
 
 
 def test_the_version_is_stated_once_more_only_in_the_citation():

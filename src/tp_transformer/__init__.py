@@ -1,27 +1,26 @@
 """The TP-Transformer of Schlag et al. (2020), its baselines, and the Mathematics Dataset.
 
-The packages, each of which imports only from those before it:
+The packages; each imports only from those before it:
 
 - `foundation`: errors, settings, files, statistics, processes
-- `data`: tasks, stores of questions and answers, batches
-- `model`: the Transformer and the TP-Transformer, the LSTM, decoding
-- `scoring`: exact match, kinds of mistakes, comparisons
+- `data`: stores of questions and answers, batches
+- `model`: the Transformer and the TP-Transformer, the LSTM, search
+- `scoring`: exact match, kinds of mistakes, comparison
 - `training`: optimizers, checkpoints, the loop, runs
 - `interpret`: one package per analysis
-- `interop`: the authors' checkpoints
+- `interop`: checkpoints of the authors of the paper
 - `show`: tables, documents, figures of runs, the live panel
-- `study`: several runs with one purpose
+- `study`: commands that combine several runs
 - `verbs` and `cli`: the command line
 
-`docs/architecture.md` follows a question, a training step and an analysis through them, file by
-file.
+`docs/architecture.md` follows a question, a training step and an analysis through the code.
 
-Names are loaded when they are first used, so that importing the package is quick.
+Names are imported on first use, so that importing the package is fast.
 """
 
 __version__ = "0.1.0.dev0"
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it takes a while
+TYPE_CHECKING = False  # type checkers assume True; importing it from `typing` would be slow
 if TYPE_CHECKING:
     from tp_transformer.data.batch import Batch as Batch
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary

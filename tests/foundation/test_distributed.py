@@ -154,7 +154,7 @@ def test_a_lost_worker_is_replaced_and_training_goes_on(store, tmp_path, n_kills
                 os.kill(worker, signal.SIGKILL)  # they would outlive the agent
             agent.kill()
             agent.wait()
-    assert "going on from step" in (tmp_path / "run" / "log.txt").read_text()
+    assert "resuming from step" in (tmp_path / "run" / "log.txt").read_text()
     undisturbed = command(store, tmp_path / "undisturbed", training__steps=n_steps)
     assert finish(*start_ranks(undisturbed, 2, tmp_path / "log")) == [0, 0]
     # The sum of two numbers does not depend on their order: two ranks repeat bit for bit.

@@ -51,9 +51,9 @@ def test_texts_are_broken_and_numbers_left_out_where_there_is_no_room():
     assert figures.broken("MUCH WIDER WORDS", 0.5) == "MUCH\nWIDER\nWORDS"
     assert figures.broken("ab", 0.01) == "a\nb"
     assert figures.broken("", 1.0) == ""
-    assert list(figures.every(8, 8)) == list(range(8))
-    assert list(figures.every(9, 8)) == [0, 2, 4, 6, 8]
-    assert list(figures.every(16, 8)) == [0, 4, 8, 12]
+    assert list(figures.tick_indices(8, 8)) == list(range(8))
+    assert list(figures.tick_indices(9, 8)) == [0, 2, 4, 6, 8]
+    assert list(figures.tick_indices(16, 8)) == [0, 4, 8, 12]
 
 
 def test_the_figure_of_an_analysis_is_saved_in_every_format(tmp_path):

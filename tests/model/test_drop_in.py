@@ -186,12 +186,49 @@ def test_equals_the_papers_equations(binding):
     torch.testing.assert_close(output[0], torch.stack(expected), rtol=1e-9, atol=1e-12)
 
 
-def test_torchs_weights_load_and_only_the_role_is_new():
-    theirs = nn.MultiheadAttention(12, 3)
-    ours = TPMultiheadAttention(12, 3)
+@pytest.mark.parametrize("binding", ["none", "hadamard", "residual", "convolution"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_torchs_weights_load_and_give_torchs_attention(binding, batch_first):
+    theirs = nn.MultiheadAttention(12, 3, batch_first=batch_first)
+    nn.init.normal_(theirs.in_proj_bias)
+    ours = TPMultiheadAttention(12, 3, batch_first=batch_first, binding=binding)
+    ours.load_state_dict(theirs.state_dict())
+    query, memory = torch.randn(5, 4, 12), torch.randn(5, 4, 12)
+    found, expected = (module(query, memory, memory) for module in (ours, theirs))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_torchs_weights_load_within_a_larger_module():
+    theirs = nn.TransformerEncoderLayer(12, 3, 24, dropout=0.0)
+    ours = copy.deepcopy(theirs)
+    ours.self_attn = TPMultiheadAttention(12, 3)
+    ours.load_state_dict(theirs.state_dict())
+    source = torch.randn(5, 4, 12)
+    torch.testing.assert_close(ours(source), theirs(source), rtol=1e-5, atol=1e-6)
+    ours(source).square().sum().backward()
+    assert ours.self_attn.role_proj.weight.grad.abs().max() > 0  # it learns from the first step
+
+
+@pytest.mark.parametrize("options", [{"binding": "sigmoid"}, {"bias": False}])
+def test_a_role_map_that_cannot_be_neutral_is_missing(options):
+    theirs = nn.MultiheadAttention(12, 3, bias=options.get("bias", True))
+    ours = TPMultiheadAttention(12, 3, **options)
     missing, unexpected = ours.load_state_dict(theirs.state_dict(), strict=False)
-    assert missing == ["role_proj.weight", "role_proj.bias"]
+    assert "role_proj.weight" in missing
     assert unexpected == []
+    with pytest.raises(RuntimeError, match=r"role_proj\.weight"):
+        ours.load_state_dict(theirs.state_dict())
+
+
+def test_its_own_weights_load_with_their_role():
+    trained = TPMultiheadAttention(12, 3)
+    ours = TPMultiheadAttention(12, 3)
+    ours.load_state_dict(trained.state_dict())
+    for name, tensor in trained.state_dict().items():
+        assert ours.state_dict()[name].equal(tensor)
+    without_bias = {k: v for k, v in trained.state_dict().items() if k != "role_proj.bias"}
+    with pytest.raises(RuntimeError, match=r"role_proj\.bias"):  # a damaged file is no torch module
+        ours.load_state_dict(without_bias)
 
 
 def encoder_with_roles(norm_first, replaced_after):

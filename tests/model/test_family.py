@@ -91,11 +91,11 @@ def test_a_gate_per_head_has_the_documented_count():
 
 def test_presets_are_the_design():
     def fields(name):
-        config = model_config(tpt.settings.read(name)["model"])
+        config = model_config(tpt.foundation.settings.read(name)["model"])
         return (config.d_model, config.d_ff, config.n_heads, config.n_layers, config.binding)
 
-    assert model_config(tpt.settings.read("lstm-saxton")["model"]) == tpt.LSTMConfig()
-    assert model_config(tpt.settings.read("tp-transformer")["model"]) == tpt.TransformerConfig()
+    assert model_config(tpt.foundation.settings.read("lstm-saxton")["model"]) == tpt.LSTMConfig()
+    assert model_config(tpt.foundation.settings.read("tp-transformer")["model"]) == tpt.TransformerConfig()
     assert fields("transformer-saxton") == (512, 2048, 8, 4, "none")
     assert fields("tp-transformer-c") == (512, 512, 8, 6, "hadamard")
     assert fields("tp-transformer-small") == (128, 512, 8, 3, "hadamard")

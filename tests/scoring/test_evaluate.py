@@ -280,7 +280,7 @@ def test_the_precision_changes_no_count(store, trained, undisturbed, tmp_path):
         assert score.loss == pytest.approx(exact.loss, rel=0.01)
         for name, one in score.modules.items():
             np.testing.assert_array_equal(one.verdicts, exact.modules[name].verdicts)
-    with pytest.raises(UserError, match="precision is one of float32, bfloat16, not 'half'"):
+    with pytest.raises(UserError, match="precision must be one of float32, bfloat16, not 'half'"):
         Work(precision="half")
 
 

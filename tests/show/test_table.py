@@ -359,7 +359,7 @@ def damaged(change):
     ("text", "message"),
     [
         ("{", "not JSON"),
-        ("[1]", "holds no results"),
+        ("[1]", "is not a results file"),
         (damaged(lambda v: v.update(version=7)), "version 7"),
         (damaged(lambda v: v.pop("model")), "is damaged"),
         (damaged(lambda v: v["splits"].clear()), "is damaged"),

@@ -70,7 +70,7 @@ def test_a_damaged_end_is_computed_again(run, undisturbed, store):
     garble(run / "checkpoints" / "step-00000030" / "model.safetensors")
     outcome = train(None, None, run, quiet=True)
     assert outcome.step == 30
-    assert "passing over a checkpoint" in (run / "log.txt").read_text()
+    assert "skipping a checkpoint" in (run / "log.txt").read_text()
     ours, theirs = tensors(run / "last"), tensors(undisturbed / "last")
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
@@ -79,7 +79,7 @@ def test_nothing_is_begun_over_checkpoints_that_are_all_damaged(run):
     for path in (run / "checkpoints").iterdir():
         truncate(path / "training.safetensors")
     before = names(run / "checkpoints")
-    with pytest.raises(CheckpointError, match=r"no checkpoint .* is whole"):
+    with pytest.raises(CheckpointError, match=r"all checkpoints .* are damaged"):
         train(None, None, run, quiet=True)
     assert names(run / "checkpoints") == before
 

@@ -11,7 +11,7 @@ from tp_transformer.data.store import open_store
 from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.model.family import from_config
 from tp_transformer.training.gradient import Gradient
-from tp_transformer.training.passes import Share
+from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.signals import Signals
 
 VOCABULARY = Vocabulary()
@@ -20,14 +20,14 @@ VOCABULARY = Vocabulary()
 CPU = torch.device("cpu")
 
 
-def add_up(store, symbols_per_pass, signals):
+def accumulate(store, symbols_per_pass, signals):
     """A batch's share, what was found of it, and the model that now has its gradient."""
     torch.manual_seed(0)
     model = from_config(config(model__dropout=0.0).model).double()
     rows = feed_of(store).tokens(3)
-    share = Share.of(*rows, VOCABULARY.pad, symbols_per_pass, model.layout_for(CPU))
-    found = Gradient(model, Ranks(CPU), seed=0).add_up(share, 3, signals)
-    return share, found, model
+    local = LocalBatch.of(*rows, VOCABULARY.pad, symbols_per_pass, model.layout_for(CPU))
+    found = Gradient(model, Ranks(CPU), seed=0).accumulate(local, 3, signals)
+    return local, found, model
 
 
 def feed_of(store):
@@ -39,11 +39,11 @@ def flat(model):
 
 
 def test_accumulated_gradients_are_those_of_the_mean_over_the_batch(store):
-    share, found, model = add_up(store, 60, Signals())
-    assert len(share.passes) > 5
+    local, found, model = accumulate(store, 60, Signals())
+    assert len(local.micro_batches) > 5
     gradients = flat(model)
-    whole, found_at_once, other = add_up(store, 10_000, Signals())
-    assert len(whole.passes) == 1
+    whole, found_at_once, other = accumulate(store, 10_000, Signals())
+    assert len(whole.micro_batches) == 1
     assert torch.allclose(gradients, flat(other), rtol=1e-12, atol=1e-15)
     feed = feed_of(store)
     questions, answers = feed.split.rows(feed.sampler.rows(3))  # the loss itself, padded
@@ -59,6 +59,6 @@ def test_accumulated_gradients_are_those_of_the_mean_over_the_batch(store):
 def test_a_lone_rank_stops_between_two_passes(store):
     signals = Signals()
     signals.received = signal.SIGTERM
-    _, found, model = add_up(store, 60, signals)
+    _, found, model = accumulate(store, 60, signals)
     assert found is None
     assert all(parameter.grad is None for parameter in model.parameters())

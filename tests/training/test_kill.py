@@ -153,7 +153,7 @@ def test_a_signal_saves_says_where_and_loses_nothing(store, undisturbed, tmp_pat
     step = int(last.name.removeprefix("step-"))
     assert 0 < step < 30
     assert finish(start(arguments, log)) == [0]
-    assert f"going on from step {step}" in (run / "log.txt").read_text()
+    assert f"resuming from step {step}" in (run / "log.txt").read_text()
     assert_same_run(run, undisturbed)
 
 

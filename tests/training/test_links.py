@@ -119,7 +119,7 @@ def test_a_run_of_the_version_before_loads_and_goes_on_exactly(run, undisturbed,
     assert_same_run(run, undisturbed)
     assert (run / "best").is_symlink()
     log = (run / "log.txt").read_text()
-    assert "does not set training.keep_every, validation.monitor: the defaults are taken" in log
+    assert "does not set training.keep_every, validation.monitor: using the defaults" in log
 
 
 def test_the_move_of_an_older_best_is_seen_by_nobody(run):

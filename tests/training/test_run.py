@@ -83,7 +83,7 @@ def test_other_data_are_refused(run, tmp_path):
     manifest = json.loads((other / "store.json").read_text())
     manifest["source"] = {"kind": "another"}
     (other / "store.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="was begun on other data"):
+    with pytest.raises(UserError, match="was started on other data"):
         train(None, other, run)
 
 
@@ -124,7 +124,7 @@ def test_two_processes_on_one_run(run):
     [
         (["--data", "nothing"], "nothing; `tpt data prepare`"),
         (["--config", "nonsense"], "there is no preset 'nonsense'"),
-        (["--budget", "soon"], "'soon' is no length of time"),
+        (["--budget", "soon"], "'soon' is not a duration"),
         (["--training.stesp=3"], "'stesp' (did you mean 'steps'?)"),
         (["--optim.learning_rate=-1"], "learning_rate must be above 0"),
         (["--device", "cuda"], "cuda is not available"),

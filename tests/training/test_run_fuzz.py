@@ -94,7 +94,7 @@ def test_settings_that_were_cut_short_are_refused(run):
     lines = (run / "config.yaml").read_text().splitlines(keepends=True)
     for n_lines in (*range(0, len(lines), 6), len(lines) - 1):
         (run / "config.yaml").write_text("".join(lines[:n_lines]))
-        with pytest.raises(SettingsError, match=r"is not as it was when the run was begun"):
+        with pytest.raises(SettingsError, match=r"was changed after the run was started"):
             train(None, None, run, quiet=True)
     with pytest.raises(SystemExit, match="2"):
         main(["train", "--run", str(run), "--training.seed=0"])
@@ -119,7 +119,7 @@ def test_what_a_run_of_before_does_not_set_is_said(run, few_steps):
     shutil.rmtree((run / "last").resolve())
     train(None, None, run, quiet=True)
     said = (run / "log.txt").read_text()
-    assert "does not set training.patience, validation.every: the defaults are taken" in said
+    assert "does not set training.patience, validation.every: using the defaults" in said
 
 
 def test_settings_of_before_that_were_cut_short_are_refused(run):
@@ -128,7 +128,7 @@ def test_settings_of_before_that_were_cut_short_are_refused(run):
     cut = next(n for n, line in enumerate(lines) if line.startswith("  count:"))
     for n_lines in (cut, cut // 2):
         (run / "config.yaml").write_text("".join(lines[:n_lines]))
-        with pytest.raises(SettingsError, match="was cut short"):
+        with pytest.raises(SettingsError, match="is truncated"):
             train(None, None, run, quiet=True)
 
 
@@ -184,7 +184,7 @@ def test_odd_lines_of_metrics_are_dropped_and_that_is_said(run, few_steps, line)
     kept, n_others = read_records(run / "metrics.jsonl")
     assert [one for one in kept if one["step"] <= 2] == [one for one in records if one["step"] <= 2]
     assert n_others == 0
-    assert "that are not whole records are dropped: 1" in (run / "log.txt").read_text()
+    assert "removed incomplete lines from metrics.jsonl: 1" in (run / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_odd_values_in_state_json_make_a_damaged_checkpoint(run, few_steps, chan
     rehash(state)
     train(None, None, run, quiet=True)
     said = (run / "log.txt").read_text()
-    assert "passing over a checkpoint: " in said
-    assert "going on from step 2" in said
+    assert "skipping a checkpoint: " in said
+    assert "resuming from step 2" in said
 
 
 @pytest.mark.parametrize("text", ["3", "[]", "null", DEEP, '{"step": 1e999}', '{"best": 3}'])

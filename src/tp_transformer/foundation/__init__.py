@@ -1,13 +1,8 @@
-"""What every other package builds on: errors, settings, files, statistics, processes.
+"""Code that all other packages use, independent of questions, models and scores.
 
-Nothing here knows of questions, models or scores.
-
-- errors, ranges, settings, registry: what users may choose, and the one line they get if they may
-  not.
-- atomic, run_folder, provenance: files that appear whole or not at all, the layout of a run folder,
-  the versions and hashes that every file of results records.
+- errors, ranges, settings, registry: errors of users, ranges of numbers, configuration files.
+- atomic, run_folder, provenance: atomic files, the layout of a run folder, recorded versions.
 - interruptions, progress, allocator, parallel, distributed: signals, progress bars, memory,
-  workers, ranks.
-- statistics, permutation, figures: intervals and tests, a computed random order, one plotting
-  style.
+  worker processes, ranks.
+- statistics, permutation, figures: intervals and tests, computed permutations, plotting style.
 """

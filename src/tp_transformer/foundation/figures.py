@@ -104,7 +104,7 @@ def caption(drawn: "Figure", text: str) -> float:
     return (lines.count("\n") + 1) * PER_LINE
 
 
-def every(count: int, most: int) -> range:
+def tick_indices(count: int, most: int) -> range:
     """Of places from 0 those that get their number: evenly, and at most so many digits in all."""
     return range(0, count, -(-count * len(str(count - 1)) // most))
 

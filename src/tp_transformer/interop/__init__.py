@@ -1,1 +1,1 @@
-"""Models from elsewhere as ours, and ours for elsewhere."""
+"""Conversion of checkpoints of other projects: those of the authors of the paper."""

@@ -1,1 +1,8 @@
-"""The models: attention, bindings, layers, and what is built of them."""
+"""The models, and what they compute.
+
+- config, binding, attention, masks, layers, transformer: the Transformer and the TP-Transformer.
+- recurrent: the LSTM. base: the class from which both derive.
+- loss, decoding, cache, bare, solver, stream: the loss; search; answers to questions in text.
+- trace: recording and editing of tensors by name.
+- family, folder, identity, weightless: building, loading, saving and describing models.
+"""

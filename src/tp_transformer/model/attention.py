@@ -227,11 +227,16 @@ class CrossAttention(Attention):
 class TPMultiheadAttention(Attention):
     """TP-attention in the place of `torch.nn.MultiheadAttention`.
 
-    Takes the same arguments, has the same parameters under the same names (so that a state dict of
-    torch's loads into it) and follows the same conventions: masks say what to ignore, and positions
-    come before the batch unless `batch_first`. What it adds is `role_proj`, which maps the query's
-    input to the roles (the value's input, for a binding that binds values), and the choice of a
-    binding; with `binding="none"` it is torch's attention.
+    It takes the same arguments, has the same parameters under the same names and follows the same
+    conventions: masks say what to ignore, and positions come before the batch unless `batch_first`.
+    What it adds is `role_proj`, which maps the query's input to the roles (the value's input, for a
+    binding that binds values), and the choice of a binding; with `binding="none"` it is torch's
+    attention.
+
+    A state dict of torch's module loads into it. The role map, which it lacks, is then set to the
+    role that leaves fillers unchanged, so that the module computes torch's attention until it is
+    trained. The bindings hadamard, residual and convolution have such a role; the role map must
+    have a bias. Otherwise `load_state_dict` reports the role map as missing.
     """
 
     # nn.TransformerEncoderLayer asks for this. False keeps it from its fast path, which would
@@ -274,6 +279,7 @@ class TPMultiheadAttention(Attention):
             self.role_proj = nn.Linear(d_state, num_heads * made.d_role, bias=bias)
         self.initialise()
         self.to(device=device, dtype=dtype)
+        self.register_load_state_dict_pre_hook(_add_neutral_role)  # type: ignore[no-untyped-call]
 
     def maps(self) -> dict[str, Map]:
         """The affine maps of equations 1 and 4 by name."""
@@ -366,3 +372,14 @@ class TPMultiheadAttention(Attention):
         if self.in_proj_weight is not None:
             return self.in_proj_weight.chunk(3)
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+
+
+def _add_neutral_role(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Complete a state dict of torch's attention with a role map that has no effect."""
+    assert isinstance(module, TPMultiheadAttention)  # noqa: S101  for the type checker
+    weight, bias = f"{prefix}role_proj.weight", f"{prefix}role_proj.bias"
+    is_torchs = f"{prefix}out_proj.weight" in state_dict and not {weight, bias} & state_dict.keys()
+    role, role_map = module.binding.neutral_role(), module.role_proj
+    if is_torchs and role is not None and role_map is not None and role_map.bias is not None:
+        state_dict[weight] = torch.zeros_like(role_map.weight)
+        state_dict[bias] = role.repeat(module.num_heads)

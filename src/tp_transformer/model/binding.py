@@ -67,6 +67,10 @@ class Binding(nn.Module):
         """What training adds to the loss for each position, (…, position), or None for nothing."""
         return None
 
+    def neutral_role(self) -> Tensor | None:
+        """Return the role (d_role,) that leaves every filler unchanged, or None if none does."""
+        return None
+
 
 BINDINGS: Registry[type[Binding]] = Registry("binding")
 
@@ -104,6 +108,10 @@ class HadamardBinding(Binding):
         """Multiply filler and role elementwise."""
         return filler * role
 
+    def neutral_role(self) -> Tensor | None:
+        """Return ones."""
+        return torch.ones(self.d_role)
+
 
 @BINDINGS.register("residual")
 class ResidualBinding(Binding):
@@ -112,6 +120,10 @@ class ResidualBinding(Binding):
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Multiply the filler elementwise by one plus the role."""
         return filler + filler * role
+
+    def neutral_role(self) -> Tensor | None:
+        """Return zeros."""
+        return torch.zeros(self.d_role)
 
 
 @BINDINGS.register("sigmoid")
@@ -256,6 +268,10 @@ class ConvolutionBinding(Binding):
         wide = torch.promote_types(filler.dtype, torch.float32)
         spectrum = torch.fft.rfft(filler.to(wide)) * torch.fft.rfft(role.to(wide))
         return torch.fft.irfft(spectrum, n=self.d_head).to(filler.dtype)
+
+    def neutral_role(self) -> Tensor | None:
+        """Return the first unit vector, whose circular convolution with a filler is the filler."""
+        return torch.eye(self.d_role)[0]
 
 
 def binding_options(name: str) -> dict[str, inspect.Parameter]:

@@ -119,9 +119,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         """The penalties that the attentions of `cells` have left for each row."""
         for attention in cells.modules():
             if isinstance(attention, Attention) and attention.penalty is not None:
-                penalty = layout.pad(attention.penalty).masked_fill(~layout.filled, 0.0)
+                penalty = layout.row_sums(attention.penalty)
                 attention.penalty = None
-                yield penalty.sum(dim=1) / layout.filled.sum(dim=1)
+                yield penalty / layout.filled.sum(dim=1)
 
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
         """Read questions as ids (batch, source), which are padded if no layout is given."""

@@ -1,1 +1,8 @@
-"""How good a model is, how sure that is, and in what it goes wrong."""
+"""Exact-match scores of models.
+
+- questions, held_out: the questions of an evaluation.
+- verdict: whether each answer is correct, by one forward pass.
+- evaluate, journal: an evaluation of all modules, and its state while it runs.
+- diagnose: the kinds of wrong answers.
+- results, compare: results.json; comparison of results with each other and with the paper.
+"""

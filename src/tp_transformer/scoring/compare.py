@@ -1,4 +1,4 @@
-"""Results beside each other and beside the paper's: rows of Table 1, and question by question."""
+"""Comparison of results with the paper (rows of Table 1) and question by question."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,30 +17,28 @@ from tp_transformer.foundation.statistics import (
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.results import GENERATED, Results, SplitScore
 
-PAPER, OURS = "paper", "measured"  # where a row comes from
+PAPER, OURS = "paper", "measured"  # origins of rows
 SPLIT_TITLES = {TRAIN: "Train", INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"}
 SIZES = {TRAIN: len(MODULE_NAMES), INTERPOLATE: len(MODULE_NAMES), EXTRAPOLATE: len(EXTRAPOLATED)}
 PUBLISHED_COUNT = 10_000  # questions of each module in the published test splits
-HELD_OUT_UNKNOWN = (
-    "may include questions held out for validation: the model has no run on this data to tell"
-)
-SURE = 0.05  # a p-value below this, after Holm's correction, tells two models apart
+HELD_OUT_UNKNOWN = "may include questions held out for validation: the run of the model is unknown"
+SURE = 0.05  # significance level of Holm-adjusted p-values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """An average over modules in Table 1, and what belongs to it."""
+    """An average over modules in Table 1."""
 
     accuracy: float
-    interval: Interval | None = None  # the paper gives none
+    interval: Interval | None = None  # absent in the paper
     above_95: int | None = None  # not counted for training
-    n_modules: int | None = None  # over which it is; the paper's are over all
-    n: int | None = None  # questions
+    n_modules: int | None = None  # absent in the paper, which has all
+    n: int | None = None  # number of questions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of Table 1, the paper's or ours."""
+    """A row of Table 1, from the paper or measured."""
 
     source: str
     name: str
@@ -50,12 +48,12 @@ class Row:
 
 
 def rows(results: Sequence[Results]) -> list[Row]:
-    """The paper's rows as printed, then ours."""
+    """Return the rows of the paper as printed, then those of the results."""
     return [*_paper_rows(), *map(_row, named_apart(results))]
 
 
 def named_apart(results: Sequence[Results]) -> list[Results]:
-    """The same results, with a number added to names that occur more than once."""
+    """Return the same results, with a number added to names that occur more than once."""
     counts = Counter(one.name for one in results)
     seen: Counter[str] = Counter()
     found = []
@@ -69,21 +67,21 @@ def named_apart(results: Sequence[Results]) -> list[Results]:
 
 
 def module_names(results: Sequence[Results], split: str) -> list[str]:
-    """The modules of a split on which at least one of the results has a score, in their order."""
+    """Return the modules of a split for which any of the results has a score, in order."""
     asked = {name for one in results if split in one.splits for name in one.splits[split].modules}
     return [name for name in STORE_SPLITS[split] if name in asked]
 
 
 def coverage(split: str, n_modules: int | None) -> str:
-    """Over how many modules an average is, such as `3 of 56 modules`; empty if over all."""
+    """Return the number of modules of an average, as `3 of 56 modules`; empty if all."""
     if n_modules is None or n_modules >= SIZES[split]:
         return ""
     return f"{n_modules} of {SIZES[split]} modules"
 
 
 def caveats(results: Sequence[Results]) -> list[str]:
-    """What keeps our rows from being comparable with the paper's, or with each other."""
-    found: dict[str, list[str]] = {}  # of whom it is true
+    """Return what makes the results incomparable with the paper or with each other."""
+    found: dict[str, list[str]] = {}  # names of results by caveat
     for one in results:
         for name, split in one.splits.items():
             if limits := _limits(name, split):
@@ -102,7 +100,7 @@ def caveats(results: Sequence[Results]) -> list[str]:
 
 
 def _limits(name: str, split: SplitScore) -> str:
-    """How a split falls short of the published one; empty if it does not."""
+    """Describe how a split differs from the published one; empty if it does not."""
     found = []
     if covered := coverage(name, len(split.modules)):
         found.append(f"covers {covered}")
@@ -154,7 +152,7 @@ def _row(results: Results) -> Row:
 
 @dataclass(frozen=True, kw_only=True)
 class ModulePair:
-    """Two models on the same questions of a module."""
+    """The comparison of two models on the same questions of a module."""
 
     agreement: Agreement
     p: float  # McNemar's exact test
@@ -162,28 +160,27 @@ class ModulePair:
 
     @property
     def is_sure(self) -> bool:
-        """Whether one of the two is surely better."""
+        """Whether the difference is significant."""
         return self.p_holm < SURE
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitPair:
-    """Two models on the same questions of a split."""
+    """The comparison of two models on the same questions of a split."""
 
     split: str
     modules: dict[str, ModulePair]
-    left_out: tuple[str, ...]  # modules on which the two were not asked the same questions
+    left_out: tuple[str, ...]  # modules whose questions differ between the two
     difference: float  # of the averages over modules, the first minus the second
     interval: Interval
-    p: float  # of that difference, if the two were equal
-    p_holm: float  # the same, Holm-adjusted over all splits and opponents that are compared
+    p: float  # of that difference, under equality
+    p_holm: float  # the same, Holm-adjusted over all splits and results that are compared
 
 
 def pairs(first: Results, others: Sequence[Results]) -> list[list[SplitPair]]:
-    """A result compared with each of the others, on the questions that both were asked.
+    """Compare a result with each of the others, on the questions that both have.
 
-    Every average that is compared is one more chance to find a difference that is none: the
-    p-values of all of them are adjusted together.
+    The p-values of all averages are adjusted together, because each comparison is a further test.
     """
     found = [
         [one for split in SPLIT_TITLES if (one := _pair_split(first, other, split)) is not None]

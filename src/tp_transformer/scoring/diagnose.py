@@ -1,4 +1,4 @@
-"""What kind of wrong: equal in value, a sign, a digit, too short, or something else.
+"""The kinds of wrong answers: equal in value, a sign, a digit, too short, or other.
 
 A model's answer is arbitrary text, so it is never passed to anything that evaluates text:
 `expressions.parse_answer` reads it, with bounds on length, exponents and nesting. Two trees are
@@ -33,15 +33,15 @@ KINDS = {
     "value": "equal in value, not in form",
     "sign": "a sign is wrong",
     "digit": "one digit is wrong",
-    "short": "right so far, but too short",
-    "tie": "the right text, decided by rounding",
-    "other": "something else",
+    "short": "correct but incomplete",
+    "tie": "the correct text, decided by rounding",
+    "other": "anything else",
 }
 
-SECONDS = 2.0  # for one proof
+SECONDS = 2.0  # time limit of one proof
 _SECONDS_TO_START = 60.0
 
-# Where the variables are set to compare in numbers: nothing special happens at such places.
+# Arbitrary values of the variables for the numerical comparison.
 _POINTS = ((0.7316, 1.2841), (1.6173, -0.4437), (-0.5129, 0.9376))
 _CLOSE = 1e-8
 
@@ -62,7 +62,7 @@ def number_at(tree: Node, point: tuple[float, float]) -> complex:
 
 
 def looks_equal(one: Node, other: Node) -> bool:
-    """Whether two trees agree in numbers, as far as these can tell."""
+    """Whether two trees are numerically equal at all points."""
     for point in _POINTS:
         try:
             a, b = number_at(one, point), number_at(other, point)
@@ -75,7 +75,7 @@ def looks_equal(one: Node, other: Node) -> bool:
 
 
 def prove_equal(one: Node, other: Node) -> bool:
-    """Whether sympy can prove two trees equal; may take long."""
+    """Whether sympy can prove that two trees are equal, which may take long."""
     import sympy
 
     def build(tree: Node) -> Any:
@@ -93,16 +93,16 @@ def prove_equal(one: Node, other: Node) -> bool:
 
 
 class _Prover:
-    """A process of sympy's own, which reads pairs of texts and says of each whether it is equal."""
+    """A separate process in which sympy decides whether pairs of texts are equal."""
 
     def __init__(self) -> None:
         command = f"from {__name__} import serve; serve()"
-        self._process = subprocess.Popen(  # noqa: S603  our own code, and nothing of the texts
+        self._process = subprocess.Popen(  # noqa: S603  the command contains none of the texts
             [sys.executable, "-c", command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us; sympy would print where it was interrupted
+            start_new_session=True,  # keeps Ctrl-C from sympy, which would print a traceback
         )
         if self._line(_SECONDS_TO_START) != "ready":
             self.end()
@@ -113,12 +113,12 @@ class _Prover:
         return self._process.poll() is not None
 
     def ask(self, one: str, other: str, seconds: float) -> bool | None:
-        """Whether two texts are equal; None if that took too long, which ends the process."""
+        """Whether two texts are equal; None after a timeout, which ends the process."""
         assert self._process.stdin is not None  # noqa: S101  for the type checker
         try:
             self._process.stdin.write(json.dumps([one, other]) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:  # the process has died, of which our own output knows nothing
+        except BrokenPipeError:  # the process has died
             return None
         return {"yes": True, "no": False}.get(self._line(seconds))
 
@@ -138,19 +138,19 @@ class _Prover:
             return self._process.stdout.readline().strip()
         finally:
             timer.cancel()
-            timer.join()  # it may just have fired: from here on `has_ended` knows
+            timer.join()  # if it has just fired, `has_ended` is up to date
 
 
 def _receive(questions: "queue.SimpleQueue[str]") -> None:
-    """Pass lines on; at their end nobody waits for a proof any more, however long it may take."""
+    """Forward lines to the queue; exit at their end, even during a proof."""
     for line in sys.stdin:
         questions.put(line)
     os._exit(0)
 
 
 def serve() -> None:
-    """Prove what is asked for on standard input, one pair of texts after the other."""
-    import sympy  # noqa: F401  the first import takes a second, which is no proof's fault
+    """Read pairs of texts from standard input and print whether each is equal."""
+    import sympy  # noqa: F401  imported before the first proof, whose time is limited
 
     questions: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(questions,), daemon=True).start()
@@ -163,14 +163,14 @@ def serve() -> None:
                 for pair in zip(parse_answer(one), parse_answer(other), strict=True)
             )
         except Exception:
-            proved = False  # whatever sympy stumbles over is not proved
+            proved = False  # an error of sympy proves nothing
         print("yes" if proved else "no", flush=True)
 
 
 class Diagnosis:
-    """Tells what is wrong with answers; sympy is started when it is first needed.
+    """Classifies wrong answers; sympy is started when it is first needed.
 
-    Without sympy an answer that is equal in value counts as what it looks like.
+    Without sympy, an answer that is equal in value gets another kind.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -186,9 +186,9 @@ class Diagnosis:
         self._end()
 
     def kind(self, answer: str, predicted: str) -> str:
-        """Which of `KINDS` a wrong answer is, the first that applies.
+        """Return the first of `KINDS` that applies to a wrong answer.
 
-        Decoding may give the right text where the verdict, in float64, is by a hair that it is not.
+        In a near-tie, decoding may give the correct text although the verdict in float64 is wrong.
         """
         if answer == predicted:
             return "tie"
@@ -203,7 +203,7 @@ class Diagnosis:
         return "other"
 
     def is_equal(self, answer: str, predicted: str) -> bool:
-        """Whether two texts are provably the same arithmetic, part by part."""
+        """Whether the parts of two texts are provably equal in value."""
         if not self.has_sympy:
             return False
         try:
@@ -216,7 +216,7 @@ class Diagnosis:
 
     def _prove(self, answer: str, predicted: str) -> bool:
         if self._prover is not None and self._prover.has_ended:
-            self._end()  # its time was up in the moment after its last answer
+            self._end()  # it timed out just after its last answer
         self._prover = self._prover or _Prover()
         proved = self._prover.ask(answer, predicted, self.seconds)
         if proved is None:
@@ -231,12 +231,12 @@ class Diagnosis:
 
 
 def _without_signs(text: str) -> str:
-    """A text in which every minus is a plus, and none is at the beginning of a number or list."""
+    """Replace each minus by a plus, and remove leading signs of numbers and lists."""
     return re.sub(r"(^|[(,/*]\s*)(?:\+\s*)+", r"\1", text.replace("-", "+"))
 
 
 def _is_one_digit_off(answer: str, predicted: str) -> bool:
-    """Whether one of several digits differs; of a single one, any wrong digit would."""
+    """Whether exactly one of two or more digits differs."""
     if len(answer) != len(predicted) or sum(map(str.isdigit, answer)) < 2:
         return False
     other = [(a, b) for a, b in zip(answer, predicted, strict=True) if a != b]

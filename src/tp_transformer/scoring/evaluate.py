@@ -1,7 +1,7 @@
-"""Exact match per module: a model, a store, and results.json at the end.
+"""Evaluation of a model: exact match on each module of a store.
 
-Every rank asks its share of the questions and all get all verdicts. What has been found is kept
-beside the result (`journal.py`): an evaluation that was stopped goes on, on any number of ranks.
+The questions are divided among ranks, and all ranks get all verdicts. Verdicts are saved beside the
+result (`journal.py`), so that an interrupted evaluation resumes on any number of ranks.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ from tp_transformer.model.family import AnyModel, load
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
-from tp_transformer.scoring.questions import Choice, Questions, choose
+from tp_transformer.scoring.questions import Choice, EvaluationQuestions, choose
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
 from tp_transformer.scoring.verdict import (
-    CPU_SYMBOLS,
-    GPU_SYMBOLS,
+    CPU_TOKENS,
+    GPU_TOKENS,
     NEAR_TIE,
     SUSPECT,
     Bools,
@@ -42,10 +42,10 @@ from tp_transformer.scoring.verdict import (
     judge_in_bfloat16,
 )
 
-DIAGNOSED = 100  # wrong answers of each module that are looked at, if no more are asked for
+DIAGNOSED = 100  # default number of wrong answers of each module to diagnose
 JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16}
-DECODED_AT_ONCE = 512  # by one rank, between two lines of the journal
-LONGEST = 200  # symbols of an answer by a model without positions, as many as the others have
+DECODED_AT_ONCE = 512  # questions per rank between two saves
+LONGEST = 200  # tokens of an answer of a model without positions
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 Show = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
@@ -53,16 +53,16 @@ Show = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How to evaluate.
+    """Options of an evaluation.
 
     Attributes:
-        decode: questions on which greedy decoding is checked to give the same verdict
-        diagnose: wrong answers of each module and split that are decoded and diagnosed
-        predictions: a file for every answer; then all wrong ones are decoded and diagnosed
-        precision: bfloat16 is quicker where there are circuits for it; what it leaves in doubt is
-            asked again in float32
-        symbols_per_pass: most symbols that one pass holds, by the device if absent; no verdict
-            depends on it
+        decode: number of questions on which verdicts are verified by greedy decoding
+        diagnose: number of wrong answers of each module and split to decode and diagnose
+        predictions: file for all answers; all wrong answers are then decoded and diagnosed
+        precision: bfloat16 is faster on processors with native bfloat16; small margins are
+            recomputed in float32
+        symbols_per_pass: maximum number of tokens of a batch; absent: depends on the device. It has
+            no effect on verdicts
     """
 
     decode: Count = 0
@@ -75,12 +75,12 @@ class Work:
         check_fields(self)
         if self.precision not in JUDGES:
             raise SettingsError(
-                f"the precision is one of {', '.join(JUDGES)}, not {self.precision!r}"
+                f"precision must be one of {', '.join(JUDGES)}, not {self.precision!r}"
             )
 
     def limit(self, device: torch.device) -> int:
-        """The most symbols of a pass on a device."""
-        return self.symbols_per_pass or (CPU_SYMBOLS if device.type == "cpu" else GPU_SYMBOLS)
+        """Return the maximum number of tokens of a batch on a device."""
+        return self.symbols_per_pass or (CPU_TOKENS if device.type == "cpu" else GPU_TOKENS)
 
 
 def evaluate(
@@ -95,15 +95,15 @@ def evaluate(
 ) -> Results | None:
     """Score the model in a folder on the questions of a store, and write the results to `out`.
 
-    Under torchrun all ranks do their share; the first one has the results, the others None.
+    Under torchrun, rank 0 returns the results and the other ranks return None.
     """
     choice, work = choice or Choice(), work or Work()
     with open_ranks(device) as ranks:
         model = ranks.each(lambda: load(folder)).float().to(ranks.device)
         store = ranks.each(lambda: open_store(data))
         held_out = ranks.each(lambda: held_out_rows(folder, store))
-        questions = ranks.each(lambda: Questions(store, choose(store, choice, held_out)))
-        ranks.each(lambda: _refuse(model, questions, [out, work.predictions]))
+        questions = ranks.each(lambda: EvaluationQuestions(store, choose(store, choice, held_out)))
+        ranks.each(lambda: _check_inputs(model, questions, [out, work.predictions]))
         seen = show if show is not None and ranks.is_first else _unseen
         evaluation = Evaluation(model, questions, work, Path(out), ranks, seen)
         evaluation.ask()
@@ -141,12 +141,12 @@ def evaluate(
 
 
 class Evaluation:
-    """One model on some questions: verdicts first, then answers, then what is made of both."""
+    """The evaluation of a model: verdicts, then decoded answers, then scores."""
 
     def __init__(
         self,
         model: AnyModel,
-        questions: Questions,
+        questions: EvaluationQuestions,
         work: Work,
         out: Path,
         ranks: Ranks,
@@ -155,7 +155,7 @@ class Evaluation:
         self.model, self.questions, self.work = model, questions, work
         self.ranks, self.show = ranks, show
         self.right: Bools = np.zeros(questions.n, bool)
-        self.margins: dict[int, float] = {}  # of the answers that float64 decided
+        self.margins: dict[int, float] = {}  # of the answers decided in float64
         self.sha256 = identity.model_hash(model)
         key = _hash(self.sha256, work.precision, *(one.sha256 for one in questions))
         ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
@@ -163,7 +163,7 @@ class Evaluation:
         self._answers = Answers(out, key, model.n_positions or LONGEST)
 
     def ask(self) -> None:
-        """Find the verdict on every question that has none yet, each rank on its share."""
+        """Compute the missing verdicts, divided among ranks."""
         journal = self._journal
         self.ranks.first(journal.read)
         known, loss = self._shared(journal.known), self._shared(journal.loss)
@@ -189,23 +189,23 @@ class Evaluation:
                     done += len(numbers)
                     update(min(before + (done - before) * n_ranks, total), total)
                     journal.save()
-        finally:  # also when killed or interrupted: what was found is not lost
+        finally:  # also if interrupted
             journal.save(now=True)
 
     def settle(self) -> None:
-        """Decide in float64 where rounding could turn the verdict."""
+        """Decide in float64 the verdicts that rounding could change."""
         unsure = np.flatnonzero(self._journal.known == UNSURE)
         margins = self._margins(unsure)
         self.right[unsure] = margins > 0
         self.margins = dict(zip(unsure.tolist(), margins.tolist(), strict=True))
 
     def check_decoding(self, count: int, seed: int) -> Values | None:
-        """Whether greedy decoding comes to the same verdicts, on a sample of the questions."""
+        """Compare the verdicts with those of greedy decoding on a sample of the questions."""
         if not count:
             return None
         n = min(count, self.questions.n)
         sample = np.sort(permute(np.arange(n), self.questions.n, key_of(seed, count)))
-        # Room for one symbol more than the longest answer: its end, or the mistake of not ending.
+        # One token more than the longest answer: its end token, or a wrong continuation.
         enough = int(self.questions.answer_lengths.max()) + 1
         texts = self._solved(sample, "checking by decoding", enough)
         other = np.array(
@@ -224,7 +224,7 @@ class Evaluation:
         }
 
     def wrong(self, per_module: int | None) -> Ids:
-        """The numbers of wrong answers: all, or so many of each module and split at random."""
+        """Return the numbers of wrong answers: all, or a random sample of each module and split."""
         found = []
         for place in range(len(self.questions)):
             numbers = self.questions.numbers(place)
@@ -236,7 +236,7 @@ class Evaluation:
         return np.concatenate(found)
 
     def decode(self, numbers: Ids) -> None:
-        """Decode the answers to some questions in full; the first rank has them then."""
+        """Decode the answers to some questions in full; rank 0 gets them."""
         answers = self._answers
         self.ranks.first(answers.read)
         had = json.loads(self.ranks.first(lambda: json.dumps(list(answers.texts))))
@@ -246,7 +246,7 @@ class Evaluation:
             self._solved(left, "decoding wrong answers", answers.max_length, answers)
 
     def diagnose(self, numbers: Ids) -> tuple[dict[int, str], Values]:
-        """What is wrong with each of the wrong answers that were decoded; by what means."""
+        """Return the kind of each decoded wrong answer, and the means of the diagnosis."""
         found: dict[int, str] = {}
         with self.show("diagnosing") as update, Diagnosis() as diagnosis:
             for number, _, answer in self.questions.texts(numbers):
@@ -256,7 +256,7 @@ class Evaluation:
         return found, means
 
     def scores(self, diagnoses: dict[int, str]) -> dict[str, SplitScore]:
-        """The score of every module, split by split."""
+        """Return the scores of all modules by split."""
         splits: dict[str, dict[str, ModuleScore]] = {}
         for place, one in enumerate(self.questions):
             numbers = self.questions.numbers(place)
@@ -273,11 +273,11 @@ class Evaluation:
         return {name: SplitScore(modules) for name, modules in splits.items()}
 
     def near_ties(self) -> list[Values]:
-        """The answers whose best two symbols are so close that rounding may exchange them."""
+        """Return the answers whose margin is below `NEAR_TIE`."""
         return self._listed(self._tied, [self.margins[number] for number in self._tied])
 
     def write_predictions(self, file: Path) -> None:
-        """Write every answer as a line of JSON; the right ones need no decoding."""
+        """Write all answers as JSON lines; correct answers need no decoding."""
         decoded = self._answers.texts
         everything = np.arange(self.questions.n)
         with atomic.whole(file) as unfinished, unfinished.open("w", encoding="utf-8") as lines:
@@ -293,7 +293,7 @@ class Evaluation:
                 lines.write(json.dumps(line) + "\n")
 
     def forget(self) -> None:
-        """Remove what was kept beside the results."""
+        """Remove the files saved beside the results."""
         self._journal.remove()
         self._answers.remove()
 
@@ -311,16 +311,16 @@ class Evaluation:
         return self.questions.tokens(numbers, self.model.vocabulary)
 
     def _margins(self, numbers: Ids) -> Floats:
-        """The margins of some answers in float64, found by all ranks together."""
+        """Return the margins of some answers in float64, computed by all ranks."""
         found = np.zeros(self.questions.n)
 
         def share() -> None:
             if len(numbers):
                 model = in_double(self.model)
-                shares = list(self.questions.passes(numbers, CPU_SYMBOLS))
+                shares = list(self.questions.passes(numbers, CPU_TOKENS))
                 for mine in shares[self.ranks.rank :: self.ranks.n_ranks]:
                     verdicts = judge(model, *self._tokens(mine))
-                    # Of an exact tie the first symbol is taken, which is the right one or is not.
+                    # In an exact tie argmax takes the first token, which may be the correct one.
                     tiny = np.where(verdicts.right, np.finfo(float).tiny, -np.finfo(float).tiny)
                     found[mine] = np.where(verdicts.margin == 0, tiny, verdicts.margin)
 
@@ -330,7 +330,7 @@ class Evaluation:
     def _solved(
         self, numbers: Ids, title: str, max_length: int, keep: Answers | None = None
     ) -> dict[int, str]:
-        """The answers by greedy decoding, by all ranks together, all of which then have them."""
+        """Return answers by greedy decoding, computed by all ranks and sent to all ranks."""
         found: dict[int, str] = {}
         at_once = DECODED_AT_ONCE * self.ranks.n_ranks
         with self.show(title) as update:
@@ -354,14 +354,14 @@ class Evaluation:
         return found
 
     def _shared(self, array: Array) -> Array:
-        """The first rank's array."""
+        """Return the array of rank 0."""
         if self.ranks.n_ranks == 1:
             return array
         shared = self.ranks.share_tensor(torch.from_numpy(array).to(self.ranks.device))
         return shared.cpu().numpy()  # type: ignore[return-value]
 
     def _summed(self, array: Array) -> Array:
-        """The sum of the ranks' arrays."""
+        """Return the sum of the arrays over ranks."""
         if self.ranks.n_ranks == 1:
             return array
         summed = self.ranks.sum(torch.from_numpy(array).to(self.ranks.device))
@@ -372,17 +372,19 @@ def _hash(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _refuse(model: AnyModel, questions: Questions, files: list[str | Path | None]) -> None:
-    """Refuse what would only fail after hours: texts too long for the model, folders as files."""
+def _check_inputs(
+    model: AnyModel, questions: EvaluationQuestions, files: list[str | Path | None]
+) -> None:
+    """Raise early if texts are too long for the model, or if an output file is a folder."""
     longest = max(questions.question_lengths.max(), questions.answer_lengths.max())
     if model.n_positions is not None and longest + 2 > model.n_positions:
         raise SettingsError(
-            f"there are texts of {longest} characters; the model reads at most "
+            f"the store has texts of {longest} characters; the model reads at most "
             f"{model.n_positions - 2}"
         )
     for file in files:
         if file is not None and Path(file).is_dir():
-            raise UserError(f"{file} is a folder; name a file to write to")
+            raise UserError(f"{file} is a folder; give a file to write to")
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""What an evaluation has found so far, kept beside its result until that is complete.
+"""The verdicts and answers of an evaluation in progress, saved beside its result.
 
-Every rank writes files of its own, so saving needs no word with the others. An evaluation that goes
-on reads whatever files are there for the same model and questions, from however many ranks, and
-asks only what is left: a verdict belongs to a question, not to a batch. The names hold the
-evaluation's key, so one that is to write the same result leaves another's files alone.
+Each rank writes its own files, so saving needs no synchronization. A resumed evaluation reads the
+files of all ranks for the same model and questions, and computes only missing verdicts; a verdict
+belongs to a question, not to a batch. File names contain the key of the evaluation, so that
+evaluations with the same output path do not share files.
 """
 
 import glob
@@ -25,12 +25,12 @@ from tp_transformer.scoring.verdict import Bools, Floats
 
 SECONDS_BETWEEN_SAVES = 30.0
 
-OPEN, WRONG, RIGHT, UNSURE = range(4)  # what is known of a question; unsure: float64 must decide
+OPEN, WRONG, RIGHT, UNSURE = range(4)  # state of a question; UNSURE: to be decided in float64
 Known = npt.NDArray[np.uint8]
 
 
 class Journal:
-    """The verdicts so far, by question, saved now and then."""
+    """The verdicts so far, by question, saved periodically."""
 
     def __init__(self, out: Path, rank: int, key: str, n: int) -> None:
         self.known: Known = np.zeros(n, np.uint8)
@@ -42,11 +42,11 @@ class Journal:
 
     @property
     def done(self) -> Bools:
-        """Which questions have been asked."""
+        """Which questions have a verdict."""
         return self.known != OPEN
 
     def read(self) -> None:
-        """Take over what is there already, from this rank or others."""
+        """Read the saved verdicts of all ranks."""
         for file in self._files():
             found = _read(file, self._key, len(self.known))
             if found is not None:
@@ -54,7 +54,7 @@ class Journal:
                 self.known[new], self.loss[new] = found["known"][new], found["loss"][new]
 
     def save(self, *, now: bool = False) -> None:
-        """Write the verdicts so far, if the last time is a while ago."""
+        """Write the verdicts so far, if the last save is half a minute old."""
         if now or time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
             tensors: dict[str, npt.NDArray[Any]] = {"known": self.known, "loss": self.loss}
             with atomic.whole(self._file) as unfinished:
@@ -63,20 +63,20 @@ class Journal:
             self._saved = time.monotonic()
 
     def remove(self) -> None:
-        """Remove what was saved, once there is a result."""
+        """Remove the saved files, after the result is written."""
         for file in self._files():
             file.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        """What the ranks of this evaluation have saved, now or before."""
+        """Return the files saved by all ranks of this evaluation."""
         start = glob.escape(_beside(self._out, self._key, "rank-").name)
         return list(self._out.parent.glob(f"{start}*"))
 
 
 class Answers:
-    """The answers that were decoded so far, by question: a line each, added as they come.
+    """The answers decoded so far, by question, appended to a file line by line.
 
-    Answers are decoded up to `max_length` symbols; those cut at another length are not taken over.
+    Answers are decoded up to `max_length` tokens; saved answers with another limit are not used.
     """
 
     def __init__(self, out: Path, key: str, max_length: int) -> None:
@@ -86,7 +86,7 @@ class Answers:
         self._header = [key, max_length]  # the first line
 
     def read(self) -> None:
-        """Take over what is there already; a line that was cut off or damaged ends it."""
+        """Read the saved answers, up to the first incomplete or damaged line."""
         try:
             lines = self._file.read_text("utf-8").splitlines()
             if not lines or json.loads(lines[0]) != self._header:
@@ -100,19 +100,19 @@ class Answers:
             return
 
     def begin(self) -> None:
-        """Write anew what was read, so that new lines follow whole ones."""
+        """Rewrite the file with what was read, so that new lines follow complete ones."""
         with atomic.whole(self._file) as unfinished:
             lines = [json.dumps(self._header) + "\n", *map(_line, self.texts.items())]
             unfinished.write_text("".join(lines), "utf-8")
 
     def add(self, texts: Mapping[int, str]) -> None:
-        """Add answers, here and in the file."""
+        """Add answers, also to the file."""
         self.texts.update(texts)
         with self._file.open("a", encoding="utf-8") as file:
             file.writelines(map(_line, texts.items()))
 
     def remove(self) -> None:
-        """Remove the file, once there is a result."""
+        """Remove the file, after the result is written."""
         self._file.unlink(missing_ok=True)
 
 
@@ -121,7 +121,7 @@ def _beside(out: Path, key: str, name: str) -> Path:
 
 
 def _read(file: Path, key: str, n: int) -> dict[str, npt.NDArray[Any]] | None:
-    """What a file holds, if it is whole and of the same model and questions."""
+    """Return the arrays of a file, or None if it is damaged or of another evaluation."""
     try:
         with safe_open(file, "numpy") as opened:
             metadata = opened.metadata() or {}

@@ -1,4 +1,4 @@
-"""Which questions of a store a model is asked."""
+"""The questions of an evaluation, chosen from a store."""
 
 import hashlib
 import json
@@ -21,13 +21,13 @@ _TEXTS_AT_ONCE = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What to ask.
+    """The choice of questions.
 
     Attributes:
         modules: names of modules, or patterns such as arithmetic__*
-        splits: of the store; all that it has when absent
-        train_count: questions of each module's training split, drawn at random
-        seed: another one draws others
+        splits: splits of the store; absent: all
+        train_count: number of random training questions of each module
+        seed: seed of the choice of training questions
     """
 
     modules: tuple[str, ...] = ("*",)
@@ -40,26 +40,26 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The questions of one module in one split: all of them, or those drawn."""
+class ModuleQuestions:
+    """The chosen questions of one module in one split."""
 
     split: str
     module: str
     rows: Ids  # ascending
-    sha256: str  # of the questions and answers; two results with the same one can be paired
+    sha256: str  # of the questions and answers; equal hashes mean that results can be paired
 
 
-def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[Asked]:
-    """The questions to ask, in the order of the splits and modules.
+def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[ModuleQuestions]:
+    """Return the chosen questions, in the order of the splits and modules.
 
-    Of the training split not those held out, which the model never trained on.
+    Training questions exclude those held out, on which the model was not trained.
     """
-    match_modules(choice.modules)  # refuses what cannot match in any split
+    match_modules(choice.modules)  # raises if a pattern matches no module of any split
     names = [name for name in STORE_SPLITS if name in store]
     if choice.splits is not None:
         names = [name for name in STORE_SPLITS if name in choice.splits]
         for name in choice.splits:
-            _ = store[name]  # refuses what is not there
+            _ = store[name]  # raises if the store lacks it
     found = []
     for name in names:
         for module, segments in _by_module(store[name], choice.modules).items():
@@ -67,7 +67,7 @@ def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[As
             found.append(_asked(name, module, segments, rows))
     found = [asked for asked in found if len(asked.rows)]
     if not found:
-        raise SettingsError(f"{store.path} has no question of that choice of modules and splits")
+        raise SettingsError(f"{store.path} has no questions of these modules and splits")
     return found
 
 
@@ -81,7 +81,7 @@ def _by_module(split: Split, patterns: Sequence[str]) -> dict[str, list[Segment]
 def _rows(
     split: Split, module: str, segments: Sequence[Segment], choice: Choice, held_out: Ids | None
 ) -> Ids:
-    """The rows of a module to ask: all of them, or for training so many that were trained on."""
+    """Return the rows of a module: all of them, or a sample of the rows trained on."""
     rows = np.concatenate([np.arange(one.start, one.start + one.count) for one in segments])
     if split.name != TRAIN:
         return rows
@@ -89,7 +89,7 @@ def _rows(
     left_out = np.concatenate(
         [left_out[(left_out >= one.start) & (left_out < one.start + one.count)] for one in segments]
     )
-    # Drawn first and then left out: models with other rows held out get nearly the same questions.
+    # Excluded after sampling, so that models with other held-out rows get nearly the same rows.
     n_drawn = choice.train_count + len(left_out)
     if n_drawn < len(rows):
         key = key_of(choice.seed, STORE_SPLITS[TRAIN].index(module))
@@ -98,18 +98,18 @@ def _rows(
     return np.sort(rows[: choice.train_count])
 
 
-def _asked(split: str, module: str, segments: Sequence[Segment], rows: Ids) -> Asked:
+def _asked(split: str, module: str, segments: Sequence[Segment], rows: Ids) -> ModuleQuestions:
     content = [[one.difficulty, one.count, one.checksum] for one in segments]
     digest = hashlib.sha256(json.dumps(content).encode())
-    # Counted from the module's first row, so that the store's other modules do not matter.
+    # Relative to the first row of the module, so that other modules of the store do not matter.
     digest.update((rows - segments[0].start).astype("<i8").tobytes())
-    return Asked(split, module, rows, digest.hexdigest())
+    return ModuleQuestions(split, module, rows, digest.hexdigest())
 
 
-class Questions(Sequence[Asked]):
-    """All questions that are asked; one's number is its place among them."""
+class EvaluationQuestions(Sequence[ModuleQuestions]):
+    """All questions of an evaluation, numbered from 0."""
 
-    def __init__(self, store: Store, asked: Sequence[Asked]) -> None:
+    def __init__(self, store: Store, asked: Sequence[ModuleQuestions]) -> None:
         self.store = store
         self._asked = list(asked)
         self._rows = np.concatenate([one.rows for one in asked])
@@ -120,12 +120,12 @@ class Questions(Sequence[Asked]):
         )
 
     @overload
-    def __getitem__(self, place: int) -> Asked: ...
+    def __getitem__(self, place: int) -> ModuleQuestions: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Asked]: ...
+    def __getitem__(self, place: slice) -> list[ModuleQuestions]: ...
 
-    def __getitem__(self, place: int | slice) -> Asked | list[Asked]:
+    def __getitem__(self, place: int | slice) -> ModuleQuestions | list[ModuleQuestions]:
         return self._asked[place]
 
     def __len__(self) -> int:
@@ -133,32 +133,32 @@ class Questions(Sequence[Asked]):
 
     @property
     def n(self) -> int:
-        """How many questions there are."""
+        """The number of questions."""
         return len(self._rows)
 
     def numbers(self, place: int) -> Ids:
-        """The numbers of the questions of one module and split."""
+        """Return the numbers of the questions of one module and split."""
         return np.arange(self._starts[place], self._starts[place + 1])
 
     def find(self, number: int) -> dict[str, str | int]:
-        """The split, module and row of a question."""
+        """Return the split, module and row of a question."""
         one = self._asked[int(np.searchsorted(self._starts, number, side="right")) - 1]
         return {"split": one.split, "module": one.module, "row": int(self._rows[number])}
 
     def passes(self, numbers: Ids, limit: int) -> Iterator[Ids]:
-        """Questions in passes of at most `limit` symbols, each within one split."""
+        """Yield batches of at most `limit` tokens, each within one split."""
         for of_split in self._by_split(numbers):
             sources, targets = self.question_lengths[of_split] + 2, self.answer_lengths[of_split]
             for chosen in passes(sources, targets + 1, limit):
                 yield of_split[chosen]
 
     def tokens(self, numbers: Ids, vocabulary: Vocabulary) -> tuple[Ragged, Ragged]:
-        """The questions and answers of a pass as ids."""
+        """Return the questions and answers of a batch as ids."""
         split = self.find(int(numbers[0]))["split"]
         return self.store[str(split)].tokens(self._rows[numbers], vocabulary)
 
     def texts(self, numbers: Ids) -> Iterator[tuple[int, str, str]]:
-        """The number, question and answer of some questions, a few in memory at a time."""
+        """Yield the number, question and answer of some questions, reading a few at a time."""
         for of_split in self._by_split(numbers):
             split = self.store[str(self.find(int(of_split[0]))["split"])]
             for start in range(0, len(of_split), _TEXTS_AT_ONCE):
@@ -166,7 +166,7 @@ class Questions(Sequence[Asked]):
                 yield from zip(chosen.tolist(), *split.rows(self._rows[chosen]), strict=True)
 
     def _by_split(self, numbers: Ids) -> Iterator[Ids]:
-        """Ascending numbers, split by split."""
+        """Yield ascending numbers, split by split."""
         for name in dict.fromkeys(one.split for one in self._asked):
             places = [place for place, one in enumerate(self._asked) if one.split == name]
             start, end = self._starts[places[0]], self._starts[places[-1] + 1]

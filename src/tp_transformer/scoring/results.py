@@ -1,8 +1,8 @@
-"""Results: what an evaluation found, as numbers and as results.json.
+"""The results of an evaluation, and results.json.
 
-The file holds what was counted and, for readers, what follows from it (accuracies, intervals,
-averages). The verdict on every question is kept, a bit each, so that two models can be compared
-question by question; `sha256` of a module tells whether these are the same questions.
+The file has the counts and what follows from them (accuracies, intervals, averages). It has the
+verdict on each question as a bit, so that two models can be compared question by question; the
+`sha256` of a module tells whether the questions are the same.
 """
 
 import base64
@@ -22,7 +22,7 @@ from tp_transformer.foundation.statistics import Interval, average_interval, wil
 from tp_transformer.scoring.verdict import Bools
 
 FORMAT, VERSION = "tp-transformer-results", 1
-GENERATED = "generated"  # the kind of data that is not the published
+GENERATED = "generated"  # the kind of data that is not the published dataset
 HIGH = 0.95  # the accuracy above which Table 1 counts modules
 
 Values = dict[str, Any]
@@ -30,37 +30,37 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleScore:
-    """How a model does on the questions of one module in one split."""
+    """The score of a model on one module of one split."""
 
-    verdicts: Bools  # right or not, in the order of the rows
-    loss: float  # negative log-likelihood per symbol, end symbols included
+    verdicts: Bools  # whether each answer is correct, in the order of the rows
+    loss: float  # negative log-likelihood per token, including end tokens
     n_symbols: int
     sha256: str  # of the questions
     near_ties: int = 0
-    wrong: dict[str, int] = field(default_factory=dict)  # how many were diagnosed as what
+    wrong: dict[str, int] = field(default_factory=dict)  # number of diagnosed answers by kind
 
     @property
     def n(self) -> int:
-        """How many questions there are."""
+        """The number of questions."""
         return len(self.verdicts)
 
     @property
     def right(self) -> int:
-        """How many answers are right."""
+        """The number of correct answers."""
         return int(self.verdicts.sum())
 
     @property
     def accuracy(self) -> float:
-        """The share of answers that are right: every character, and none too many."""
+        """The share of correct answers."""
         return self.right / self.n
 
     @property
     def interval(self) -> Interval:
-        """Where the accuracy lies, as far as so many questions can tell."""
+        """The 95% confidence interval of the accuracy."""
         return wilson(self.right, self.n)
 
     def to_json(self) -> Values:
-        """As JSON has it."""
+        """Return the values to write as JSON."""
         return {
             "n": self.n,
             "right": self.right,
@@ -76,7 +76,7 @@ class ModuleScore:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ModuleScore":
-        """From what `to_json` gave."""
+        """Return what `to_json` converted."""
         packed = np.frombuffer(base64.b64decode(values["verdicts"], validate=True), np.uint8)
         n = _whole(values["n"], "n", least=1)
         if len(packed) != -(-n // 8):
@@ -98,38 +98,38 @@ class ModuleScore:
 
 @dataclass(frozen=True)
 class SplitScore:
-    """How a model does on the modules of one split."""
+    """The scores of a model on the modules of one split."""
 
     modules: dict[str, ModuleScore]
 
     @property
     def n(self) -> int:
-        """How many questions there are."""
+        """The number of questions."""
         return sum(one.n for one in self.modules.values())
 
     @property
     def average(self) -> tuple[float, Interval]:
-        """The accuracy averaged over modules, as Table 1 has it, and its interval."""
+        """The accuracy averaged over modules, as in Table 1, and its interval."""
         return average_interval([(one.right, one.n) for one in self.modules.values()])
 
     @property
     def above_95(self) -> int:
-        """How many modules have an accuracy above 95%."""
+        """The number of modules with an accuracy above 95%."""
         return sum(one.accuracy > HIGH for one in self.modules.values())
 
     @property
     def surely_above_95(self) -> int:
-        """How many have all of their interval above 95%."""
+        """The number of modules whose whole interval is above 95%."""
         return sum(one.interval[0] > HIGH for one in self.modules.values())
 
     @property
     def loss(self) -> float:
-        """The negative log-likelihood per symbol over all questions."""
+        """The negative log-likelihood per token over all questions."""
         modules = self.modules.values()
         return sum(one.loss * one.n_symbols for one in modules) / sum(m.n_symbols for m in modules)
 
     def to_json(self) -> Values:
-        """As JSON has it."""
+        """Return the values to write as JSON."""
         average, interval = self.average
         return {
             "n": self.n,
@@ -145,29 +145,29 @@ class SplitScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What an evaluation found, and of what."""
+    """The results of an evaluation, with the model, the data and the environment."""
 
-    model: Values  # name, config, n_parameters, step, sha256 of configuration, symbols, weights
-    data: Values  # name, kind, sha256 of each split, training questions held out and not asked
-    choice: Values  # what was asked for
-    made: Values  # when, on what, with which versions
+    model: Values  # name, config, n_parameters, step, sha256
+    data: Values  # name, kind, sha256 of each split, number of held-out questions
+    choice: Values  # fields of `Choice`
+    made: Values  # time, device, versions, precision
     splits: dict[str, SplitScore]
-    near_ties: list[Values]  # answers whose verdict hangs on the rounding, with their margins
-    decoding: Values | None = None  # how far greedy decoding agrees, where that was checked
+    near_ties: list[Values]  # answers with a margin near 0
+    decoding: Values | None = None  # the comparison with greedy decoding, if requested
 
     @property
     def held_out(self) -> int | None:
-        """How many training questions were held out, and not asked; None if that is not known."""
+        """The number of held-out training questions, which are excluded; None if unknown."""
         return self.data.get("held_out")
 
     @property
     def name(self) -> str:
-        """What the model is called in tables: on one line, whatever its folder is called."""
+        """The name of the model for tables, without line breaks and unprintable characters."""
         printable = (x if x.isprintable() else " " for x in str(self.model["name"]))
         return " ".join("".join(printable).split()) or "?"
 
     def to_json(self) -> Values:
-        """As JSON has it."""
+        """Return the values to write as JSON."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -181,13 +181,13 @@ class Results:
         }
 
     def write(self, file: str | Path) -> None:
-        """Write results.json: whole, or not at all."""
+        """Write results.json atomically."""
         with atomic.whole(file) as unfinished:
             unfinished.write_text(json.dumps(self.to_json(), indent=1) + "\n", "utf-8")
 
     @classmethod
     def read(cls, file: str | Path) -> "Results":
-        """Read results.json, refusing what is damaged or something else."""
+        """Read results.json; raise if it is damaged or another kind of file."""
         try:
             values = json.loads(Path(file).read_text("utf-8"))
         except OSError as error:
@@ -195,11 +195,11 @@ class Results:
         except (ValueError, RecursionError) as error:
             raise ResultsError(f"{file} is damaged or not JSON: {error}") from error
         if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise ResultsError(f"{file} holds no results; `tpt evaluate` writes them")
+            raise ResultsError(f"{file} is not a results file of `tpt evaluate`")
         if values.get("version") != VERSION:
             raise ResultsError(
-                f"{file} has results of version {values.get('version')!r:.20}, not of version "
-                f"{VERSION}, which this is for; evaluate again"
+                f"{file} has results of version {values.get('version')!r:.20}, not {VERSION}; "
+                "evaluate again"
             )
         try:
             return cls.from_json(values)
@@ -208,7 +208,7 @@ class Results:
 
     @classmethod
     def from_json(cls, values: Values) -> "Results":
-        """From what `to_json` gave."""
+        """Return what `to_json` converted."""
         splits = {
             str(name): SplitScore(
                 {
@@ -251,7 +251,7 @@ class Results:
 
 
 def _whole(value: Any, name: str, least: int = 0) -> int:
-    """A count that a file holds, if it is one."""
+    """Return a count from a file; raise if it is not one."""
     if type(value) is not int or not least <= value < 2**63:
-        raise ValueError(f"{name} is no count")
+        raise ValueError(f"{name} is not a count")
     return value

@@ -1,13 +1,13 @@
-"""Right or wrong: the verdict on each answer, by one pass under teacher forcing.
+"""Whether each answer is correct, by one forward pass under teacher forcing.
 
-Greedy decoding gives the answer exactly if at each of its positions, given the right symbols before
-it, the right symbol has the highest score: up to the first mistake both see the same symbols. So
-one pass over the known answers tells what decoding symbol by symbol would, many times as fast.
+Greedy decoding produces the correct answer if and only if, at each position and given the correct
+tokens before it, the correct token has the highest score: up to the first mistake both read the
+same tokens. One pass over the known answers therefore replaces decoding, and is many times faster.
 
-How far a row is from the other verdict is one number, its margin: the least, over its positions, of
-the right symbol's score minus the best other one's. A row is right if it is above 0. Rounding
-depends on which rows are computed together, so rows whose margin is near 0 are decided in float64,
-one verdict for any batch size and number of processes.
+The margin of a row is the minimum over its positions of the score of the correct token minus the
+highest score of any other token. A row is correct if its margin is positive. Rounding depends on
+which rows are computed together, so rows with a margin near 0 are decided in float64; verdicts are
+then the same for any batch size and number of processes.
 """
 
 import copy
@@ -24,16 +24,16 @@ from tp_transformer.foundation.errors import UserError
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.loss import token_losses
 
-# Symbols of one pass. A CPU is quickest when a pass stays in its cache (tp-transformer-small, one
-# core: 300 questions/s with 4,096 symbols, 170 with 16,384); a GPU wants many at once.
-CPU_SYMBOLS, GPU_SYMBOLS = 4_096, 65_536
-# Scores of trained models, in float32 and in float64, differ by less than a tenth of the first
-# (docs/evaluation.md). What is a near-tie is judged by the margin in float64, so the list of them
-# does not depend on rounding either: whoever is below the second is below the first.
-SUSPECT = 2e-3  # a margin in float32 that float64 has to decide
-NEAR_TIE = 1e-3  # a margin in float64 that is reported
-# In bfloat16 the margins below 1 of a trained model were off by 0.17 at most (docs/evaluation.md).
-DOUBTFUL = 0.5  # a margin in bfloat16 that float32 has to look at
+# Maximum number of tokens of a batch. A CPU is fastest if a batch fits into its cache
+# (tp-transformer-small, one core: 300 questions/s with 4,096 tokens, 170 with 16,384).
+CPU_TOKENS, GPU_TOKENS = 4_096, 65_536
+# Float32 changes the margins of trained models by less than a tenth of the difference between these
+# two limits (docs/evaluation.md). Near-ties are defined by the margin in float64, so the list of
+# them does not depend on rounding either: each near-tie is below SUSPECT in float32.
+SUSPECT = 2e-3  # limit of margins in float32 that are recomputed in float64
+NEAR_TIE = 1e-3  # limit of margins in float64 that are reported
+# Bfloat16 changed margins below 1 of a trained model by at most 0.26 (docs/evaluation.md).
+DOUBTFUL = 0.5  # limit of margins in bfloat16 that are recomputed in float32
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Of each answer: whether it is right, by how much, and its negative log-likelihood."""
+    """For each answer: whether it is correct, its margin, its negative log-likelihood."""
 
     right: Bools
     margin: Floats
@@ -49,10 +49,10 @@ class Verdicts:
 
 
 def passes(source_lengths: Ids, target_lengths: Ids, limit: int) -> list[Ids]:
-    """Rows in passes of about equal lengths, the longest first, of at most `limit` symbols each.
+    """Return batches of rows of similar lengths, the longest first, of at most `limit` tokens.
 
-    Sorting all rows, not those of a module or a part, leaves next to nothing to pad, and passes
-    that are full. The longest first: what does not fit into memory shows at once.
+    Sorting all rows together, not by module, leaves almost no padding and fills the batches. The
+    longest come first, so that a lack of memory shows at once.
     """
     cost = source_lengths + target_lengths
     return group_by_length(
@@ -61,7 +61,7 @@ def passes(source_lengths: Ids, target_lengths: Ids, limit: int) -> list[Ids]:
 
 
 def judge(model: AnyModel, source: Ragged, target: Ragged) -> Verdicts:
-    """The verdicts on known answers, in the order of the rows."""
+    """Return the verdicts on known answers, in the order of the rows."""
     right, margin, loss = _by_token(model, source, target)
     starts = np.cumsum(target.lengths - 1) - (target.lengths - 1)
     found = Verdicts(
@@ -75,7 +75,7 @@ def judge(model: AnyModel, source: Ragged, target: Ragged) -> Verdicts:
 
 
 def judge_in_bfloat16(model: AnyModel, source: Ragged, target: Ragged) -> Verdicts:
-    """The same with products in bfloat16, except for the rows that this leaves in doubt."""
+    """Return the verdicts with products in bfloat16; recompute small margins in float32."""
     with torch.autocast(next(model.parameters()).device.type, torch.bfloat16):
         found = judge(model, source, target)
     doubtful = np.flatnonzero(np.abs(found.margin) < DOUBTFUL)
@@ -87,14 +87,14 @@ def judge_in_bfloat16(model: AnyModel, source: Ragged, target: Ragged) -> Verdic
 
 
 def in_double(model: AnyModel) -> AnyModel:
-    """A copy of a model that computes in float64; on the CPU, as Apple's GPUs have no float64."""
+    """Return a copy of a model in float64 on the CPU, because Apple's GPUs lack float64."""
     return copy.deepcopy(model).to("cpu", torch.float64)
 
 
 def _by_token(model: AnyModel, source: Ragged, target: Ragged) -> tuple[Bools, Floats, Floats]:
-    """Of each token to predict: whether it is the likeliest, its margin, its loss.
+    """Return for each target token whether it is the likeliest, its margin and its loss.
 
-    The tokens are those of all rows, row after row.
+    The rows are concatenated.
     """
     device = next(model.parameters()).device
     layout = model.layout_for(device)

@@ -1,4 +1,4 @@
-"""What a person looks at: tables, documents, bars, curves and the live panel of a run.
+"""Output for people: tables, documents, bar charts, learning curves, the live panel of a run.
 
-Everything here reads what the packages below computed, and nothing below imports it.
+This package displays what earlier packages compute; they do not import it.
 """

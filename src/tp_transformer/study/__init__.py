@@ -1,1 +1,1 @@
-"""Several runs with one purpose: the demo, and runs that train side by side."""
+"""Commands that combine several runs: the demo, and training side by side."""

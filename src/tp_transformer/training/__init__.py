@@ -1,1 +1,8 @@
-"""Training: the optimizer, the loop, checkpoints, the run folder."""
+"""Training of a model in a run folder.
+
+- run: the settings of a run, its folder, starting and resuming.
+- loop, gradient, local_batch, optim: the steps; micro-batches and their gradients; optimizers.
+- validate: scores on held-out and monitored questions.
+- checkpoint: writing, finding and restoring checkpoints.
+- metrics, records, display, signals: what a run records and prints, and how signals stop it.
+"""

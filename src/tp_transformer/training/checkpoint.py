@@ -1,12 +1,12 @@
-"""Checkpoints: the whole state of a run, written whole, found again however a run ended.
+"""Checkpoints: the complete state of a run, written atomically.
 
-RUN/checkpoints/step-00001000 is a model folder that `tp_transformer.load` reads, with two files
-more: `training.safetensors` has the optimizer's averages (and the weights themselves, where the
-model's are their running average), `state.json` has the rest, and the size and hash of every file.
-Random numbers and the place in the data follow from the seed and the step, so there is nothing else
-to keep. RUN/last points to the newest checkpoint, RUN/best to the model in RUN/best-models that did
-best in validation, as that checkpoint says. Both change after the checkpoint is written and before
-an older one is removed, so that a reader finds either at any moment; both are set at every start.
+RUN/checkpoints/step-00001000 is a model folder that `tp_transformer.load` reads, with two more
+files: `training.safetensors` has the state of the optimizer (and the raw weights, if those of the
+model are a moving average); `state.json` has the rest, and the size and hash of each file. Random
+numbers and the position in the data follow from the seed and the step, so they are not saved.
+RUN/last links to the newest checkpoint, and RUN/best to the model in RUN/best-models that has the
+best validation score according to that checkpoint. Both links are updated after a checkpoint is
+written and before an older one is removed, so that readers always find them, and at each start.
 """
 
 import hashlib
@@ -33,10 +33,10 @@ from tp_transformer.training.optim import Ema
 
 TRAINING, STATE = "training.safetensors", "state.json"
 FILES = {TRAINING, model_folder.WEIGHTS, model_folder.CONFIG, model_folder.VOCABULARY}
-# The first part of a tensor's name, before that of the parameter. Others are the optimizer's own,
-# such as Adam's step, exp_avg and exp_avg_sq.
+# The first part of the name of a tensor, before the name of its parameter. Other prefixes are those
+# of the optimizer, such as step, exp_avg and exp_avg_sq of Adam.
 WEIGHT, AVERAGE = "weight", "average"
-# What a window sums up over all steps, and over those that were applied.
+# Sums of a window over all steps, and over the steps that were applied.
 TIMES = ("seconds", "waited")
 SUMS = ("loss", "right", "norm", "rows", "tokens", "symbols", "positions")
 WINDOWS: tuple[set[str], ...] = (set(), {*TIMES}, {*TIMES, "steps", *SUMS})
@@ -58,10 +58,10 @@ class Best:
 
 @dataclass
 class State:
-    """What a run remembers besides weights and their averages."""
+    """The state of a run except for tensors."""
 
-    step: int = 0  # steps done, which is also the number of the next batch
-    elapsed: float = 0.0  # seconds of training, over all resumptions
+    step: int = 0  # number of steps taken, and of the next batch
+    elapsed: float = 0.0  # seconds of training, including before resumption
     skipped: int = 0  # steps that were not applied
     validated: int | None = None  # the step of the last validation
     best: Best | None = None
@@ -69,40 +69,40 @@ class State:
     window: dict[str, float] = field(default_factory=dict)  # sums since the last line of metrics
 
     def to_json(self) -> str:
-        """All of it, exactly."""
+        """Return the state as JSON, without loss of precision."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "State":
-        """What `to_json` wrote."""
+        """Return the state that `to_json` wrote."""
         return cls.from_values(json.loads(text))
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "State":
-        """A state from its fields."""
+        """Return a state from its fields."""
         own = {one.name: values[one.name] for one in fields(cls)}
         best = own.pop("best")
         state = cls(**own, best=None if best is None else Best(**best))
-        state._refuse_odd()
+        state._check()
         return state
 
-    def _refuse_odd(self) -> None:
-        """Raise a ValueError for a value of a type or size that no run writes."""
+    def _check(self) -> None:
+        """Raise a ValueError for a value of a wrong type or out of range."""
         best = self.best or Best(0, 0.0, 0.0)
         validated = 0 if self.validated is None else self.validated
         for count in (self.step, self.skipped, validated, self.stale, best.step):
             if type(count) is not int or not 0 <= count <= MOST_STEPS:
                 raise ValueError(f"{count!r:.40} is not a count")
         if not isinstance(self.window, dict) or set(self.window) not in WINDOWS:
-            raise ValueError("the window does not hold the sums of a window")
+            raise ValueError("the window has other fields than a window")
         for value in (self.elapsed, best.exact_match, best.loss, *self.window.values()):
             if type(value) not in (int, float) or not 0 <= value < math.inf:
-                raise ValueError(f"{value!r:.40} is not a finite number from 0 up")
+                raise ValueError(f"{value!r:.40} is not a finite number of at least 0")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds, as read from its folder."""
+    """The contents of a checkpoint folder."""
 
     path: Path
     state: State
@@ -119,7 +119,7 @@ def save(
     keep: int,
     keep_every: int | None,
 ) -> Path:
-    """Write a checkpoint; then, when it is whole, remove those that are not to be kept."""
+    """Write a checkpoint, then remove those that are no longer kept."""
     path = _step_folder(run / CHECKPOINTS, state.step)
     try:
         with whole(path) as unfinished:
@@ -151,14 +151,14 @@ def update(run: Path, state: State) -> None:
 
 
 def point_to(run: Path, newest: Path, state: State) -> None:
-    """Let `last` and `best` be what the newest checkpoint says, if they are not."""
+    """Update the links `last` and `best` to match the newest checkpoint."""
     if not _is_named(run / LAST, newest):
         point(run / LAST, newest)
     if state.best is None:
         return
     best = _step_folder(run / BEST_MODELS, state.best.step)
     is_link = not (run / BEST).is_dir() or (run / BEST).is_symlink()
-    if not is_link and not best.exists():  # as runs were before best became a link
+    if not is_link and not best.exists():  # a run of an earlier version, whose best is a folder
         best.parent.mkdir(exist_ok=True)
         (run / BEST).rename(best)
     if best.exists() and not _is_named(run / BEST, best):
@@ -171,26 +171,26 @@ def _is_named(name: Path, folder: Path) -> bool:
 
 
 def newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None if there has never been one.
+    """Return the newest complete checkpoint, or None if there are no checkpoints.
 
-    A damaged one is passed over, and that is said. If all are damaged, nothing is begun anew over
-    what may still be saved by hand.
+    Damaged checkpoints are skipped with a message. If all are damaged, this is an error: a new
+    start would overwrite files that may be recoverable.
     """
     found = sorted(_folders(run / CHECKPOINTS), reverse=True)
     for _, path in found:
         try:
             return read(path)
         except CheckpointError as error:
-            say(f"passing over a checkpoint: {error}")
+            say(f"skipping a checkpoint: {error}")
     if found:
         raise CheckpointError(
-            f"no checkpoint in {run / CHECKPOINTS} is whole; to begin anew, choose a new folder"
+            f"all checkpoints in {run / CHECKPOINTS} are damaged; to start again, use a new folder"
         )
     return None
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint, refusing one that is not exactly as it was written."""
+    """Read a checkpoint; raise if a file differs from its recorded size or hash."""
     state, files = _read_state(path)
     if path.name != _step_folder(path.parent, state.step).name:
         raise CheckpointError(f"{path / STATE} is of step {state.step}, not of this checkpoint")
@@ -207,7 +207,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def _read_state(path: Path) -> tuple[State, dict[str, Any]]:
-    """A checkpoint's state, and the sizes and hashes of its other files."""
+    """Return the state of a checkpoint, and the sizes and hashes of its other files."""
     try:
         values = json.loads((path / STATE).read_text("utf-8"))
         if values.pop("hash") != _hash_of_values(values):
@@ -226,7 +226,7 @@ def restore(
     optimizer: torch.optim.Optimizer,
     ema: Ema | None,
 ) -> None:
-    """Give a model, its optimizer and its averaged weights what a checkpoint holds."""
+    """Copy the tensors of a checkpoint to a model, its optimizer and its averaged weights."""
     parameters = dict(model.named_parameters())
     _refuse_misfits(tensors, parameters, ema is not None)
     with torch.no_grad():
@@ -247,7 +247,7 @@ def restore(
 
 
 def clear_leftovers(run: Path) -> None:
-    """Remove what a killed process was writing or removing; only for who holds the run."""
+    """Remove incomplete files of a killed process; requires the lock of the run."""
     checkpoints = [path for _, path in _folders(run / CHECKPOINTS)]
     for folder in (run, run / CHECKPOINTS, run / BEST_MODELS, *checkpoints):
         clear_unfinished(folder)
@@ -283,8 +283,8 @@ def _state_text(state: State, files: Mapping[str, Any]) -> str:
 
 
 def _write_model(folder: Path, model: AnyModel) -> None:
-    # By way of a folder within: a model's folder waits for the lock of the one it appears in, and
-    # the one around this is locked by the checkpoint that grows there.
+    # Through a subfolder: writing a model folder locks its parent, and the parent of `folder` is
+    # already locked by the checkpoint.
     within = folder / "model"
     model.save(within)
     for file in within.iterdir():
@@ -295,7 +295,7 @@ def _write_model(folder: Path, model: AnyModel) -> None:
 def _optimizer_tensors(
     model: AnyModel, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, Tensor]]:
-    """All that an optimizer keeps for each parameter, by kind and parameter."""
+    """Yield the tensors that an optimizer keeps for each parameter, by kind and parameter."""
     for name, parameter in model.named_parameters():
         for kind, value in optimizer.state.get(parameter, {}).items():
             if not isinstance(value, Tensor):
@@ -306,7 +306,7 @@ def _optimizer_tensors(
 def _refuse_misfits(
     tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], averaged: bool
 ) -> None:
-    """Raise if tensors are missing, belong to no parameter or have another shape than theirs."""
+    """Raise if tensors are missing, belong to no parameter, or have a wrong shape."""
     kinds = (WEIGHT, AVERAGE) if averaged else (WEIGHT,)
     needed = {f"{kind}.{name}" for kind in kinds for name in parameters}
     unknown = {
@@ -333,7 +333,7 @@ def _step_folder(folder: Path, step: int) -> Path:
 
 
 def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The steps of which a folder holds something, and the folders of each."""
+    """Yield the steps and paths of the step folders in a folder."""
     for path in folder.glob(f"{_PREFIX}*"):
         number = path.name.removeprefix(_PREFIX)
         if path.is_dir() and number.isdecimal():
@@ -343,9 +343,9 @@ def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
 def _prune(run: Path, state: State, keep: int, keep_every: int | None) -> None:
     """Remove the checkpoints and best models that are no longer needed.
 
-    The newest checkpoints stay, and the first at or after each multiple of `keep_every`. What is
-    beyond the present step is damaged or of another try. A best model stays as long as one of the
-    newest checkpoints may make it RUN/best again.
+    The newest checkpoints are kept, and the first at or after each multiple of `keep_every`.
+    Checkpoints beyond the current step are damaged or from an abandoned continuation. A best model
+    is kept as long as one of the newest checkpoints refers to it.
     """
     found = sorted(_folders(run / CHECKPOINTS))
     past = [(number, path) for number, path in found if number <= state.step]
@@ -362,7 +362,7 @@ def _prune(run: Path, state: State, keep: int, keep_every: int | None) -> None:
 
 
 def _best_of(run: Path, path: Path) -> Path | None:
-    """The best model as of a checkpoint."""
+    """Return the folder of the best model according to a checkpoint."""
     try:
         best = _read_state(path)[0].best
     except CheckpointError:
@@ -372,7 +372,7 @@ def _best_of(run: Path, path: Path) -> Path | None:
 
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
-        # Renamed first: no half of it can be taken for a whole one.
+        # Renamed first, so that a partly removed folder is never taken for a checkpoint.
         hidden = path.with_name(f"{_REMOVED}{path.name}")
         path.rename(hidden)
         shutil.rmtree(hidden)
@@ -389,13 +389,13 @@ def _hash_of_values(values: Mapping[str, Any]) -> str:
 
 
 def what_is_left(run: Path) -> str:
-    """Which checkpoint a run would go on from, in words."""
+    """Describe the checkpoint from which a run would resume."""
     found = max(_folders(run / CHECKPOINTS), default=None)
     return "there is no checkpoint yet" if found is None else f"the last checkpoint is {found[1]}"
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, UserError) and error.__cause__ is not None:
-        error = error.__cause__  # a model folder's line names a place that only exists meanwhile
+        error = error.__cause__  # the message of a model folder names a temporary path
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""What a run shows while it trains; the live panel for terminals is `show/panel.py`."""
+"""Displays of a run in progress; the live panel for terminals is `show/panel.py`."""
 
 import math
 import sys
@@ -8,11 +8,11 @@ from typing import Self
 
 from tp_transformer.training.records import Record, as_line
 
-_SECONDS_BETWEEN_LINES = 10.0  # a run of ten days should not fill a log that is read by people
+_SECONDS_BETWEEN_LINES = 10.0  # keeps the output of long runs readable
 
 
 class Display:
-    """Where a run shows its records and what it says; this one is quiet."""
+    """Base class of displays, which shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -21,17 +21,17 @@ class Display:
         return None
 
     def recall(self, records: Sequence[Record]) -> None:
-        """Take in what was recorded before the run was resumed."""
+        """Receive the records from before the run was resumed."""
 
     def show(self, record: Record) -> None:
         """Show a record."""
 
     def say(self, text: str) -> None:
-        """Show a line."""
+        """Show a message."""
 
 
 class Lines(Display):
-    """Plain lines: every validation, and now and then how training goes."""
+    """Prints a line for each validation, and a training record every ten seconds."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -42,7 +42,7 @@ class Lines(Display):
         return self
 
     def show(self, record: Record) -> None:
-        """Print a record, if it is a validation or the last line is some seconds old."""
+        """Print a validation, or a training record if the last one is ten seconds old."""
         now = time.monotonic()
         if record["kind"] == "train":
             if now - self._last < _SECONDS_BETWEEN_LINES:
@@ -51,5 +51,5 @@ class Lines(Display):
         self.say(as_line(record))
 
     def say(self, text: str) -> None:
-        """Print a line."""
+        """Print a message."""
         print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The gradient of a batch: the same in one pass or many, on one rank or several."""
+"""The gradient of a batch, independent of its micro-batches and of the number of ranks."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from tp_transformer.data.batch import Batch
 from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.training.checkpoint import AnyModel
-from tp_transformer.training.passes import Share
+from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.signals import Signals
 
 
 class _SummedLoss(nn.Module):
-    """A model's loss as a module's forward pass, which is what can be distributed."""
+    """The loss as the forward method of a module, as DistributedDataParallel requires."""
 
     def __init__(self, model: AnyModel, label_smoothing: float) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _SummedLoss(nn.Module):
 
 
 class Gradient:
-    """Adds up the gradient of the mean loss over the symbols of a whole batch, of all ranks."""
+    """Accumulates the gradient of the mean loss per token over the global batch."""
 
     def __init__(
         self, model: AnyModel, ranks: Ranks, *, seed: int, label_smoothing: float = 0.0
@@ -39,27 +39,29 @@ class Gradient:
         self._loss: nn.Module = _SummedLoss(model, label_smoothing)
 
     def distribute(self) -> None:
-        """From now on have ranks average their gradients, where there are several."""
+        """Average gradients over ranks from now on, if there are several."""
         self._loss = self.ranks.wrap(self._loss)
 
-    def add_up(self, share: Share, step: int, signals: Signals) -> dict[str, Tensor] | None:
-        """Add the gradient of a step to the parameters'; return the loss and the right answers.
+    def accumulate(
+        self, local: LocalBatch, step: int, signals: Signals
+    ) -> dict[str, Tensor] | None:
+        """Accumulate the gradient of a step; return the loss and the number of correct answers.
 
-        Ranks average their gradients, so each divides by its share of the symbols. A lone rank that
-        is told to stop does so between two passes, and returns None: at paper size on a CPU a step
-        takes minutes. Autocast belongs around this, not inside: it then casts the weights once for
-        all passes.
+        Gradients are averaged over ranks, so each rank scales its sum by the number of ranks over
+        the global number of tokens. A single rank that receives a signal stops between two micro-
+        batches and returns None, because at the paper's size a step on a CPU takes minutes. Enter
+        autocast outside of this call, so that weights are cast once for all micro-batches.
         """
         ranks = self.ranks
         torch.manual_seed(self._seed_of(step))
-        n_tokens = torch.tensor(share.n_tokens, dtype=ranks.wide, device=ranks.device)
+        n_tokens = torch.tensor(local.n_tokens, dtype=ranks.wide, device=ranks.device)
         scale = ranks.n_ranks / ranks.sum(n_tokens)
         totals: list[Tensor] = []
         rights: list[Tensor] = []
-        for number, batches in enumerate(share.passes, 1):
+        for number, batches in enumerate(local.micro_batches, 1):
             if signals.received and ranks.n_ranks == 1:
                 return None
-            is_last = number == len(share.passes)
+            is_last = number == len(local.micro_batches)
             with nullcontext() if is_last else ranks.no_sync(self._loss):
                 objective, total, n_right = self._loss([one.to(ranks.device) for one in batches])
                 (objective * scale).backward()
@@ -68,7 +70,7 @@ class Gradient:
         return {"loss": torch.stack(totals).sum(), "right": torch.stack(rights).sum()}
 
     def _seed_of(self, step: int) -> int:
-        """What the random numbers of a step and rank follow from; there is none to save."""
+        """Return the seed of a step on this rank; no random state has to be saved."""
         numbers = (self.seed, step, self.ranks.rank)
         return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
@@ -76,7 +78,7 @@ class Gradient:
 def summed(
     ranks: Ranks, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]
 ) -> dict[str, float]:
-    """The sums over all ranks, read at once."""
+    """Return the sums over all ranks, with a single transfer from the device."""
     measured = torch.stack([tensor.to(ranks.wide) for tensor in tensors.values()])
     counted = torch.tensor(list(numbers.values()), dtype=ranks.wide).to(ranks.device)
     sums = ranks.sum(torch.cat([measured, counted])).tolist()

@@ -1,8 +1,8 @@
-"""The loop: from a batch to a step, again and again.
+"""The training loop.
 
-A step is a function of the weights, the seed and its number alone: these determine its samples
-(`Feed`) and its random numbers. So a run that goes on from a checkpoint repeats exactly what it
-would have done, and several ranks take the samples that one would have taken.
+A step depends only on the weights, the seed and its number, which determine its samples (`Feed`)
+and its random numbers. A run resumed from a checkpoint therefore computes exactly what it would
+have computed without interruption, and several ranks use the same samples as one.
 """
 
 import json
@@ -36,7 +36,8 @@ from tp_transformer.foundation.ranges import (
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import AnyModel, Best, State
 from tp_transformer.training.gradient import Gradient, summed
-from tp_transformer.training.metrics import Nowhere, Recorder
+from tp_transformer.training.local_batch import LocalBatch
+from tp_transformer.training.metrics import NullRecorder, Recorder
 from tp_transformer.training.optim import (
     Ema,
     OptimConfig,
@@ -45,35 +46,35 @@ from tp_transformer.training.optim import (
     make_optimizer,
     set_learning_rate,
 )
-from tp_transformer.training.passes import Share
 from tp_transformer.training.records import MONITOR, TRAIN, VALIDATION
 from tp_transformer.training.signals import Signals
-from tp_transformer.training.validate import Score, Shares, ValidationConfig, validate
+from tp_transformer.training.validate import LocalQuestions, Score, ValidationConfig, validate
 
 BAD_BATCH = "bad_batch.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How long and how to train; as it stands, Schlag et al.'s.
+    """Duration, precision and checkpoints of training; the defaults are those of Schlag et al.
 
     Attributes:
-        steps: end after so many steps; absent means no such end
-        epochs: end after so many times the training rows
-        budget: end after so much time, such as 90s, 45min, 2h or 1d12h
-        seed: of the weights, the order of the samples and dropout
-        precision: of matrix products; weights and their averages stay in float32
-        label_smoothing: share of the target given to all symbols alike
-        ema: decay of the running average of the weights that is validated and saved; absent: none
-        symbols_per_pass: most symbols that one forward and backward pass holds; the gradients of a
-            batch's passes add up
-        patience: end after so many validations without improvement; absent means never
-        max_bad_steps: end after so many steps in a row whose loss or gradient is not finite
-        log_every: steps between two lines of metrics
-        checkpoint_minutes: time between two checkpoints
-        checkpoint_every: steps between two checkpoints, besides
-        keep: checkpoints that stay, the newest ones
-        keep_every: steps between two checkpoints that stay for good, besides; absent means none
+        steps: maximum number of steps; absent: no limit
+        epochs: maximum number of passes over the training rows; absent: no limit
+        budget: maximum training time, such as 90s, 45min, 2h or 1d12h; absent: no limit
+        seed: of the initial weights, the order of the samples and dropout
+        precision: of matrix products; weights and optimizer state stay in float32
+        label_smoothing: probability mass distributed evenly over all tokens
+        ema: decay of the moving average of the weights that is validated and saved; absent: none
+        symbols_per_pass: maximum number of tokens in a micro-batch; gradients are accumulated over
+            the micro-batches of a batch
+        patience: number of validations without improvement before the run stops; absent: no limit
+        max_bad_steps: number of consecutive steps with a loss or gradient that is not finite before
+            the run stops
+        log_every: number of steps between lines of metrics
+        checkpoint_minutes: time between checkpoints
+        checkpoint_every: number of steps between additional checkpoints
+        keep: number of newest checkpoints to keep
+        keep_every: number of steps between checkpoints that are kept permanently; absent: none
     """
 
     steps: PositiveInt | None = 1_000_000
@@ -101,7 +102,7 @@ class TrainingConfig:
 
 
 def seconds(text: str) -> float:
-    """How long `90s`, `45min`, `2h` or `1d12h` is."""
+    """Convert a duration such as `90s`, `45min`, `2h` or `1d12h` to seconds."""
     units = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
     number = r"(\d+(?:\.\d*)?)"
     match = re.fullmatch("".join(rf"(?:{number}\s*{unit}\s*)?" for unit in units), text.strip())
@@ -111,13 +112,13 @@ def seconds(text: str) -> float:
     )
     if not 0 < total < math.inf:
         raise SettingsError(
-            f"{text!r} is no length of time; 90s, 45min, 2h and 1d12h are (units d, h, min, s)"
+            f"{text!r} is not a duration; examples: 90s, 45min, 2h, 1d12h (units d, h, min, s)"
         )
     return total
 
 
 class Loop:
-    """A run in the making: the model, its optimizer, and how far it has come."""
+    """A run in progress: the model, its optimizer and the state of training."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class Loop:
         optim: OptimConfig,
         training: TrainingConfig,
         validation: ValidationConfig,
-        monitor: Shares | None = None,
+        monitor: LocalQuestions | None = None,
     ) -> None:
         self.model, self.feed, self.run_folder, self.ranks = model, feed, run, ranks
         self.optim, self.training, self.validation = optim, training, validation
@@ -140,7 +141,7 @@ class Loop:
         self._gradient = Gradient(
             model, ranks, seed=training.seed, label_smoothing=training.label_smoothing
         )
-        self._metrics: Recorder = Nowhere()
+        self._metrics: Recorder = NullRecorder()
         self._signals = Signals()
         self._budget = None if training.budget is None else seconds(training.budget)
         self._can_validate = len(feed.held_out_rows) > 0 or monitor is not None
@@ -152,19 +153,19 @@ class Loop:
         self._saved_at = 0.0
 
     def restore(self, state: State, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         checkpoint.restore(tensors, self.model, self.optimizer, self.ema)
         self.state = state
         self._saved_step, self._saved_at = state.step, state.elapsed
         self._saved_validation = state.validated
 
     def run(self, metrics: Recorder) -> int | None:
-        """Train to the end and return None, or until a signal comes and return that."""
+        """Train to the end and return None, or until a signal is received and return its number."""
         self._metrics = metrics
         self._started = time.monotonic() - self.state.elapsed
         self.model.train()
         self._gradient.distribute()
-        with self._signals, Ahead(self._share, first=self.state.step) as ahead:
+        with self._signals, Ahead(self._local_batch, first=self.state.step) as ahead:
             while True:
                 if self._validation_due():
                     self._validate()
@@ -176,12 +177,12 @@ class Loop:
                 if stopped is not None:
                     self._stop(stopped)
                     return stopped
-            self._save()  # still inside: a signal must not cut it short
+            self._save()  # inside the context, so that a signal cannot interrupt it
         return None
 
     @property
     def progress(self) -> float:
-        """How much of the run is done, from 0 to 1: by whichever end is nearest."""
+        """The completed share of the run, from 0 to 1: the largest of the shares of its limits."""
         training = self.training
         shares = (
             self.state.step / training.steps if training.steps else 0.0,
@@ -192,37 +193,37 @@ class Loop:
 
     @property
     def epoch(self) -> float:
-        """How many times as many samples as there are rows have been trained on."""
+        """The number of samples trained on, divided by the number of training rows."""
         return self.feed.sampler.epoch(self.state.step)
 
     @property
     def ended(self) -> bool:
-        """Whether no step is left to take."""
+        """Whether a limit of the run is reached."""
         patience = self.training.patience
         return self.progress >= 1 or (patience is not None and self.state.stale >= patience)
 
     @property
     def finished(self) -> bool:
-        """Whether the end of the run is on disk."""
+        """Whether the run has ended and its final state is saved."""
         return self.ended and self._saved_step == self.state.step and not self._validation_due()
 
-    def _share(self, step: int) -> Share:
+    def _local_batch(self, step: int) -> LocalBatch:
         rows = self.feed.tokens(step, self.ranks.rank, self.ranks.n_ranks)
         pad, limit = self.feed.vocabulary.pad, self.training.symbols_per_pass
-        return Share.of(*rows, pad, limit, self._layout)
+        return LocalBatch.of(*rows, pad, limit, self._layout)
 
-    def _step(self, ahead: Ahead[Share]) -> int | None:
-        """Take one step, unless its loss or gradient is not finite; return a signal, if one came.
+    def _step(self, ahead: Ahead[LocalBatch]) -> int | None:
+        """Take one step, unless its loss or gradient is not finite; return a received signal.
 
-        The first rank's clock and every rank's signals travel with the sums, so that all ranks do
-        the same next. Reading these sums is the one moment of a step at which the host waits for a
-        GPU: whether a step may be applied must be known before the next one is begun.
+        The clock of rank 0 and the signals of all ranks are summed with the metrics, so that all
+        ranks continue alike. Reading these sums is the only synchronization with a GPU in a step,
+        which is needed to decide whether the step is applied.
         """
         start, waited = time.monotonic(), ahead.waited
-        share = ahead.next()
+        local = ahead.next()
         self.optimizer.zero_grad(set_to_none=True)
         with self._autocast():
-            measured = self._gradient.add_up(share, self.state.step, self._signals)
+            measured = self._gradient.accumulate(local, self.state.step, self._signals)
         if measured is None:
             return self._signals.received
         n_ranks = self.ranks.n_ranks
@@ -231,10 +232,10 @@ class Loop:
             self.ranks,
             measured,
             {
-                "rows": share.n_rows,
-                "tokens": share.n_tokens,
-                "symbols": share.n_symbols,
-                "positions": share.n_positions,
+                "rows": local.n_rows,
+                "tokens": local.n_tokens,
+                "symbols": local.n_symbols,
+                "positions": local.n_positions,
                 "waited": (ahead.waited - waited) / n_ranks,
                 "clock": time.monotonic() - self._started if self.ranks.is_first else 0.0,
                 **{str(number): self._signals.received == number for number in NUMBERS},
@@ -250,7 +251,7 @@ class Loop:
         if self.state.step % self.training.log_every == 0:
             self._log(rate)
         if not is_good:
-            self._bear(sums)
+            self._handle_nonfinite_step(sums)
         return next((number for number in NUMBERS if sums[str(number)]), None)
 
     def _apply(self, rate: float) -> None:
@@ -260,7 +261,7 @@ class Loop:
             self.ema.update(self.state.step + 1)
 
     def _count(self, sums: Mapping[str, float], duration: float, is_good: bool) -> None:
-        """Add a step to what the next line of metrics averages."""
+        """Add a step to the window that the next line of metrics averages."""
         window = self.state.window
         added = dict(zip(checkpoint.TIMES, (duration, sums["waited"]), strict=True))
         if is_good:
@@ -298,15 +299,15 @@ class Loop:
             return None
         return self.state.elapsed * (1 / self.progress - 1)
 
-    def _bear(self, sums: Mapping[str, float]) -> None:
-        """Put up with a step that was not applied, or with no more of them."""
+    def _handle_nonfinite_step(self, sums: Mapping[str, float]) -> None:
+        """Count a step that was not applied; stop the run if there are too many in a row."""
         self.state.skipped += 1
         self._bad_in_a_row += 1
         step, most = self.state.step, self.training.max_bad_steps
         what = f"loss {sums['loss'] / sums['tokens']:g}, gradient norm {sums['norm']:g}"
         self._say(
             f"step {step} is not applied: {what} "
-            f"({self._bad_in_a_row} in a row; {most} end the run)"
+            f"({self._bad_in_a_row} in a row; the run stops at {most})"
         )
         if self._bad_in_a_row >= most:
             self.ranks.first(self._write_bad_batch)
@@ -333,7 +334,7 @@ class Loop:
         return step % self.validation.every == 0 or self.ended
 
     def _validate(self) -> None:
-        """Score the model on held-out questions, which choose the best, and on monitored ones."""
+        """Score the model on held-out questions, which select the best, and on monitored ones."""
         self.state.validated = self.state.step
         self._checkpoint_owed |= self._saved_step == self.state.step
         with self._averaged(), self._autocast():
@@ -343,20 +344,20 @@ class Loop:
                 score = self._score(self.monitor)
                 self._record_score(MONITOR, score, split=INTERPOLATE)
 
-    def _score(self, questions: Shares) -> Score:
+    def _score(self, questions: LocalQuestions) -> Score:
         share = questions(self.ranks.rank, self.ranks.n_ranks)
         limit = self.training.symbols_per_pass
         return validate(self.model, share, self.ranks, limit, self._layout)
 
     def _choose(self, score: Score) -> None:
-        """Keep the model if it is the best so far."""
+        """Save the model if it is the best so far."""
         state = self.state
         is_better = _is_better(score, state.best)
         state.stale = 0 if is_better else state.stale + 1
         if is_better:
             self.ranks.first(lambda: checkpoint.save_best(self.run_folder, state.step, self.model))
             state.best = Best(state.step, score.exact_match, score.loss)
-            self._checkpoint_owed = True  # it becomes RUN/best with the checkpoint
+            self._checkpoint_owed = True  # the checkpoint makes it RUN/best
         self._record_score(VALIDATION, score, best=is_better)
 
     def _record_score(self, kind: str, score: Score, **more: Any) -> None:
@@ -364,7 +365,7 @@ class Loop:
         self._record({**place, **asdict(score), **more, "elapsed": self.state.elapsed})
 
     def _checkpoint_due(self) -> bool:
-        """Whether to save now. In a row of bad steps the last good checkpoint stays the newest."""
+        """Whether to save now; never after bad steps, so that the newest checkpoint is good."""
         state, training = self.state, self.training
         if state.step and state.step != self._saved_step:
             minutes = (state.elapsed - self._saved_at) / 60
@@ -384,7 +385,7 @@ class Loop:
         self._checkpoint_owed = False
 
     def _write_checkpoint(self) -> None:
-        """Write a checkpoint, but never one to which a last step has brought infinite weights."""
+        """Write a checkpoint, unless the weights are not finite."""
         finite = [parameter.detach().isfinite().all() for parameter in self.model.parameters()]
         if bool(torch.stack(finite).all()):
             checkpoint.save(
@@ -400,13 +401,13 @@ class Loop:
             self._metrics.say(f"the weights after step {self.state.step} are not finite: not saved")
 
     def _stop(self, number: int) -> None:
-        """Save and say where, since someone wants us to end."""
+        """Save after a signal, and report the checkpoint."""
         if not self._bad_in_a_row:
             self._save()
         name = signal.Signals(number).name
         self._say(
             f"stopped by {name} after step {self.state.step:,}; "
-            f"{checkpoint.what_is_left(self.run_folder)}; the same command goes on from there"
+            f"{checkpoint.what_is_left(self.run_folder)}; the same command resumes it"
         )
 
     def _record(self, values: dict[str, Any]) -> None:
@@ -416,7 +417,7 @@ class Loop:
         self.ranks.first(lambda: self._metrics.say(text))
 
     def _averaged(self) -> AbstractContextManager[None]:
-        """Inside, the model has its averaged weights, if there are any."""
+        """Return a context in which the model has its averaged weights, if there are any."""
         return nullcontext() if self.ema is None else self.ema.in_place()
 
     def _autocast(self) -> AbstractContextManager[None]:
@@ -426,7 +427,7 @@ class Loop:
 
 
 def _is_better(score: Score, best: Best | None) -> bool:
-    """More answers right, or as many with a lower loss."""
+    """Whether a score has more correct answers, or as many and a lower loss."""
     if not math.isfinite(score.loss):
         return False
     return best is None or (score.exact_match, -score.loss) > (best.exact_match, -best.loss)

@@ -1,4 +1,4 @@
-"""What a run records: metrics.jsonl, a log, TensorBoard; and what it shows meanwhile."""
+"""Recording of a run: metrics.jsonl, log.txt, TensorBoard and the display."""
 
 import json
 import math
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """Where a loop tells what happens: `Metrics` on the first rank, nowhere on the others."""
+    """The interface of `Metrics`, used on rank 0, and of `NullRecorder`, used on other ranks."""
 
     def record(self, values: Record) -> None: ...  # noqa: D102
 
@@ -27,25 +27,25 @@ class Recorder(Protocol):
     def note(self, text: str) -> None: ...  # noqa: D102
 
 
-class Nowhere:
-    """For the ranks that write nothing."""
+class NullRecorder:
+    """Discards everything; for ranks that do not write."""
 
     def record(self, values: Record) -> None:
-        """Forget a record."""
+        """Discard a record."""
 
     def say(self, text: str) -> None:
-        """Forget a line."""
+        """Discard a message."""
 
     def note(self, text: str) -> None:
-        """Forget a line of the log."""
+        """Discard a line of the log."""
 
 
 class Metrics:
-    """The records of a run, to be used in a `with` block.
+    """Writes the records of a run; a context manager.
 
-    Each is a line of metrics.jsonl, a line of log.txt and what the display shows. What was recorded
-    after `resume_step` is forgotten first: those steps will be taken again. If the run
-    `revalidates` that step, its validation is forgotten, too.
+    Each record is written to metrics.jsonl and log.txt and shown by the display. Records after
+    `resume_step` are removed first, because those steps will be repeated. If the run `revalidates`
+    that step, its validation is removed too.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Metrics:
             self._open = stack.pop_all()
         self._write_log(self._title)
         if n_dropped:
-            self.say(f"lines of {METRICS} that are not whole records are dropped: {n_dropped}")
+            self.say(f"removed incomplete lines from {METRICS}: {n_dropped}")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def record(self, values: Record) -> None:
-        """Write a record down and show it."""
+        """Write and show a record."""
         record = {name: _finite(value) for name, value in values.items()}
         self._metrics.write(json.dumps(record, allow_nan=False) + "\n")
         self._metrics.flush()
@@ -96,12 +96,12 @@ class Metrics:
             _add(self._tensorboard, record)
 
     def say(self, text: str) -> None:
-        """Put one line into the log and onto the screen."""
+        """Write a message to the log and to the display."""
         self._write_log(text)
         self._display.say(text)
 
     def note(self, text: str) -> None:
-        """Put one line into the log alone; a disk that is full has been told of already."""
+        """Write a message to the log only; ignore a full disk, which is reported elsewhere."""
         with suppress(OSError):
             self._write_log(text)
 
@@ -111,10 +111,10 @@ class Metrics:
 
 
 def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[list[Record], int]:
-    """Drop the records after a step; return those that stay, and how many lines were not records.
+    """Remove the records after a step; return the others and the number of invalid lines.
 
-    The shortened file takes the place of the old one at once. The old one is read inside, because
-    a process that was killed here may have left it aside, and `whole` puts it back.
+    The file is replaced atomically. It is read inside the context, because `whole` first restores
+    the file if an earlier process was killed while replacing it.
     """
     with atomic.whole(path) as shortened:
         records, n_others = read_records(path) if path.exists() else ([], 0)
@@ -126,7 +126,7 @@ def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[l
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for infinity or what is not a number: such a value is absent."""
+    """Replace NaN and infinity, which JSON lacks, by None."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -141,12 +141,12 @@ def _open_tensorboard(run: Path, resume_step: int) -> "SummaryWriter":
         raise UserError(
             "TensorBoard is not installed: pip install 'tp-transformer[tensorboard]'"
         ) from error
-    # TensorBoard hides what an earlier process wrote from this step on.
+    # TensorBoard hides the events of earlier processes from this step on.
     return SummaryWriter(str(run / TENSORBOARD), purge_step=resume_step + 1)
 
 
 def _add(writer: "SummaryWriter", record: Record) -> None:
-    """Every number of a record as a curve, such as train/loss; modules have theirs."""
+    """Add each number of a record as a scalar, such as train/loss, also by module."""
     kind, step = record.get("split", record["kind"]), record["step"]
     modules = "modules" if record["kind"] == VALIDATION else f"{kind}-modules"
     numbers = {f"{kind}/{name}": value for name, value in record.items()}

@@ -1,10 +1,10 @@
 """Muon for matrices, Adam for everything else, in one optimizer.
 
 Muon (Jordan et al. 2024) averages the gradient of a matrix and takes a step along the nearest
-orthogonal matrix of that average, so that the step is equally long in every direction. A parameter
-that fuses several maps, such as query, key, value and role of all heads, holds several matrices,
-and each is made orthogonal by itself. Matrices of one shape are computed in one batch, in float32:
-torch.optim.Muon (torch 2.9) casts to bfloat16, which most CPUs emulate, and does not know blocks.
+orthogonal matrix of that average, so that the step has the same length in all directions. A
+parameter that fuses several maps, such as query, key, value and role of all heads, contains several
+matrices, which are orthogonalised separately. Matrices of one shape are computed in one batch, in
+float32: torch.optim.Muon (torch 2.9) casts to bfloat16, which most CPUs emulate, and lacks blocks.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,13 +16,13 @@ from torch.optim.adamw import adamw
 
 from tp_transformer.model.attention import Attention
 
-Blocks = tuple[int, int]  # how many matrices lie below each other, and side by side
+Blocks = tuple[int, int]  # number of matrices along the rows and along the columns
 
 # Each round maps every singular value s to a s + b s^3 + c s^5. Five rounds bring those that are at
 # least 1/300 of the matrix's norm to between 0.68 and 1.21 (Jordan et al. 2024).
 A, B, C = 3.4445, -4.7750, 2.0315
 ROUNDS = 5
-# A matrix whose norm is far below this is left as small as it is: its gradient is rounding error.
+# A matrix whose norm is far below this stays small: its gradient is rounding error.
 EPS = 1e-7
 MOMENTUM = 0.95
 # The root mean square of the elements of a step, about that of Adam's (Liu et al. 2025, "Muon is
@@ -31,10 +31,10 @@ ELEMENT_SIZE = 0.2
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """An approximation of the nearest orthogonal matrix of each of `matrices`, in their dtype.
+    """Approximate the nearest orthogonal matrix of each of `matrices`, in their dtype.
 
-    The singular vectors stay, all singular values become about 1 (Newton-Schulz iterations, which
-    need products only). `matrices` is (matrix, row, column).
+    Singular vectors are unchanged, and singular values become about 1 (Newton-Schulz iterations,
+    which only need products). `matrices` is (matrix, row, column).
     """
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if is_tall else matrices
@@ -45,7 +45,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def _iterate(x: Tensor) -> Tensor:
-    """All rounds, each with a product of the size of `x`."""
+    """Apply all rounds, each with a product of the size of `x`."""
     for _ in range(ROUNDS):
         square = x @ x.mT
         factor = torch.baddbmm(square, square, square, beta=B, alpha=C)
@@ -54,7 +54,7 @@ def _iterate(x: Tensor) -> Tensor:
 
 
 def _iterate_on_squares(x: Tensor) -> Tensor:
-    """The same for wide matrices: each round on the small squares, and one wide product at the end.
+    """Apply all rounds to the small square x x^T, with one wide product at the end.
 
     A round multiplies x from the left by a polynomial of its square x x^T, a symmetric matrix that
     commutes with the square; so the next square is factor * square * factor.
@@ -69,7 +69,7 @@ def _iterate_on_squares(x: Tensor) -> Tensor:
 
 
 def _factor(square: Tensor) -> Tensor:
-    """What a round multiplies a matrix by, given its square."""
+    """Return the factor by which a round multiplies a matrix, from the square of the matrix."""
     factor = torch.baddbmm(square, square, square, beta=B, alpha=C)
     factor.diagonal(dim1=1, dim2=2).add_(A)
     return factor
@@ -78,10 +78,10 @@ def _factor(square: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon for groups with `blocks`, AdamW for groups without.
 
-    `blocks` says into how many matrices the rows and the columns of each parameter of the group
-    divide: (4, 1) for a map that fuses query, key, value and role. Weight decay is decoupled from
-    the gradient in both kinds of groups. The state of a parameter is `momentum`, or `exp_avg`,
-    `exp_avg_sq` and `step`: tensors only, as a checkpoint needs it.
+    `blocks` is the number of matrices into which the rows and the columns of each parameter of the
+    group are divided: (4, 1) for a map that fuses query, key, value and role. Weight decay is
+    decoupled from the gradient in both kinds of groups. The state of a parameter is `momentum`, or
+    `exp_avg`, `exp_avg_sq` and `step`: only tensors, as checkpoints require.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _average(self, parameter: Tensor) -> Tensor:
-        """The average of the gradients, moved on once more towards the newest (Nesterov's)."""
+        """Update the momentum and return its Nesterov average with the gradient."""
         gradient = parameter.grad
         assert gradient is not None  # noqa: S101, for the type checker
         state = self.state[parameter]
@@ -176,24 +176,24 @@ def _update(members: list[tuple[Tensor, Tensor, dict[str, Any]]]) -> None:
 
 
 def _divide(matrix: Tensor, blocks: Blocks) -> Tensor:
-    """The blocks of a matrix, as (block, row, column)."""
+    """Return the blocks of a matrix: (block, row, column)."""
     n_rows, n_columns = blocks
     height, width = matrix.shape[0] // n_rows, matrix.shape[1] // n_columns
     return matrix.view(n_rows, height, n_columns, width).transpose(1, 2).reshape(-1, height, width)
 
 
 def _join(parts: Tensor, blocks: Blocks) -> Tensor:
-    """The matrix of which `parts` are the blocks."""
+    """Return the matrix of which `parts` are the blocks."""
     (n_rows, n_columns), (_, height, width) = blocks, parts.shape
     rows = parts.view(n_rows, n_columns, height, width).transpose(1, 2)
     return rows.reshape(n_rows * height, n_columns * width)
 
 
 def matrix_blocks(model: nn.Module) -> dict[Tensor, Blocks]:
-    """The weights of a model's linear layers, and into how many matrices each divides.
+    """Return the weights of the linear layers of a model, and their numbers of matrices.
 
-    The maps of an attention divide into one matrix per head (and, where query, key, value and role
-    are fused, per map). Their small squares cost less than those of whole maps: an update of
+    The maps of an attention are divided into one matrix per head (and, if query, key, value and
+    role are fused, per map). Their small squares cost less than those of whole maps: an update of
     tp-transformer-small takes about half the time.
     """
     layers = (module for module in model.modules() if isinstance(module, nn.Linear))

@@ -29,22 +29,22 @@ OPTIMIZERS: Registry[MakeOptimizer] = Registry("optimizer")
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """How gradients become steps; as it stands, Schlag et al.'s.
+    """Optimizer, clipping and learning-rate schedule; the defaults are those of Schlag et al.
 
     Attributes:
         optimizer: a name in `OPTIMIZERS`: adam; adamw, which adds weight decay; muon, which is Muon
             for the matrices of linear layers and AdamW for all other parameters
-        learning_rate: after warm-up, before the schedule lowers it
+        learning_rate: after warmup, before the schedule decreases it
         adam_rate: with muon, the learning rate of the other parameters, relative to learning_rate
-        betas: Adam's decay of the averages of the gradient and of its square
-        eps: keeps a step of Adam finite where gradients vanish
-        weight_decay: of matrices, by adamw and muon; biases, norms and embeddings do not decay
-        clip_norm: largest norm of the whole gradient; absent means any
-        clip_value: largest element of the gradient; absent means any
-        schedule: what the learning rate does after warm-up
-        warmup: steps in which the learning rate grows from nothing
-        cooldown: share of the run, at its end, in which a constant learning rate falls linearly
-        final: share of the learning rate that a cosine schedule or a cooldown ends with
+        betas: decay rates of Adam's averages of the gradient and of its square
+        eps: added to the denominator of a step of Adam, for numerical stability
+        weight_decay: of matrices, with adamw and muon; biases, norms and embeddings do not decay
+        clip_norm: maximum norm of the gradient; absent: no limit
+        clip_value: maximum absolute value of a gradient element; absent: no limit
+        schedule: of the learning rate after warmup
+        warmup: number of steps in which the learning rate increases linearly from 0
+        cooldown: share of the run, at its end, in which a constant learning rate decreases linearly
+        final: factor of the learning rate at the end of a cosine schedule or a cooldown
     """
 
     optimizer: str = "adam"
@@ -74,17 +74,17 @@ class OptimConfig:
 
 
 def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
-    """The learning rate of a step, counted from 1, when `progress` of the run (0 to 1) is done.
+    """Return the learning rate of a step, counted from 1, at a `progress` of the run from 0 to 1.
 
-    Cosine and cooldown follow the progress of the whole run, not the step, so that a run with a
-    budget of time ends with the lowest learning rate, too.
+    The cosine schedule and the cooldown depend on the progress of the run, not on the step, so that
+    a run with a time budget also ends at the minimum.
     """
     warmth = min(step / config.warmup, 1.0) if config.warmup else 1.0
     return config.learning_rate * warmth * _scheduled(config, step, progress)
 
 
 def _scheduled(config: OptimConfig, step: int, progress: float) -> float:
-    """What the schedule leaves of the learning rate, warm-up apart."""
+    """Return the factor of the schedule, without warmup."""
     if config.schedule == "cosine":
         height = (1 + math.cos(math.pi * min(progress, 1.0))) / 2
         return config.final + (1 - config.final) * height
@@ -97,16 +97,16 @@ def _scheduled(config: OptimConfig, step: int, progress: float) -> float:
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """The optimizer that a configuration names.
+    """Return the optimizer that a configuration names.
 
-    The learning rate of a parameter group is the schedule's times the group's own `rate`, if it has
-    one: an optimizer may give its groups different learning rates.
+    The learning rate of a parameter group is that of the schedule times the `rate` of the group, if
+    it has one.
     """
     return OPTIMIZERS[config.optimizer](model, config)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every parameter group, each by its own factor."""
+    """Set the learning rate of each parameter group, multiplied by the `rate` of the group."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("rate", 1.0)
 
@@ -174,7 +174,7 @@ def _can_fuse(model: nn.Module) -> bool:
 
 
 def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Matrices that are not embeddings, and all the rest: biases, norms, embeddings."""
+    """Return the matrices that are not embeddings, and the other parameters."""
     embeddings = {
         id(parameter)
         for module in model.modules()
@@ -190,7 +190,7 @@ def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Pa
 
 
 def clip(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
-    """Clip the gradients in place, and return their norm as it was before.
+    """Clip the gradients in place and return their norm before clipping.
 
     If any element is not finite, neither is the norm. With both limits the norm is clipped first;
     clipping values after that cannot make it larger.
@@ -203,10 +203,10 @@ def clip(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
 
 
 class Ema:
-    """A running average of a model's weights.
+    """Exponential moving average of the weights of a model.
 
-    Its decay grows to the one asked for, as (1 + n) / (10 + n) at the n-th step: a fixed decay of
-    0.9999 would still be mostly the random weights of the beginning after 5000 steps.
+    The decay at step n is at most (1 + n) / (10 + n): with a constant decay of 0.9999, the average
+    after 5000 steps would still consist mostly of the initial weights.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -216,14 +216,14 @@ class Ema:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Move the average towards the weights after a step."""
+        """Update the average with the weights after a step."""
         decay = min(self.decay, (1 + step) / (10 + step))
         average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
         average(list(self.weights.values()), list(self._parameters()), 0)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the averaged weights meanwhile."""
+        """Swap the averaged weights into the model for the duration of the context."""
         self._swap()
         try:
             yield

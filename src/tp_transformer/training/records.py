@@ -1,4 +1,4 @@
-"""Records of a run: the lines of metrics.jsonl, and how they read as text."""
+"""Records of a run: the lines of metrics.jsonl, and their conversion to text."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 TRAIN, VALIDATION, MONITOR = "train", "validation", "monitor"  # kinds of records
 
-# The numbers of a record that are shown, which all of its kind have; those that may be null.
+# The required fields of each kind of record; those in _NULLABLE may be null.
 _SHOWN = {
     TRAIN: (
         *("loss", "exact_match", "learning_rate", "samples_per_second", "padding", "waiting"),
@@ -25,7 +25,7 @@ _SCORED = {"validation": "validation", "monitor": "interpolation monitor"}
 
 
 def as_line(record: Record) -> str:
-    """A record in one line."""
+    """Return a record as one line of text."""
     step = f"step {record['step']:,}"
     if record["kind"] in _SCORED:
         best = ", the best so far" if record.get("best") else ""
@@ -49,20 +49,20 @@ def as_line(record: Record) -> str:
 
 
 def number(value: float | None) -> str:
-    """A loss, with four digits that matter."""
+    """Format a loss with four significant digits."""
     if value is None or not math.isfinite(value):
         return "not finite"
     return f"{value:.4f}" if value >= 0.1 else f"{value:.3g}"
 
 
 def share(value: float, digits: int = 0) -> str:
-    """A share of one as a percentage; only all of it is 100%."""
+    """Format a share as a percentage; only 1 is formatted as 100%."""
     almost = 1.0 - 10.0 ** -(digits + 2)
     return f"{min(value, almost) if value < 1.0 else value:.{digits}%}"
 
 
 def duration(seconds: float) -> str:
-    """A time such as 3d 04:05:06, 4:05:06 or 5:06."""
+    """Format a duration such as 3d 04:05:06, 4:05:06 or 5:06."""
     minutes, seconds = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -74,17 +74,17 @@ def duration(seconds: float) -> str:
 
 
 def read_records(path: Path) -> tuple[list[Record], int]:
-    """The records of a run, and how many lines are not, such as one that was cut short."""
+    """Return the records of a run, and the number of lines that are incomplete or invalid."""
     lines = path.read_text("utf-8", errors="replace").splitlines()
     records = [record for line in lines if (record := parsed(line)) is not None]
     return records, len(lines) - len(records)
 
 
 def parsed(line: str | bytes) -> Record | None:
-    """A line of metrics.jsonl; None if it is not a whole record."""
+    """Parse a line of metrics.jsonl; return None if it is not a complete record."""
     try:
         record = json.loads(line)
-        json.dumps(record, allow_nan=False)  # Python reads numbers that JSON does not have
+        json.dumps(record, allow_nan=False)  # rejects NaN and Infinity, which json.loads accepts
         names = _SHOWN[record["kind"]]
         is_whole = all(_is_shown(record[name], name in _NULLABLE) for name in names)
         is_step = type(record["step"]) is int and record["step"] >= 0

@@ -1,4 +1,4 @@
-"""A run: its settings, and the folder that records it, whose layout is in `foundation`."""
+"""A run: its settings, and starting or resuming it in its folder."""
 
 import hashlib
 import json
@@ -49,14 +49,14 @@ from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
 from tp_transformer.training.display import Display, Lines
 from tp_transformer.training.loop import Loop, TrainingConfig
-from tp_transformer.training.metrics import Metrics, Nowhere, Recorder
+from tp_transformer.training.metrics import Metrics, NullRecorder, Recorder
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig, monitored
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All settings of a run, stage by stage."""
+    """All settings of a run, by section."""
 
     model: ModelConfig
     data: FeedConfig = field(default_factory=FeedConfig)
@@ -67,32 +67,32 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, for now: the steps it has taken, its models, the signal that stopped it."""
+    """The state of a run when `train` returns: its steps, its best model, the signal received."""
 
     run: Path
     step: int
     best: Best | None
     signal: int | None = None
-    was_finished: bool = False  # before it was asked to train
-    is_first: bool = True  # whether this is the rank that speaks
+    was_finished: bool = False  # before this call
+    is_first: bool = True  # whether this is rank 0, which prints
 
     def lines(self) -> list[str]:
-        """What there is now, and what to do next."""
+        """Return the result and the next command, as lines to print."""
         if self.signal is not None:
-            return [f"{self.run}: stopped after step {self.step:,}; the same command goes on"]
+            return [f"{self.run}: stopped after step {self.step:,}; the same command resumes it"]
         end = "was finished already" if self.was_finished else "is finished"
         lines = [f"{self.run} {end}, after step {self.step:,}"]
         if self.best is not None:
             lines.append(
                 f"best: {self.run / BEST}, of step {self.best.step:,}, with "
-                f"{self.best.exact_match:.1%} of the held-out questions right"
+                f"{self.best.exact_match:.1%} of the held-out questions correct"
             )
         lines.append(f"last: {self.run / LAST}")
         return [*lines, f"next: tpt solve --model {self.run} 'What is 3 + 4?'"]
 
 
 def run_config(values: dict[str, Values]) -> RunConfig:
-    """The settings that sections of values describe."""
+    """Return the settings from the values of their sections."""
     settings.refuse_unknown(values, RunConfig.__dataclass_fields__, "a run")
     if "model" not in values:
         raise SettingsError("a run needs the section 'model'")
@@ -108,7 +108,7 @@ def run_config(values: dict[str, Values]) -> RunConfig:
 
 
 def config_values(config: RunConfig) -> dict[str, Values]:
-    """The sections that `run_config` makes the same settings of."""
+    """Return the sections of values from which `run_config` makes the same settings."""
     values: dict[str, Values] = settings.to_values(config)
     return {**values, "model": class_of(config.model).config_values(config.model)}
 
@@ -126,8 +126,8 @@ def train(
 ) -> Outcome:
     """Train a model in a run folder, or resume the run that the folder holds.
 
-    An existing run has its settings and its data: they may be left out, but not changed. The
-    caller's random state and signal handlers are restored afterwards.
+    The settings and the data of an existing run can be omitted, but not changed. The caller's
+    random state and signal handlers are restored afterwards.
 
     Args:
         config: settings of the run
@@ -136,8 +136,8 @@ def train(
         device: auto, cpu, cuda or mps
         compile: compile the layers with `torch.compile`
         tensorboard: write TensorBoard files into the run folder
-        quiet: show nothing
-        display: makes what shows the records, from a title; lines on standard error by default
+        quiet: print nothing
+        display: makes a display from a title; by default, lines on standard error
     """
     shown = (lambda _: Display()) if quiet else display
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
@@ -174,7 +174,7 @@ def _train(
 
 
 def _run(loop: Loop, metrics: Recorder) -> int | None:
-    """Train, and leave in the log how it ended."""
+    """Train, and log how the run ended."""
     try:
         signal = loop.run(metrics)
     except (UserError, OSError) as error:
@@ -186,13 +186,13 @@ def _run(loop: Loop, metrics: Recorder) -> int | None:
 
 
 def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: ExitStack) -> str:
-    """Take hold of a run's folder; its settings, its data and what is known of it, as JSON."""
+    """Lock a run folder; return its settings, its data and its origin as JSON."""
     is_begun = (run / ORIGIN).is_file()
     if not is_begun:
         _refuse_other_folder(run)
         if config is None or data is None:
-            raise UserError(f"{run} is not a run yet: to begin one, name its settings and its data")
-        open_store(data)  # refuses what is not one before there is a folder
+            raise UserError(f"{run} is not a run yet: to start one, give --config and --data")
+        open_store(data)  # raises if it is not a store, before the folder is created
     run.mkdir(parents=True, exist_ok=True)
     _lock(run, stack)
     checkpoint.clear_leftovers(run)
@@ -203,7 +203,7 @@ def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: 
     if is_begun:
         config = _same_config(run, config, origin.get("config_sha256"), notes)
         if fingerprint != origin["data_sha256"]:
-            raise UserError(f"{run} was begun on other data ({origin['data']}), not {folder}")
+            raise UserError(f"{run} was started on other data ({origin['data']}), not {folder}")
     assert config is not None  # noqa: S101, for the type checker
     plan = {
         "values": config_values(config),
@@ -216,11 +216,11 @@ def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: 
 
 
 def _refuse_other_folder(run: Path) -> None:
-    """Refuse a folder in which anything but a run has been begun."""
+    """Raise if a folder contains anything but an incomplete start of a run."""
     if run.exists() and not run.is_dir():
         raise FolderError(f"{run} is a file; choose a new folder")
     names = {entry.name for entry in run.iterdir()} if run.exists() else set()
-    # A run that was killed while it began: the lock is the first of its files.
+    # A run that was killed while it started: the lock is its first file.
     begun = {CONFIG, LOCK, METRICS, LOG} if LOCK in names else set()
     for name in sorted(names - begun):
         if not name.startswith("."):
@@ -228,52 +228,52 @@ def _refuse_other_folder(run: Path) -> None:
 
 
 def _lock(run: Path, stack: ExitStack) -> None:
-    # A file of its own: a lock of the folder itself is what `atomic.whole` waits for.
+    # A separate file, because `atomic.whole` locks the folder itself.
     (run / LOCK).touch()
     held = atomic.lock(run / LOCK)
     if held is None:
-        raise FolderError(f"another process is training {run}; two would spoil each other's work")
+        raise FolderError(f"another process is training {run}")
     stack.callback(os.close, held)
 
 
 def _same_config(
     run: Path, config: RunConfig | None, sha256: str | None, notes: list[str]
 ) -> RunConfig:
-    """The settings that a run was begun with, if others were not asked for.
+    """Return the settings of an existing run; raise if other settings are given.
 
-    A file that was changed or cut short is refused; the command that began the run writes it again.
+    A file that was changed or truncated is an error, unless the given settings restore it.
     """
     file = run / CONFIG
     if sha256 is not None and file_sha256(file) != sha256:
         text = "" if config is None else settings.dump(config_values(config))
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
             raise SettingsError(
-                f"{file} is not as it was when the run was begun; put it back, or give the command "
-                "that began the run with all its options to have it written again"
+                f"{file} was changed after the run was started; restore it, or repeat the command "
+                "that started the run, with all its options, to write it again"
             )
         _write_text(file, text)
-        notes.append(f"{file} was not as it was when the run was begun; it is written again")
+        notes.append(f"{file} was changed after the run was started; it is restored")
     values = settings.run_values(file, (), RunConfig)
     if sha256 is None and "count" not in values.get("validation", {}):
-        # What runs of before there was a hash wrote last.
-        raise SettingsError(f"{file} was cut short: it does not set validation.count; put it back")
+        # The last setting in the file of a run from before hashes were recorded.
+        raise SettingsError(f"{file} is truncated: it does not set validation.count; restore it")
     begun = run_config(values)
     absent = settings.missing(values, config_values(begun))
     if absent:  # a run of an earlier version
-        notes.append(f"{file} does not set {', '.join(absent)}: the defaults are taken")
+        notes.append(f"{file} does not set {', '.join(absent)}: using the defaults")
     if config is not None:
         found = settings.differences(config_values(begun), config_values(config))
         if found:
-            told = "; ".join(one.replace(", not ", f" in {run}, not ", 1) for one in found)
-            raise SettingsError(f"{told}; go on with the run's own settings, or begin another run")
+            listed = "; ".join(one.replace(", not ", f" in {run}, not ", 1) for one in found)
+            raise SettingsError(f"{listed}; resume with the settings of the run, or use a new run")
     return begun
 
 
 def _fingerprint(data: Path) -> str:
     try:
-        open_store(data)  # refuses what is not a store
+        open_store(data)  # raises if it is not a store
         return hashlib.sha256((data / MANIFEST).read_bytes()).hexdigest()
-    except (OSError, ValueError) as error:  # a path with characters or a length no system takes
+    except (OSError, ValueError) as error:  # also a path that is invalid or too long
         raise UserError(f"cannot read the store of the run: {error!r:.200}") from error
 
 
@@ -282,7 +282,7 @@ def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
     split = store[TRAIN]
     if config.data.batch_size < ranks.n_ranks:
         raise SettingsError(
-            f"a batch of {config.data.batch_size} cannot be shared by {ranks.n_ranks} ranks"
+            f"a batch of {config.data.batch_size} cannot be divided among {ranks.n_ranks} ranks"
         )
     torch.manual_seed(config.training.seed)
     model = from_config(config.model)
@@ -315,7 +315,7 @@ def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
 
 
 def _refuse_lengths(model: AnyModel, split: Split, config: FeedConfig) -> None:
-    """Refuse texts that the model has no positions for, before a batch comes upon them."""
+    """Raise if a text has more tokens than the model has positions."""
     for one in split.select(config.modules):
         longest = max(len(one.question_lengths), len(one.answer_lengths)) - 1
         if model.n_positions is not None and longest + 2 > model.n_positions:
@@ -326,8 +326,8 @@ def _refuse_lengths(model: AnyModel, split: Split, config: FeedConfig) -> None:
 
 
 def _refuse_sizes(model: AnyModel, split: Split, config: FeedConfig, ranks: Ranks) -> None:
-    """Refuse a model or a batch that would fill the memory."""
-    if ranks.device.type == "cpu":  # the weights, their gradient and its two averages
+    """Raise if a model or a batch would not fit into memory."""
+    if ranks.device.type == "cpu":  # weights, gradient and two averages of Adam
         refuse_beyond_memory("weights, gradient and averages", 16 * model.n_parameters)
     segments = split.select(config.modules)
     n_characters = sum(
@@ -342,7 +342,7 @@ def _refuse_sizes(model: AnyModel, split: Split, config: FeedConfig, ranks: Rank
 
 
 def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list[str]:
-    """Write down what a run is begun with; lines on what it is or has become."""
+    """Write the origin of a new run; return messages about the run for its log."""
     facts = versions()
     if not plan["origin"]:
         origin = {
@@ -366,16 +366,16 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
     for name, version in facts.items():
         earlier = plan["origin"].get(name, version)
         if earlier != version:
-            notes.append(f"begun with {name} {earlier}, going on with {version}")
+            notes.append(f"started with {name} {earlier}, resumed with {version}")
     if loop.training.precision == "bfloat16" and not has_bfloat16(ranks.device):
-        notes.append("this CPU has no bfloat16 arithmetic: float32 would be several times quicker")
+        notes.append("this CPU has no native bfloat16: float32 would be several times faster")
     return notes
 
 
 def _write_origin(run: Path, values: dict[str, Values], origin: dict[str, Any]) -> None:
     _write_text(run / CONFIG, settings.dump(values))
     origin = {**origin, "config_sha256": file_sha256(run / CONFIG)}
-    # The last: what has it is a run.
+    # Written last: a folder with this file is a run.
     _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
 
 
@@ -389,9 +389,9 @@ def _device_name(device: torch.device) -> str:
 
 
 def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
-    """Go on from the newest checkpoint, if there is one.
+    """Restore the newest checkpoint, if there is one.
 
-    The first rank reads it and sends it to the others, who may have another disk.
+    Rank 0 reads it and sends it to the other ranks, which may be on machines with other disks.
     """
     found: list[Checkpoint] = []
 
@@ -418,14 +418,14 @@ def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
         tensors[name] = ranks.share_tensor(tensor)
     state = State.from_json(values["state"])
     ranks.each(lambda: loop.restore(state, tensors))
-    notes.append(f"going on from step {state.step:,}")
+    notes.append(f"resuming from step {state.step:,}")
 
 
 def _open_metrics(
     loop: Loop, stack: ExitStack, *, tensorboard: bool, display: Callable[[str], Display]
 ) -> Recorder:
     if not loop.ranks.is_first:
-        return Nowhere()
+        return NullRecorder()
     return stack.enter_context(
         Metrics(
             loop.run_folder,

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP, remembered until a loop looks."""
+"""Deferred handling of Ctrl-C, SIGTERM and SIGHUP during training."""
 
 import signal
 import threading
@@ -8,11 +8,14 @@ from typing import Any, Self
 
 from tp_transformer.foundation.interruptions import NUMBERS, SECONDS_OF_ONE_SIGNAL, leave_terminal
 
-ALWAYS = (signal.SIGINT, signal.SIGTERM)  # remembered even where they are ignored
+ALWAYS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+)  # handled even if the process was started with them ignored
 
 
 class Signals:
-    """Inside, signals are only remembered; a second Ctrl-C ends at once, if not within a second."""
+    """Records signals inside its context; a second Ctrl-C, after at least a second, interrupts."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -20,7 +23,9 @@ class Signals:
         self._earlier: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # other threads cannot set handlers
             for number in NUMBERS:
                 if number not in ALWAYS and signal.getsignal(number) is signal.SIG_IGN:
                     continue  # as under nohup

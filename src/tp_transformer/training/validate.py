@@ -1,8 +1,7 @@
 """Validation: loss and exact match on questions that are not trained on.
 
-Those held out of the training split choose the best model. Those of the interpolation split are
-test questions: their scores are only written down (a monitor), and nothing a run does depends on
-them.
+Questions held out of the training split select the best model. Questions of the interpolation split
+are test questions: their scores are recorded (a monitor) but have no effect on the run.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,10 +19,10 @@ from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Count, PositiveInt, check_fields
 from tp_transformer.model.solver import evaluating
 from tp_transformer.training.checkpoint import AnyModel
-from tp_transformer.training.passes import Share
+from tp_transformer.training.local_batch import LocalBatch
 
-Questions = Mapping[str, tuple[Ragged, Ragged]]  # sources and targets, by module
-Shares = Callable[[int, int], Questions]  # of a rank, among so many ranks
+QuestionsByModule = Mapping[str, tuple[Ragged, Ragged]]  # sources and targets, by module
+LocalQuestions = Callable[[int, int], QuestionsByModule]  # called with rank, n_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +30,10 @@ class ValidationConfig:
     """Validation on questions held out of the training split.
 
     Attributes:
-        every: steps between two validations
-        count: questions, spread evenly over modules and difficulties; 0 for no validation
-        monitor: questions of the interpolation split to score at each validation, spread evenly
-            over modules, 0 for none; no checkpoint is chosen and no run is ended by them
+        every: number of steps between validations
+        count: number of questions, spread evenly over modules and difficulties; 0 for no validation
+        monitor: number of questions of the interpolation split to score at each validation, spread
+            evenly over modules; 0 for none. Their scores affect neither checkpoints nor stopping
     """
 
     every: PositiveInt = 1000
@@ -47,7 +46,7 @@ class ValidationConfig:
 
 @dataclass(frozen=True)
 class Score:
-    """How a model does: the loss per symbol, and the share of answers without a mistake."""
+    """The loss per token, and the share of answers that are entirely correct."""
 
     loss: float
     exact_match: float
@@ -57,8 +56,8 @@ class Score:
 
 def monitored(
     split: Split, modules: str | Iterable[str], count: int, vocabulary: Vocabulary
-) -> Shares:
-    """The first questions of every module of a split, about `count` in all."""
+) -> LocalQuestions:
+    """Return the first questions of each module of a split, about `count` in total."""
     segments = split.select(modules)
     rows = {
         one.module: np.array(one.rows[: count // len(segments) + (number < count % len(segments))])
@@ -74,9 +73,13 @@ def monitored(
 
 
 def validate(
-    model: AnyModel, shares: Questions, ranks: Ranks, symbols_per_pass: int, layout: type[Layout]
+    model: AnyModel,
+    shares: QuestionsByModule,
+    ranks: Ranks,
+    symbols_per_pass: int,
+    layout: type[Layout],
 ) -> Score:
-    """Score a model; every rank does its share, and all have the result."""
+    """Score a model on the questions of all ranks; return the result on each rank."""
     with evaluating(model), torch.no_grad():
         sums = [_sums(model, rows, ranks, symbols_per_pass, layout) for rows in shares.values()]
     table = ranks.sum(torch.stack(sums)).cpu()  # (module, 4)
@@ -93,11 +96,11 @@ def _sums(
     limit: int,
     layout: type[Layout],
 ) -> Tensor:
-    """The loss, symbols, right answers and answers of some rows, summed."""
-    share = Share.of(*rows, model.vocabulary.pad, limit, layout)
+    """Return the summed loss and the numbers of tokens, correct answers and rows."""
+    local = LocalBatch.of(*rows, model.vocabulary.pad, limit, layout)
     sums = torch.zeros(4, dtype=ranks.wide, device=ranks.device)
-    sums[1], sums[3] = share.n_tokens, share.n_rows
-    for batches in share.passes:
+    sums[1], sums[3] = local.n_tokens, local.n_rows
+    for batches in local.micro_batches:
         for batch in batches:
             loss = model.loss(batch.to(ranks.device))
             sums[0] += loss.total.to(ranks.wide)

@@ -160,6 +160,29 @@ def test_both_layouts_have_the_same_tokens():
     assert torch.equal(found.source_layout.filled, padded.source_layout.filled)
 
 
+def test_what_a_binding_adds_to_the_loss_is_the_same():
+    model = build("tp-transformer-tiny", binding="dictionary", n_roles=3, exclusive=3.0)
+    model.double().train()
+    found = []
+    for layout in (Padded, Packed):
+        penalty = model.loss(batch_of(encoded(pairs(5)), layout)).penalty
+        found.append((penalty, *torch.autograd.grad(penalty, model.embedding.symbols.weight)))
+    assert found[0][0] > 0
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", [Padded, Packed])
+def test_values_are_summed_over_the_tokens_of_each_row(layout):
+    rows = VOCABULARY.encode(["12", "1", "123"])
+    ids, rows_of = layout.lay_out(rows, VOCABULARY.pad)
+    values = torch.ones(ids.shape, dtype=torch.float64, requires_grad=True)
+    sums = rows_of.row_sums(values)
+    assert sums.tolist() == rows.lengths.tolist()
+    (sums * torch.tensor([1.0, 10.0, 100.0])).sum().backward()
+    assert rows_of.tokens(values.grad).tolist() == [1.0] * 4 + [10.0] * 3 + [100.0] * 5
+    assert values.grad.sum() == 4 + 30 + 500  # nothing reaches the padding
+
+
 @pytest.mark.parametrize("n_parts", [1, 2])
 def test_heads_are_padded_row_by_row(n_parts):
     """Whether they are a view of a fused projection or not."""

@@ -80,8 +80,8 @@ class Layout(Protocol):
     def tokens(self, state: Tensor) -> Tensor:
         """The entries of (batch, position, …) that belong to tokens, row after row: (token, …)."""
 
-    def any_in_row(self, marked: Tensor) -> Tensor:
-        """Of each row, whether any of its positions is marked: (row,)."""
+    def row_sums(self, values: Tensor) -> Tensor:
+        """The sum of (batch, position) over the tokens of each row: (row,)."""
 
     def pad_heads(self, states: Tensor) -> Tensor:
         """Rows of (batch, head, position, d_head) side by side: (row, head, position, d_head).

@@ -96,10 +96,9 @@ class Packed:
         """All entries: there is no padding."""
         return state[0]
 
-    def any_in_row(self, marked: Tensor) -> Tensor:
-        """Of each row, whether any of its positions is marked."""
-        counts = torch.zeros(len(self), dtype=torch.long, device=marked.device)
-        return counts.index_add_(0, self.rows, marked[0].long()) > 0
+    def row_sums(self, values: Tensor) -> Tensor:
+        """The sum over the tokens of each row."""
+        return values.new_zeros(len(self)).index_add(0, self.rows, values[0])
 
     def pad_heads(self, states: Tensor) -> Tensor:
         """Rows side by side, filled up with their last vectors."""

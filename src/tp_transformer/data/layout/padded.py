@@ -96,9 +96,9 @@ class Padded:
         """The entries that belong to tokens, row after row."""
         return state[self.filled]
 
-    def any_in_row(self, marked: Tensor) -> Tensor:
-        """Of each row, whether any of its positions is marked."""
-        return marked.any(dim=1)
+    def row_sums(self, values: Tensor) -> Tensor:
+        """The sum over the tokens of each row."""
+        return values.masked_fill(~self.filled, 0).sum(dim=1)
 
     def pad_heads(self, states: Tensor) -> Tensor:
         """The states as they are."""

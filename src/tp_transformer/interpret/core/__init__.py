@@ -1,1 +1,1 @@
-"""What several analyses share."""
+"""Code that several analyses share: samples, recorded activations, labels, clusters, results."""

@@ -82,6 +82,6 @@ def _draw(axes: "Axes", state: StateInformation) -> None:
             linestyle=":",
             label=f"{name}, random vectors",
         )
-    axes.set_xticks(figures.every(len(heads), 8))
+    axes.set_xticks(figures.tick_indices(len(heads), 8))
     axes.set_ylim(top=1.04)
     axes.grid(axis="x", visible=False)

@@ -203,8 +203,8 @@ def _heat_column(
     for axes, own in zip(column, values, strict=True):
         image = axes.imshow(own, cmap="PuOr", vmin=-reach, vmax=reach, aspect="auto")
         axes.grid(visible=False)
-        axes.set_yticks(figures.every(own.shape[0], 6))
-        axes.set_xticks(figures.every(own.shape[1], 8))
+        axes.set_yticks(figures.tick_indices(own.shape[0], 6))
+        axes.set_xticks(figures.tick_indices(own.shape[1], 8))
         axes.tick_params(length=0, pad=1)
     column[0].set_title(title, fontsize=figures.SMALLEST)
     column[-1].set_xlabel("head")

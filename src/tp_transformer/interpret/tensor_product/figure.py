@@ -88,7 +88,7 @@ def _draw_layer(
         own = [head for head in heads if head.layer == layer]
         places = np.array([head.head for head in own]) + (number - (len(models) - 1) / 2) * width
         _draw_shares(axes, places, width, [head.centred for head in own], lowest)
-    axes.set_xticks(figures.every(len(own), 8))
+    axes.set_xticks(figures.tick_indices(len(own), 8))
     axes.grid(axis="x", visible=False)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tp_transformer import Vocabulary
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.layout.padded import Padded
-from tp_transformer.training.passes import Share, divide
+from tp_transformer.training.local_batch import LocalBatch, divide
 
 VOCABULARY = Vocabulary()
 texts = st.text("0123456789", min_size=1, max_size=20)
@@ -41,19 +41,21 @@ def test_every_row_is_in_one_pass_and_passes_are_small_and_full(pairs, limit, la
     assert all(total <= limit or len(one) == 1 for total, one in zip(sums, passes, strict=True))
     for total, following in zip(sums, passes[1:], strict=False):
         assert total + size(following[0]) > limit
-    share = Share.of(*encoded, VOCABULARY.pad, limit, layout)
-    assert [sum(map(len, batches)) for batches in share.passes] == [len(one) for one in passes]
-    assert share.n_rows == len(everything)
-    assert share.n_symbols == sum(map(size, everything))
-    assert share.n_tokens == sum(len(target) - 1 for _, target in everything)
+    local = LocalBatch.of(*encoded, VOCABULARY.pad, limit, layout)
+    assert [sum(map(len, batches)) for batches in local.micro_batches] == [
+        len(one) for one in passes
+    ]
+    assert local.n_rows == len(everything)
+    assert local.n_symbols == sum(map(size, everything))
+    assert local.n_tokens == sum(len(target) - 1 for _, target in everything)
     assert (
-        share.n_positions == share.n_symbols
+        local.n_positions == local.n_symbols
         if layout is Packed
-        else share.n_positions >= share.n_symbols
+        else local.n_positions >= local.n_symbols
     )
 
 
 def test_no_rows_are_no_passes():
     nothing = VOCABULARY.encode([])
-    share = Share.of(nothing, nothing, VOCABULARY.pad, 10, Packed)
-    assert (share.passes, share.n_rows, share.n_positions) == ([], 0, 0)
+    local = LocalBatch.of(nothing, nothing, VOCABULARY.pad, 10, Packed)
+    assert (local.micro_batches, local.n_rows, local.n_positions) == ([], 0, 0)
