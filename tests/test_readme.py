@@ -38,6 +38,7 @@ def test_it_has_python_and_commands():
         "docs/training.md",
         "docs/evaluation.md",
         "docs/interpretation.md",
+        "docs/explorer.md",
     ],
 )
 def test_its_commands_exist(document):
