@@ -156,7 +156,8 @@ def lock(path: Path) -> int | None:
 
     The system gives the lock back when a process dies, however it dies; a process number in a
     file name would not survive a restart or a container. Windows has no such lock, nor have some
-    network file systems: there everything is taken to be free.
+    network file systems: there everything is taken to be free. The library filelock cannot lock a
+    folder, and fails where a file system has no locks.
     """
     if sys.platform == "win32":
         return os.open(os.devnull, os.O_RDONLY)

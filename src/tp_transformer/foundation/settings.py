@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from argparse import ArgumentError
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -56,68 +56,42 @@ def read(name_or_file: str | Path) -> Values:
     return _parse_yaml(text, name)
 
 
-def run_values(name_or_file: str | Path, overrides: Sequence[str], kind: type) -> dict[str, Values]:
-    """The sections of a preset or a file, with options such as `--training.steps=100` on top.
+def run_values(
+    name_or_file: str | Path, changed: Mapping[str, str], kind: type
+) -> dict[str, Values]:
+    """The sections of a preset or a file, with changes such as `{"training.steps": "100"}`.
 
-    `kind` composes the settings of a run: its fields are the sections. Values are YAML. Names are
+    `kind` composes the settings of a run: its fields are the sections. Changes are YAML. Names are
     checked here, values when the dataclasses are made.
     """
-    sections = _sections(kind)
+    known = sections(kind)
     values = read(name_or_file)
-    refuse_unknown(values, sections, str(name_or_file))
+    refuse_unknown(values, known, str(name_or_file))
     for section, fields in values.items():
         if not isinstance(fields, dict):
             raise SettingsError(f"{name_or_file}: {section!r} must hold named settings")
-        refuse_unknown(fields, sections[section], section)
-    for section, field, text in _split_overrides(overrides, sections):
-        value = _parse_override(text, sections[section][field])
-        values.setdefault(section, {})[field] = value
+        refuse_unknown(fields, known[section], section)
+    for name, text in changed.items():
+        section, _, field = name.partition(".")
+        refuse_unknown([section], known, "a run")
+        refuse_unknown([field], known[section], section)
+        values.setdefault(section, {})[field] = _parse_change(text, known[section][field])
     return values
 
 
-def _sections(kind: type) -> dict[str, dict[str, Any]]:
+def sections(kind: type) -> dict[str, dict[str, Any]]:
     """The fields of each section and their types; where a section is a choice, those of all."""
-    sections: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for section, hint in get_type_hints(kind).items():
         choices = get_args(hint) or (hint,)
         fields = {"architecture": str} if len(choices) > 1 else {}
         for choice in choices:
             fields |= get_type_hints(choice) | getattr(choice, "option_types", dict)()
-        sections[section] = fields
-    return sections
+        found[section] = fields
+    return found
 
 
-def _split_overrides(
-    overrides: Sequence[str], sections: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[str, str, str]]:
-    """Section, field and text of every `--section.field=text` or `--section.field text`."""
-    rest = list(overrides)
-    while rest:
-        option, equals, text = rest.pop(0).partition("=")
-        if not option.startswith("--"):
-            raise SettingsError(f"{option!r} is not an option; options begin with --")
-        section, dot, field = option[2:].partition(".")
-        if not dot or section not in sections:
-            raise SettingsError(f"there is no option {option}{_meant(option[2:], sections)}")
-        refuse_unknown([field], sections[section], section)
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise SettingsError(f"{option} needs a value, as in {option}=VALUE")
-            text = rest.pop(0)
-        yield section, field, text
-
-
-def _meant(name: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Suggest the option that was probably meant; often a name only lacks its section."""
-    by_field = {
-        field: f"--{section}.{field}" for section, fields in sections.items() for field in fields
-    }
-    field = name.rpartition(".")[2].replace("-", "_")
-    matches = difflib.get_close_matches(field, by_field, n=1)
-    return f" (did you mean {by_field[matches[0]]}?)" if matches else ""
-
-
-def _parse_override(text: str, hint: Any) -> Any:
+def _parse_change(text: str, hint: Any) -> Any:
     try:
         value = yaml.load(text, _Loader)  # noqa: S506, a safe loader
     except (yaml.YAMLError, *_UNREADABLE):
@@ -187,8 +161,8 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         if wrong is None:
             raise SettingsError(f"{where} does not fit: {' '.join(str(error).split())}") from error
         value = values[wrong[1]]
-        expected = _described(hints[wrong[1]], value)
-        raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {shown(value)}") from error
+        admitted = expected(hints[wrong[1]], value)
+        raise SettingsError(f"{where}.{wrong[1]} must be {admitted}, not {shown(value)}") from error
     return cast(T, parser.instantiate(parsed)[where])
 
 
@@ -209,13 +183,13 @@ def _refuse_long_texts(name: str, value: Any) -> None:
             rest += part
 
 
-def _described(hint: Any, value: Any) -> str:
+def expected(hint: Any, value: Any) -> str:
     """What a type admits, in words."""
     if get_origin(hint) is Literal:
         choices = [str(choice) for choice in get_args(hint)]
         return f"one of {', '.join(choices)}{nearest(str(value), choices)}"
     if get_args(hint):
-        return " or ".join(_described(part, value) for part in get_args(hint))
+        return " or ".join(expected(part, value) for part in get_args(hint))
     words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "absent"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
@@ -238,8 +212,15 @@ def refuse_unknown(keys: Iterable[str], valid: Iterable[str], where: str) -> Non
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Suggest the valid name that `name` was probably meant to be, if one is near."""
-    matches = difflib.get_close_matches(name, list(valid), n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    found = closest(name, valid)
+    return f" (did you mean {found!r}?)" if found is not None else ""
+
+
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that is nearest: one with letters swapped, or else the most similar one."""
+    matches = difflib.get_close_matches(name, list(valid))
+    swapped = [match for match in matches if sorted(match) == sorted(name)]
+    return next(iter(swapped + matches), None)
 
 
 def _preset_folder() -> Traversable:

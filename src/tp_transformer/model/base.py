@@ -8,8 +8,9 @@ validation and scoring all call `model(batch)`, which is `encode` and then `deco
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from tp_transformer.data.batch import Batch
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.packed import Packed, has_flash_attention
 from tp_transformer.data.layout.padded import Padded
+from tp_transformer.data.mathematics.modules import MAX_ANSWER
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.errors import FolderError, SettingsError
 from tp_transformer.foundation.registry import Registry
@@ -39,22 +42,25 @@ ARCHITECTURES: "Registry[type[Model[Any, Any, Any]]]" = Registry("architecture")
 
 
 class Model(Traced, Generic[Config, Memory, State]):
-    """A question-answering model over the symbols of a vocabulary."""
+    """A question-answering model over the tokens of a vocabulary."""
 
     config_type: ClassVar[type[Any]]
     reads_packed: ClassVar[bool] = False  # whether it computes packed batches
     n_positions: int | None = None  # the longest sequence, where there is a longest one
     dropout: float = 0.0
+    max_answer: int = MAX_ANSWER  # tokens of an answer, if no more are asked for
 
-    def __init__(self, config: Config, n_vocab: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: Config, vocabulary: Vocabulary | None) -> None:
         super().__init__()
-        if len(vocabulary) > n_vocab:
+        # Without another task, the model is one of the paper's.
+        self.vocabulary = vocabulary or MATHEMATICS.vocabulary
+        self.config = self.sized(config, self.vocabulary)
+        self.n_vocab: int = cast(Any, self.config).n_vocab
+        if len(self.vocabulary) > self.n_vocab:
             raise SettingsError(
-                f"a vocabulary of {len(vocabulary)} symbols needs n_vocab of at least that, "
-                f"not {n_vocab}"
+                f"a vocabulary of {len(self.vocabulary)} tokens needs n_vocab of at least that, "
+                f"not {self.n_vocab}"
             )
-        self.config = config
-        self.vocabulary = vocabulary
 
     @abstractmethod
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
@@ -100,8 +106,10 @@ class Model(Traced, Generic[Config, Memory, State]):
         """Have torch compile what is worth it: a minute at the start, some percent from then on."""
         self.compile(dynamic=True)
 
-    def solve(self, questions: Iterable[str], *, max_length: int = 30, beam: int = 1) -> list[str]:
-        """Answer questions, with at most `max_length` characters each; see `Solver.solve`."""
+    def solve(
+        self, questions: Iterable[str], *, max_length: int | None = None, beam: int = 1
+    ) -> list[str]:
+        """Answer questions, with at most `max_length` tokens each; see `Solver.solve`."""
         return Solver(self).solve(questions, max_length=max_length, beam=beam)
 
     def trace(
@@ -125,6 +133,12 @@ class Model(Traced, Generic[Config, Memory, State]):
         return sum(parameter.numel() for parameter in self.parameters())
 
     @classmethod
+    def sized(cls, config: Config, vocabulary: Vocabulary) -> Config:
+        """The configuration for a vocabulary: with as many rows as tokens, if it sets no number."""
+        fields: Any = config
+        return replace(fields, n_vocab=len(vocabulary)) if fields.n_vocab is None else fields
+
+    @classmethod
     def read_config(cls, values: Mapping[str, Any], where: str) -> Config:
         """The configuration that the fields of a file or of options describe."""
         return to_dataclass(cls.config_type, values, where)
@@ -143,6 +157,8 @@ class Model(Traced, Generic[Config, Memory, State]):
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that `tp_transformer.load` reads."""
         config = self.config_values(self.config)
+        if self.max_answer != Model.max_answer:
+            config["max_answer"] = self.max_answer
         contents = model_folder.Contents(config, self.state_dict(), self.vocabulary)
         model_folder.write(folder, contents)
 
@@ -152,7 +168,7 @@ class Model(Traced, Generic[Config, Memory, State]):
     ) -> Self:
         """A model with the given weights, without drawing any that would be thrown away."""
         with WithoutWeights():
-            model = cls(config, vocabulary)  # type: ignore[call-arg]
+            model = cls(config, vocabulary)
         expected = model.state_dict()
         for problem, names in (
             ("lack", expected.keys() - weights.keys()),

@@ -52,7 +52,7 @@ class Binding(nn.Module):
     role_gain = 1.0
 
     def __init__(
-        self, n_heads: int, d_head: int, d_bound: int | None = None, *, d_role: int | None = None
+        self, n_heads: int, d_head: int, d_bound: int | None = None, d_role: int | None = None
     ) -> None:
         super().__init__()
         self.n_heads, self.d_head = n_heads, d_head
@@ -130,7 +130,10 @@ class ResidualBinding(Binding):
 class SigmoidBinding(Binding):
     """Gated attention (Qiu et al., 2025): the filler times a sigmoid of the role.
 
-    The gate has one number per element of the filler or, with `per_head`, one per head.
+    Args:
+        n_heads: number of heads
+        d_head: size of fillers
+        per_head: whether the gate has one number per head, not one per element of the filler
     """
 
     def __init__(self, n_heads: int, d_head: int, *, per_head: bool = False) -> None:
@@ -168,9 +171,15 @@ class ValueBinding(Binding):
 class DictionaryBinding(Binding):
     """Discrete roles (Jiang et al., 2021): a softmax over a dictionary of unit vectors.
 
-    The role map scores `n_roles` vectors, which all heads of a layer share. The filler is added to
-    its product with the selected role, as in the published code. `one_hot` and `exclusive` weigh
-    that code's regularisers: for one role per head, and for different roles in different heads.
+    The filler is added to its product with the selected role, as in the published code. Two
+    regularisers are that code's.
+
+    Args:
+        n_heads: number of heads
+        d_head: size of fillers
+        n_roles: size of the dictionary, which all heads of a layer share
+        one_hot: weight of the regulariser for one role per head
+        exclusive: weight of the regulariser for different roles in different heads
     """
 
     def __init__(
@@ -230,6 +239,11 @@ class LowRankBinding(Binding):
 
     With rank d_head this is the paper's optimal d_head-dimensional compression of the tensor
     product; with rank d_head^2 it can be the tensor product itself.
+
+    Args:
+        n_heads: number of heads
+        d_head: size of fillers and roles
+        rank: size of the projections of a filler and a role
     """
 
     def __init__(self, n_heads: int, d_head: int, *, rank: Size) -> None:

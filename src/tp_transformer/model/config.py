@@ -20,7 +20,7 @@ class TransformerConfig:
         d_ff: size of the feed-forward layer
         n_heads: attention heads, which share d_model evenly
         n_layers: cells in the encoder, and again in the decoder
-        n_vocab: rows of the embedding
+        n_vocab: rows of the embedding; absent means as many as the vocabulary has tokens
         n_positions: longest sequence, start and end tokens included
         binding: how a filler and a role become one vector; none is plain attention
         binding_options: options of the binding by name, such as the rank of the low-rank binding
@@ -34,7 +34,7 @@ class TransformerConfig:
     d_ff: Size = 2048
     n_heads: Size = 8
     n_layers: Depth = 6
-    n_vocab: Size = 72
+    n_vocab: Size | None = None
     n_positions: Size = 200
     binding: str = "hadamard"
     binding_options: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class TransformerConfig:
             3 * self.d_model + self.n_heads * (binding.d_bound + binding.d_role)
         )
         feed_forward = 2 * self.d_model * self.d_ff
-        embedding = self.d_model * (self.n_vocab + self.n_positions)
+        embedding = self.d_model * ((self.n_vocab or 0) + self.n_positions)
         return self.n_layers * (3 * attention + 2 * feed_forward) + embedding
 
     def weightless_binding(self) -> Binding:

@@ -1,13 +1,17 @@
 """The models there are: built from a preset or a configuration, or loaded from a folder."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.allocator import refuse_beyond_memory
 from tp_transformer.foundation.atomic import pointed
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.ranges import AnswerLength, check
 from tp_transformer.foundation.run_folder import BEST, BEST_MODELS, LAST, ORIGIN
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.base import ARCHITECTURES, Model
@@ -36,7 +40,7 @@ def from_config(config: Any, vocabulary: Vocabulary | None = None) -> AnyModel:
     """A freshly initialised model."""
     least = getattr(config, "least_numbers", 0)  # a configuration from outside may have no bound
     refuse_beyond_memory("weights of these sizes", 4 * least)
-    return class_of(config)(config, vocabulary)  # type: ignore[call-arg, arg-type]
+    return class_of(config)(config, vocabulary)
 
 
 def build(
@@ -60,14 +64,33 @@ def count_parameters(name_or_file: str | Path) -> int:
         return build(name_or_file).n_parameters
 
 
+def match_parameters(config: TransformerConfig, n_parameters: int) -> TransformerConfig:
+    """Return `config` with the `d_ff` whose parameter count is nearest to `n_parameters`.
+
+    One more unit of `d_ff` adds n_layers * (4 * d_model + 2) parameters, so the count differs from
+    `n_parameters` by at most half of that (unless even a `d_ff` of 1 has too many). With this a
+    plain Transformer gets the size of a TP-Transformer:
+
+    >>> tp, plain = (build(name).config for name in ("tp-transformer-tiny", "transformer-tiny"))
+    >>> match_parameters(plain, from_config(tp).n_parameters).d_ff
+    """
+    with WithoutWeights(), torch.device("meta"):
+        missing = n_parameters - Transformer(config).n_parameters
+    per_unit = config.n_layers * (4 * config.d_model + 2)
+    return replace(config, d_ff=max(1, config.d_ff + round(missing / per_unit)))
+
+
 def load(folder: str | Path | None = None) -> AnyModel:
     """The model in a folder, ready to solve; of a run's folder the best model, or else the last."""
     if folder is None:
         raise FolderError("no model is bundled yet; name the folder of one (--model FOLDER)")
     contents = _read(Path(folder))
+    max_answer = contents.config.pop("max_answer", Model.max_answer)
     try:
+        check("max_answer", max_answer, AnswerLength)
         config = _complete_config(contents)
         model = class_of(config).from_weights(config, contents.vocabulary, contents.weights)
+        model.max_answer = max_answer
     except UserError as error:
         raise FolderError(f"{folder}: {error}") from error
     return model.eval()

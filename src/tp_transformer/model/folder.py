@@ -1,7 +1,7 @@
 """A model on disk: one folder with weights, configuration and vocabulary.
 
 `model.safetensors` holds the tensors, `config.json` the fields of the model's configuration and
-`vocabulary.json` the symbols in the order of their ids. Nothing in it is ever unpickled.
+`vocabulary.json` the tokens in the order of their ids. Nothing in it is ever unpickled.
 """
 
 import json
@@ -40,7 +40,7 @@ def write(folder: str | Path, contents: Contents) -> None:
             weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
             save_file(weights, unfinished / WEIGHTS, metadata=METADATA)
             _write_json(unfinished / CONFIG, contents.config)
-            _write_json(unfinished / VOCABULARY, list(contents.vocabulary.symbols))
+            _write_json(unfinished / VOCABULARY, contents.vocabulary.to_json())
             # Safetensors lets nobody else read its file; the other two show what is usual here.
             (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -71,11 +71,9 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def _read_vocabulary(file: Path) -> Vocabulary:
-    symbols = _read_json(file)
-    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-        raise FolderError(f"{file} must hold a list of symbols")
+    values = _read_json(file)
     try:
-        return Vocabulary(tuple(symbols))
+        return Vocabulary.from_json(values)
     except ValueError as error:
         raise FolderError(f"{file}: {error}") from error
 

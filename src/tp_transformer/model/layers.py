@@ -23,16 +23,16 @@ def sinusoids(n_positions: int, d_model: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Symbols and positions, bound like fillers to roles: x * (W_p x + b_p + 1).
+    """Tokens and positions, bound like fillers to roles: x * (W_p x + b_p + 1).
 
     One matrix E serves source, target and output. It is drawn with standard deviation
     1 / sqrt(d_model) and scaled up at the input, so that there it is the paper's N(0, 1).
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, n_vocab: int) -> None:
         super().__init__()
         d_model = config.d_model
-        self.symbols = nn.Embedding(config.n_vocab, d_model)
+        self.symbols = nn.Embedding(n_vocab, d_model)
         self.role_proj = nn.Linear(d_model, d_model) if config.embedding_binding else None
         self.dropout = nn.Dropout(config.dropout)
         self.n_positions = config.n_positions

@@ -23,12 +23,12 @@ class LSTMConfig:
     Attributes:
         d_hidden: hidden units
         n_thinking: blank inputs between the question and the answer
-        n_vocab: symbols, each a one-hot input
+        n_vocab: tokens, each a one-hot input; absent means as many as the vocabulary has
     """
 
     d_hidden: Size = 2048
     n_thinking: Annotated[int, Range(0, 10_000)] = 16
-    n_vocab: Size = 95
+    n_vocab: Size | None = 95
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -36,7 +36,7 @@ class LSTMConfig:
     @property
     def least_numbers(self) -> int:
         """A lower bound of how many numbers the model holds."""
-        return self.d_hidden * (4 * self.d_hidden + 5 * self.n_vocab)
+        return self.d_hidden * (4 * self.d_hidden + 5 * (self.n_vocab or 0))
 
 
 @dataclass
@@ -58,9 +58,9 @@ class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
     config_type = LSTMConfig
 
     def __init__(self, config: LSTMConfig, vocabulary: Vocabulary | None = None) -> None:
-        super().__init__(config, config.n_vocab, vocabulary or Vocabulary())
-        self.cell = nn.LSTM(config.n_vocab, config.d_hidden, batch_first=True)
-        self.output = nn.Linear(config.d_hidden, config.n_vocab)
+        super().__init__(config, vocabulary)
+        self.cell = nn.LSTM(self.n_vocab, config.d_hidden, batch_first=True)
+        self.output = nn.Linear(config.d_hidden, self.n_vocab)
 
     def points(self) -> tuple[str, ...]:
         """The last hidden state before the answer, and the hidden states of the answer."""
@@ -98,6 +98,6 @@ class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
         return self.output(self.point("decoder.output", outputs))
 
     def _one_hot(self, ids: Tensor) -> Tensor:
-        one_hot = F.one_hot(ids, self.config.n_vocab).to(self.output.weight.dtype)
+        one_hot = F.one_hot(ids, self.n_vocab).to(self.output.weight.dtype)
         one_hot[..., self.vocabulary.pad] = 0.0
         return one_hot  # (batch, position, n_vocab)

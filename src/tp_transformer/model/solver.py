@@ -54,8 +54,10 @@ class Solver:
         self.model = model
         self.vocabulary = model.vocabulary
 
-    def solve(self, questions: Iterable[str], *, max_length: int = 30, beam: int = 1) -> list[str]:
-        """Answer questions, with at most `max_length` characters each.
+    def solve(
+        self, questions: Iterable[str], *, max_length: int | None = None, beam: int = 1
+    ) -> list[str]:
+        """Answer questions, with at most `max_length` tokens each, or as many as it was made for.
 
         A beam of 1 is greedy search; with a wider beam, the answer is the best of `answers`. Under
         a trace all questions are decoded together in the order given, from the first step to the
@@ -65,11 +67,11 @@ class Solver:
             found = self.answers(questions, max_length=max_length, beam=beam)
             return [answers[0].text for answers in found]
         encoded = self.read(_as_texts(questions))
-        self._check_length(max_length)
+        longest = self._longest(max_length)
         with joined_steps(self.model) as traced:
 
             def search(source: Tensor, layout: Layout) -> list[str]:
-                tokens = greedy(self.model, source, max_length, layout, rows_may_leave=not traced)
+                tokens = greedy(self.model, source, longest, layout, rows_may_leave=not traced)
                 return self.vocabulary.decode(tokens.cpu().numpy())
 
             return self._search(encoded, search, None if traced else ROWS_AT_ONCE)
@@ -78,7 +80,7 @@ class Solver:
         self,
         questions: Iterable[str],
         *,
-        max_length: int = 30,
+        max_length: int | None = None,
         beam: int = 5,
         n_best: int | None = None,
         length_penalty: float = 0.0,
@@ -89,13 +91,13 @@ class Solver:
         penalty; see `beam_search`.
         """
         encoded = self.read(_as_texts(questions))
-        self._check_length(max_length)
+        longest = self._longest(max_length)
         _check_search(beam, n_best, length_penalty)
         if is_traced(self.model):
             raise TraceError("a beam search cannot be traced: its rows change; use solve(beam=1)")
 
         def search(source: Tensor, layout: Layout) -> list[list[Answer]]:
-            found = beam_search(self.model, source, max_length, beam, length_penalty, layout)
+            found = beam_search(self.model, source, longest, beam, length_penalty, layout)
             return [self._decoded(answers)[:n_best] for answers in found]
 
         return self._search(encoded, search, max(ROWS_AT_ONCE // beam, 1))
@@ -112,7 +114,8 @@ class Solver:
             raise TextError(f"{noun} {row + first} is empty")
         for row in np.flatnonzero(lengths > longest):
             raise TextError(
-                f"{noun} {row + first} has {lengths[row] - 2} characters; "
+                f"{noun} {row + first} has {lengths[row] - 2} "
+                f"{self.vocabulary.tokenisation}; "
                 f"the model reads at most {longest - 2}"
             )
         return encoded
@@ -161,10 +164,13 @@ class Solver:
             answers.setdefault(text, answer)
         return list(answers.values())
 
-    def _check_length(self, max_length: int) -> None:
-        check("max_length", max_length, AnswerLength)
-        if max_length > (self.model.n_positions or np.inf):
-            raise SettingsError(f"the model cannot write answers of {max_length} characters")
+    def _longest(self, max_length: int | None) -> int:
+        """How many tokens an answer may have: as many as asked for, or as the model is made for."""
+        longest: int = self.model.max_answer if max_length is None else max_length
+        check("max_length", longest, AnswerLength)
+        if longest > (self.model.n_positions or np.inf):
+            raise SettingsError(f"the model cannot write answers of {longest} tokens")
+        return longest
 
 
 def _check_search(beam: int, n_best: int | None, length_penalty: float) -> None:

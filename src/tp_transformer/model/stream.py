@@ -8,7 +8,7 @@ others.
 import codecs
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -56,7 +56,7 @@ def solve_each(
     beam: int = 1,
     n_best: int = 1,
     length_penalty: float = 0.0,
-    max_length: int = 30,
+    max_length: int | None = None,
 ) -> Iterator[Asked]:
     """Answer questions in their order; each list holds those that are there by then.
 
@@ -82,10 +82,10 @@ def solve_each(
         number += len(some)
 
 
-def questions_from(given: list[str], file: Path | None) -> Iterator[list[str]]:
+def questions_from(given: Sequence[str], file: Path | None) -> Iterator[list[str]]:
     """The questions given; else those in the file; else those on standard input."""
     if given:
-        yield given
+        yield list(given)
     elif file is not None:
         with file.open("rb") as stream:
             yield from lines(stream)

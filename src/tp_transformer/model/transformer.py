@@ -62,9 +62,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     reads_packed = True
 
     def __init__(self, config: TransformerConfig, vocabulary: Vocabulary | None = None) -> None:
-        super().__init__(config, config.n_vocab, vocabulary or Vocabulary())
+        super().__init__(config, vocabulary)
         self.n_positions, self.dropout = config.n_positions, config.dropout
-        self.embedding = Embedding(config)
+        self.embedding = Embedding(config, self.n_vocab)
         self.encoder = nn.ModuleList(EncoderCell(config) for _ in range(config.n_layers))
         self.decoder = nn.ModuleList(DecoderCell(config) for _ in range(config.n_layers))
         self.initialise()

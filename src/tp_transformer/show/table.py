@@ -8,24 +8,24 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.data.modules import EXTRAPOLATE, INTERPOLATE
-from tp_transformer.data.store import TRAIN
+from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.statistics import Interval
 from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.compare import (
     HELD_OUT_UNKNOWN,
     OURS,
     PAPER,
-    SPLIT_TITLES,
     Cell,
     Row,
     SplitPair,
     caveats,
     coverage,
+    is_published,
     module_names,
     named_apart,
     pairs,
     rows,
+    task_of,
 )
 from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore, Values
@@ -61,7 +61,7 @@ def render_results(results: Results, console: Console) -> None:
     """What an evaluation found: the modules from strong to weak, and at last the sum of it."""
     tests = {name: split for name, split in results.splits.items() if name != TRAIN}
     for name, split in (tests or results.splits).items():
-        console.print(Rule(f"[bold]{SPLIT_TITLES[name]}[/]", align="left"))
+        console.print(Rule(f"[bold]{results.task.title(name)}[/]", align="left"))
         console.print(_modules_table(split, console.width))
         console.print()
     console.print(Text(LEGEND, style="dim"))
@@ -124,7 +124,7 @@ def _summary(results: Results, width: int) -> Table:
     for name, split in results.splits.items():
         average, (low, high) = split.average
         table.add_row(
-            f"{SPLIT_TITLES[name]} ({_count(name, split)})",
+            f"{results.task.title(name)} ({_count(results.task, name, split)})",
             Text(f"{average:.2%}", style="bold"),
             f"{low:.2%} - {high:.2%}" if width >= _WIDE else f"{low:.1%} - {high:.1%}",
             str(split.above_95),
@@ -135,9 +135,9 @@ def _summary(results: Results, width: int) -> Table:
     return table
 
 
-def _count(name: str, split: SplitScore) -> str:
+def _count(task: Task, name: str, split: SplitScore) -> str:
     n_modules = len(split.modules)
-    return coverage(name, n_modules).removesuffix(" modules") or str(n_modules)
+    return coverage(task, name, n_modules).removesuffix(" modules") or str(n_modules)
 
 
 def _notes(results: Results) -> list[str]:
@@ -184,15 +184,16 @@ def _means_notes(means: Values) -> list[str]:
 def render_comparison(results: Sequence[Results], console: Console) -> None:
     """Modules side by side, pairs question by question, and at last Table 1."""
     results = named_apart(results)
-    for split in (INTERPOLATE, EXTRAPOLATE):
+    task = task_of(results)
+    for split in task.test_splits:
         if any(split in one.splits for one in results):
-            console.print(Rule(f"[bold]{SPLIT_TITLES[split]}[/]", align="left"))
+            console.print(Rule(f"[bold]{task.title(split)}[/]", align="left"))
             _render_modules(results, split, console)
             console.print()
     for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
         _render_pairs(results[0].name, other.name, found, console)
-    console.print(Rule("[bold]Table 1[/]", align="left"))
-    console.print(_table_1(rows(results)))
+    console.print(Rule(f"[bold]{averages_title(results)}[/]", align="left"))
+    console.print(_averages(task, rows(results)))
     for line in footnotes(results):
         console.print(Text(line, style="dim"))
 
@@ -271,7 +272,7 @@ def pair_line(one: SplitPair, first: str, second: str) -> str:
     worse = sum(m.is_sure and m.agreement.difference < 0 for m in one.modules.values())
     left = f"; {len(one.left_out)} left out, whose questions differ" if one.left_out else ""
     return (
-        f"{SPLIT_TITLES[one.split]}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
+        f"{one.title}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
         f"{100 * high:+.2f}), p {_p(one.p_holm)} by signs flipped within modules, Holm-adjusted. "
         f"Of {len(one.modules)} modules {first} is surely better on {better}, "
         f"{second} on {worse}{left}."
@@ -282,34 +283,55 @@ def _p(value: float) -> str:
     return "< 0.0001" if value < 1e-4 else f"= {value:.4f}" if value < 0.1 else f"= {value:.2f}"
 
 
-def _table_1(found: Sequence[Row]) -> Table:
+def averages_title(results: Sequence[Results]) -> str:
+    """What the table of averages is called: the paper's Table 1, where that has our task."""
+    return "Table 1" if is_published(results) else "Averages"
+
+
+def _averages(task: Task, found: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", overflow="fold")
-    for heading in ("Weights", "Steps", "Train", "Interpol.", ">95%", "Extrapol.", ">95%"):
+    for heading in ("Weights", "Steps", *averages_heads(task, longest=9)):
         table.add_column(heading, justify="right", no_wrap=True)
     source = None
     for row in found:
         if row.source != source:
             source = row.source
             table.add_row(Text(SOURCES[source], style="bold cyan"))
-        train, interpolation, extrapolation = (
-            _terminal_cell(name, row.cells.get(name)) for name in SPLIT_TITLES
-        )
-        name = Text(f"  {row.name}", overflow="fold")
-        table.add_row(name, row.weights, steps_of(row), train[0], *interpolation, *extrapolation)
+        cells: list[Text | str] = []
+        for split in task.splits:
+            cells += _terminal_cells(task, split, row.cells.get(split))
+        table.add_row(Text(f"  {row.name}", overflow="fold"), row.weights, steps_of(row), *cells)
     return table
 
 
-def _terminal_cell(split: str, cell: Cell | None) -> tuple[Text, str]:
+def averages_heads(task: Task, longest: int = 100) -> list[str]:
+    """The headings of the splits, and of how many modules of a test split are above 95%."""
+    heads = []
+    for split in task.splits:
+        title = task.title(split)
+        heads.append(title if len(title) <= longest else f"{title[: longest - 1]}.")
+        heads += [] if split == TRAIN else [">95%"]
+    return heads
+
+
+def above_95(split: str, cell: Cell | None) -> list[str]:
+    """How many modules are above 95%, which is not counted for training."""
+    if split == TRAIN:
+        return []
+    return ["-" if cell is None or cell.above_95 is None else str(cell.above_95)]
+
+
+def _terminal_cells(task: Task, split: str, cell: Cell | None) -> list[Text | str]:
     if cell is None:
-        return Text("-"), "-"
+        return ["-", *above_95(split, cell)]
     text = Text(f"{cell.accuracy:.2%}")
     if cell.interval is not None:
         low, high = cell.interval
         text.append(f"\n±{(high - low) / 2:.2%}", style="dim")
-    if covered := coverage(split, cell.n_modules):
+    if covered := coverage(task, split, cell.n_modules):
         text.append("\n" + covered.replace(" modules", "\nmodules"), style="dim")
-    return text, "-" if cell.above_95 is None else str(cell.above_95)
+    return [text, *above_95(split, cell)]
 
 
 def steps_of(row: Row) -> str:
@@ -320,9 +342,10 @@ def steps_of(row: Row) -> str:
 
 
 def footnotes(results: Sequence[Results]) -> list[str]:
-    """What to know when reading Table 1."""
+    """What to know when reading the averages."""
+    after = f"{INTERPOLATION_AFTER_2M_STEPS:.2%} on interpolation after 2000k steps"
     return [
         "Averages over modules of exact match; ± is half of a 95% interval; >95% counts modules.",
-        f"The paper adds: {INTERPOLATION_AFTER_2M_STEPS:.2%} on interpolation after 2000k steps.",
+        *([f"The paper adds: {after}."] if is_published(results) else []),
         *(f"Not comparable in full: {line}." for line in caveats(results)),
     ]

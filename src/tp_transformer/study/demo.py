@@ -16,14 +16,14 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.data.partial import Order
-from tp_transformer.data.produce import produce
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
 from tp_transformer.foundation.run_folder import METRICS
-from tp_transformer.scoring.evaluate import Work, evaluate
-from tp_transformer.scoring.questions import Choice
+from tp_transformer.scoring.evaluate import evaluate
+from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.table import render_comparison
 from tp_transformer.study.watch import Run, train_side_by_side

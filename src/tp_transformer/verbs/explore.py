@@ -1,48 +1,45 @@
 """`tpt explore`: a model in a page that computes it in the browser."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from jsonargparse import Namespace
-
 from tp_transformer.foundation.ranges import Port
-from tp_transformer.verbs.verb import MODEL, Verb
+from tp_transformer.verbs.verb import Verb
 
 
-def _explore(options: Namespace) -> None:
-    from tp_transformer.show.explorer.explore import make_page, serve, write
+@dataclass(frozen=True, kw_only=True)
+class Explore(Verb):
+    """Look into a model in the browser: answers, attention, roles, and operations on them.
 
-    page = make_page(
-        options.model,
-        beside=options.beside,
-        roles=options.roles,
-        results=options.results,
-        data=options.data,
-    )
-    if options.out is None:
-        serve(page, options.port)
-    else:
-        write(page, options.out)
+    Attributes:
+        model: the folder of a model or a run
+        beside: a second model, to compare
+        roles: roles.json of `tpt interpret roles`: clusters with names
+        results: results of `tpt evaluate`: its questions, wrong ones first
+        data: the store that --results is about
+        out: write the page as one HTML file, instead of serving it
+        port: port of the local server; 0 is any free one
+    """
 
+    model: Path | None = None
+    beside: Path | None = None
+    roles: Path | None = None
+    results: Path | None = None
+    data: Path | None = None
+    out: Path | None = None
+    port: Port = 8765
 
-EXPLORE = Verb(
-    "look into a model in the browser: answers, attention, roles, and operations on them",
-    _explore,
-    {
-        "--model": MODEL,
-        "--beside": {"type": Path | None, "help": "a second model, to compare"},
-        "--roles": {
-            "type": Path | None,
-            "help": "roles.json of `tpt interpret roles`: clusters with names",
-        },
-        "--results": {
-            "type": Path | None,
-            "help": "results of `tpt evaluate`: its questions, wrong ones first",
-        },
-        "--data": {"type": Path | None, "help": "the store that --results is about"},
-        "--out": {
-            "type": Path | None,
-            "help": "write the page as one HTML file, instead of serving it",
-        },
-        "--port": {"type": Port, "default": 8765, "help": "port of the local server; 0 is any"},
-    },
-)
+    def __call__(self) -> None:
+        from tp_transformer.show.explorer.explore import make_page, serve, write
+
+        page = make_page(
+            self.model,
+            beside=self.beside,
+            roles=self.roles,
+            results=self.results,
+            data=self.data,
+        )
+        if self.out is None:
+            serve(page, self.port)
+        else:
+            write(page, self.out)

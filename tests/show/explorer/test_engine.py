@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.data.modules import MODULES
+from tp_transformer.data.mathematics.modules import MODULES
 from tp_transformer.show.explorer import packing
 from tp_transformer.show.explorer.page import Page
 from tp_transformer.show.explorer.questions import examples

@@ -11,7 +11,7 @@ import pytest
 import tp_transformer as tpt
 from corpora import make_store
 from tp_transformer import cli
-from tp_transformer.data.modules import MODULES
+from tp_transformer.data.mathematics.modules import MODULES
 from tp_transformer.interpret import roles
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import tp_transformer as tpt
-from tp_transformer.data.modules import MODULES
+from tp_transformer.data.mathematics.modules import MODULES
 from tp_transformer.show.explorer.page import Page
 
 NESTED = "What is (4/5)/(2/3)?"

@@ -52,7 +52,9 @@ def described(model: AnyModel, folder: str | Path) -> Values:
         "step": identified["step"],
         "n_parameters": model.n_parameters,
         "config": model.config_values(model.config),
-        "symbols": list(model.vocabulary.symbols),
+        "tokens": list(model.vocabulary.tokens),
+        "tokenisation": model.vocabulary.tokenisation,
+        "max_answer": model.max_answer,
         "tensors": [
             {"name": name, "shape": list(tensor.shape)}
             for name, tensor in model.state_dict().items()

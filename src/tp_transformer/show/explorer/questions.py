@@ -8,7 +8,8 @@ from pathlib import Path
 from tp_transformer.data.store import TRAIN, open_store
 from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.provenance import Values
-from tp_transformer.scoring.questions import Choice, choose
+from tp_transformer.scoring.options import Choice
+from tp_transformer.scoring.questions import choose
 from tp_transformer.scoring.results import Results
 
 PER_MODULE = 20  # questions of an evaluation, wrong ones first

@@ -1,14 +1,9 @@
 // The controls above the panes, files, and keys.
 
-function answerable({ question }) {
-  const known = new Set(DATA.models[0].symbols);
-  return Array.from(question).every((character) => known.has(character));
-}
-
 // The choice of an example of any module, and of a question of an evaluation.
 function fillQuestions(app) {
   const groups = new Map();
-  for (const each of DATA.examples.filter(answerable)) {
+  for (const each of DATA.examples.filter(({ question }) => isReadable(DATA.models[0], question))) {
     const area = each.module.split("__")[0];
     if (!groups.has(area)) groups.set(area, element("optgroup", { label: area }));
     const name = each.module.split("__")[1].replaceAll("_", " ");

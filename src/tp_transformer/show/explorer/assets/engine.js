@@ -7,6 +7,7 @@
 
 const EPSILON = 1e-5; // torch.nn.LayerNorm's
 const N_ALTERNATIVES = 5;
+const SPECIAL = ["<pad>", "<sos>", "<eos>"];
 
 // How a filler and a role become one vector: its size, and the function that writes it.
 const BINDINGS = {
@@ -164,16 +165,17 @@ class KeyValue {
 }
 
 class Engine {
-  // tensors: an object from a name of the state dict to {data, shape}.
-  constructor(config, symbols, tensors) {
+  // model: as packing.py describes it; tensors: from a name of the state dict to {data, shape}.
+  constructor({ config, tokens, tokenisation, max_answer }, tensors) {
     if (config.architecture !== "transformer" || !(config.binding in BINDINGS))
       throw new Error(
         `The explorer does not support this model: a ${config.architecture} ` +
           `with the binding ${config.binding || "none"}.`,
       );
-    Object.assign(this, { config, symbols, tensors });
+    Object.assign(this, { config, tokens, tensors, maxAnswer: max_answer });
+    this.isWords = tokenisation === "words";
     this.d = config.d_model / config.n_heads;
-    this.idOf = new Map(symbols.map((symbol, id) => [symbol, id]));
+    this.idOf = new Map(tokens.map((token, id) => [token, id]));
     this.vectorName = config.binding === "none" ? "value" : "role";
     this.positions = this.sinusoids();
   }
@@ -190,24 +192,23 @@ class Engine {
   }
 
   encodeText(text) {
-    const characters = Array.from(text);
+    const parts = this.isWords ? text.split(" ") : Array.from(text);
+    const noun = this.isWords ? "word" : "character";
     const most = this.config.n_positions - 2;
-    if (!characters.length) throw new Error("The question is empty.");
-    if (characters.length > most)
-      throw new Error(`The question has ${characters.length} characters; the model reads ${most}.`);
-    const ids = characters.map((character, place) => {
-      const id = this.idOf.get(character);
+    if (!text) throw new Error("The question is empty.");
+    if (parts.length > most)
+      throw new Error(`The question has ${parts.length} ${noun}s; the model reads ${most}.`);
+    const ids = parts.map((part, place) => {
+      const id = SPECIAL.includes(part) ? undefined : this.idOf.get(part);
       if (id === undefined)
-        throw new Error(
-          `The model does not know the character “${character}” at position ${place + 1}.`,
-        );
+        throw new Error(`The model does not know the ${noun} “${part}” at position ${place + 1}.`);
       return id;
     });
     return [this.idOf.get("<sos>"), ...ids, this.idOf.get("<eos>")];
   }
 
   spell(id) {
-    return id < this.symbols.length ? this.symbols[id] : `<${id}>`;
+    return id < this.tokens.length ? this.tokens[id] : `<${id}>`;
   }
 
   tensor(name) {
@@ -224,13 +225,13 @@ class Engine {
 
   embed(ids, first) {
     const { d_model, embedding_binding } = this.config;
-    const symbols = this.tensor("embedding.symbols.weight").data;
+    const table = this.tensor("embedding.symbols.weight").data;
     const state = new Float32Array(ids.length * d_model);
     const scale = Math.fround(Math.sqrt(d_model));
     ids.forEach((id, t) => {
       for (let i = 0; i < d_model; i++)
         state[t * d_model + i] =
-          symbols[id * d_model + i] * scale + this.positions[(first + t) * d_model + i];
+          table[id * d_model + i] * scale + this.positions[(first + t) * d_model + i];
     });
     if (embedding_binding) {
       const role = this.linear(state, ids.length, "embedding.role_proj");
@@ -380,13 +381,13 @@ class Engine {
   }
 
   // Decode an answer greedily under operations; `onToken` gets each token as it is found.
-  answer(question, operations = [], onToken = () => {}, maxLength = 30) {
+  answer(question, operations = [], onToken = () => {}) {
     const { n_layers, n_heads, n_positions } = this.config;
     const started = performance.now();
     const source = this.encodeText(question);
     const run = new Run(this, operations);
     const memories = this.remember(this.encode(source, run), source.length);
-    const most = Math.min(maxLength, n_positions);
+    const most = Math.min(this.maxAnswer, n_positions);
     const caches = Array.from({ length: n_layers }, () => new KeyValue(n_heads, most, this.d));
     const end = this.idOf.get("<eos>");
     const tokens = [];
@@ -404,7 +405,7 @@ class Engine {
     const said = isComplete ? tokens.slice(0, -1) : tokens;
     return {
       question,
-      answer: said.map((token) => token.text).join(""),
+      answer: said.map((token) => token.text).join(this.isWords ? " " : ""),
       isComplete,
       tokens,
       logits,

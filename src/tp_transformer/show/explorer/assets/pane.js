@@ -25,7 +25,7 @@ class Pane {
 
   // The operations that fit the present question.
   get operations() {
-    const n = Array.from(this.own.question).length + 2;
+    const n = partsOf(DATA.models[this.model], this.own.question).length + 2;
     return this.own.operations.filter(
       ({ point, position, other }) => groupOf(point) !== "encoder" || Math.max(position ?? 0, other ?? 0) < n,
     );
@@ -174,7 +174,7 @@ class Pane {
     });
     const said = element("output", { class: "said", role: "status" }, result.answer || "(nothing)");
     const notes = element("p", { class: "notes" });
-    if (!result.isComplete) notes.append("cut after 30 tokens · ");
+    if (!result.isComplete) notes.append(`cut after ${count(result.tokens.length, "token")} · `);
     if (expected !== undefined)
       notes.append(
         element("span", { class: result.answer === expected ? "right" : "wrong" },

@@ -34,6 +34,15 @@ function pointWithQueries(point, side) {
   return GROUPS[side === "source" ? "encoder" : "cross"].path(layerOf(point));
 }
 
+// The tokens of a text, without start and end.
+function partsOf({ tokenisation }, text) {
+  return tokenisation === "words" ? text.split(" ") : Array.from(text);
+}
+
+function isReadable(model, text) {
+  return partsOf(model, text).every((part) => model.tokens.includes(part));
+}
+
 function dHead(config) {
   return config.d_model / config.n_heads;
 }

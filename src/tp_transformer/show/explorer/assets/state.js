@@ -147,6 +147,10 @@ function firstView() {
 }
 
 function firstState() {
-  const question = DATA.questions.length ? DATA.questions[0].question : FIRST_QUESTION;
+  const [model] = DATA.models;
+  const words = model.tokens.filter((token) => !/^<.+>$/.test(token)).slice(0, 3);
+  const separator = model.tokenisation === "words" ? " " : "";
+  const known = isReadable(model, FIRST_QUESTION) ? FIRST_QUESTION : words.join(separator);
+  const question = DATA.questions.length ? DATA.questions[0].question : known;
   return { panes: [{ model: 0, question, operations: [] }], view: firstView() };
 }

@@ -18,8 +18,8 @@ onmessage = ({ data: message }) => {
   const { id } = message;
   try {
     if (message.kind === "model") {
-      const { config, symbols, tensors } = message.model;
-      engines[message.index] = new Engine(config, symbols, unpacked(message.buffer, tensors));
+      const tensors = unpacked(message.buffer, message.model.tensors);
+      engines[message.index] = new Engine(message.model, tensors);
       postMessage({ id, kind: "done" });
     } else {
       const onToken = (token, step) => postMessage({ id, kind: "token", token, step });

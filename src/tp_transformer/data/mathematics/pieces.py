@@ -8,9 +8,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
-from tp_transformer.data.summary import has_foreign, texts_as_bytes
-from tp_transformer.data.vocabulary import CHARACTERS
+from tp_transformer.data.mathematics.modules import (
+    CHARACTERS,
+    DIFFICULTIES,
+    MAX_ANSWER,
+    MAX_QUESTION,
+)
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.foundation.errors import CorpusError
 
 IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(CHARACTERS.encode(), np.uint8))
@@ -72,7 +77,7 @@ def check(piece: Piece, name: str, report: Report) -> Piece:
         offsets, data = texts_as_bytes(texts)
         lengths = offsets[1:] - offsets[:-1]
         fits = lengths.min(initial=1) >= 1 and lengths.max(initial=1) <= longest
-        if fits and (piece.clean or not has_foreign(data)):
+        if fits and (piece.clean or MATHEMATICS.vocabulary.knows(data, offsets)):
             continue
         is_foreign = _rows_with_foreign(np.frombuffer(data, np.uint8), offsets)
         for row in np.flatnonzero((lengths < 1) | (lengths > longest) | is_foreign).tolist():

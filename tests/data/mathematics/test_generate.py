@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 import tp_transformer as tpt
-from tp_transformer.data.modules import EXTRAPOLATE, KEYS, TRAIN_SPLITS
-from tp_transformer.data.vocabulary import CHARACTERS
+from tp_transformer.data.mathematics.modules import CHARACTERS, EXTRAPOLATE, KEYS, TRAIN_SPLITS
 from tp_transformer.foundation.errors import SettingsError, UserError
 
 pytest.importorskip("mathematics_dataset")
 
-from tp_transformer.data import deepmind
-from tp_transformer.data.generate import (
+from tp_transformer.data.mathematics import deepmind
+from tp_transformer.data.mathematics.generate import (
     Example,
     cut,
     generate,
@@ -32,7 +31,7 @@ from tp_transformer.foundation.parallel import workers
 # Draws the questions at the addresses on standard input, shuffled, and prints them as JSON.
 PROCESS = """
 import json, random, sys
-from tp_transformer.data.generate import question_at
+from tp_transformer.data.mathematics.generate import question_at
 addresses = json.load(sys.stdin)
 random.Random(int(sys.argv[1])).shuffle(addresses)
 fast = sys.argv[2] == "fast"

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tp_transformer.data import exact
-from tp_transformer.data.exact import Polynomial, Surd
+from tp_transformer.data.mathematics import exact
+from tp_transformer.data.mathematics.exact import Polynomial, Surd
 
 sympy = pytest.importorskip("sympy")
 

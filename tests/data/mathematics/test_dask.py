@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tp_transformer.data.generate import cut, generate_chunk, generate_chunks
+from tp_transformer.data.mathematics.generate import cut, generate_chunk, generate_chunks
 from tp_transformer.foundation import parallel
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.parallel import workers

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.cli import main
-from tp_transformer.data import leaks, produce
-from tp_transformer.data.generate import question_at
-from tp_transformer.data.partial import File, Order, Pieces, unfinished
+from tp_transformer.data.mathematics import leaks, produce
+from tp_transformer.data.mathematics.generate import question_at
+from tp_transformer.data.mathematics.partial import File, Order, Pieces, unfinished
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import SettingsError, StoreError
 from tp_transformer.foundation.parallel import workers
@@ -78,7 +78,7 @@ def test_a_killed_run_goes_on_where_it_stopped(made, tmp_path):
     folder = tmp_path / ".store.generating"
     slow = """
 import time
-from tp_transformer.data import generate, produce
+from tp_transformer.data.mathematics import generate, produce
 produce.PIECE_ROWS, produce.CHUNK = 10, 5
 plain = produce.generate_chunks
 def slowly(*arguments):
@@ -139,7 +139,8 @@ def test_two_processes_do_not_make_one_store(tmp_path):
     out = tmp_path / "store"
     code = f"""
 from pathlib import Path
-from tp_transformer.data.partial import Order, unfinished
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.partial import unfinished
 from tp_transformer.foundation.errors import StoreError
 try:
     with unfinished(Path({str(out)!r}), Order()): pass

@@ -4,18 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from tp_transformer.data import modules
-from tp_transformer.data.modules import KEYS, MODULES, match_modules, modules_of
+from tp_transformer.data.mathematics import modules
+from tp_transformer.data.mathematics.modules import KEYS, MODULES, modules_of
+from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
 from tp_transformer.foundation.errors import SettingsError
 
 # An archive of the dataset, whole or in part, in a data folder beside the project.
-BESIDE = Path(__file__).parents[3].glob("*/data/mathematics_dataset-v1.0*.tar.gz")
+BESIDE = Path(__file__).parents[4].glob("*/data/mathematics_dataset-v1.0*.tar.gz")
 SAMPLE = Path(os.environ.get("TPT_SAMPLE") or next(BESIDE, "absent.tar.gz"))
 
 
 def test_counts_of_the_paper():
     assert len(MODULES) == 56
-    assert len(modules.AREAS) == 8
+    assert len(MATHEMATICS.areas) == 8
     assert len(modules.EXTRAPOLATED) == 15
     assert len(KEYS) == len(set(KEYS)) == 4 * 56 + 15
 
@@ -30,7 +31,7 @@ def test_one_name_is_in_both_test_splits():
 
 def test_the_table_is_that_of_the_generator():
     pytest.importorskip("mathematics_dataset")
-    from tp_transformer.data.deepmind import generator
+    from tp_transformer.data.mathematics.deepmind import generator
 
     assert set(generator().samplers) == set(KEYS)
 
@@ -38,7 +39,7 @@ def test_the_table_is_that_of_the_generator():
 def test_partners_ask_the_same_kind_of_question():
     """Each extrapolation file is drawn by the same function of DeepMind's as its partner."""
     pytest.importorskip("mathematics_dataset")
-    from tp_transformer.data.deepmind import generator
+    from tp_transformer.data.mathematics.deepmind import generator
 
     samplers = generator().samplers
     for name, partner in modules.EXTRAPOLATED.items():
@@ -64,7 +65,7 @@ def test_the_table_is_that_of_the_archive():
 
 
 def test_wildcards():
-    assert match_modules("arithmetic__m*") == (
+    assert match_modules("arithmetic__m*", "train-easy") == (
         "arithmetic__mixed",
         "arithmetic__mul",
         "arithmetic__mul_div_multiple",
@@ -87,8 +88,8 @@ def test_a_module_stands_for_its_extrapolation_files():
 
 def test_misspelt_names_are_refused_with_the_nearest():
     with pytest.raises(SettingsError, match="arithmetic__mixed"):
-        match_modules("arithmetic__mixde")
+        match_modules("arithmetic__mixde", "train-easy")
     with pytest.raises(SettingsError, match="no module matches 'geometry__"):
-        match_modules(["algebra__*", "geometry__*"])
+        match_modules(["algebra__*", "geometry__*"], "train-easy")
     with pytest.raises(SettingsError, match="did you mean 'interpolate'"):
         modules_of("interpolation")

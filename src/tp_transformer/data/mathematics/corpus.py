@@ -16,21 +16,21 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from tp_transformer.data.modules import (
+from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
     SPLITS,
     TRAIN_SPLITS,
 )
-from tp_transformer.data.parsers import (
+from tp_transformer.data.mathematics.parsers import (
     Counter,
     JsonLinesParser,
     PairParser,
     Parser,
     TableParser,
 )
-from tp_transformer.data.pieces import Piece, Report, by_difficulty, check
-from tp_transformer.data.sources import (
+from tp_transformer.data.mathematics.pieces import Piece, Report, by_difficulty, check
+from tp_transformer.data.mathematics.sources import (
     JSON_LINES,
     OTHER,
     PARQUET,
@@ -40,7 +40,8 @@ from tp_transformer.data.sources import (
     Source,
     in_one_line,
 )
-from tp_transformer.data.store import STORE_SPLITS, TRAIN, Store, open_store
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.store import TRAIN, Store, open_store
 from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store
 from tp_transformer.foundation.errors import CorpusError
 from tp_transformer.foundation.progress import Update
@@ -95,7 +96,7 @@ def prepare(
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}
     # Closed at once: after an error, its traceback would keep the archive open.
     with (
-        write_store(out, origin, rows_per_batch) as writer,
+        write_store(out, MATHEMATICS, origin, rows_per_batch) as writer,
         closing(corpus.blocks()) as blocks,
     ):
         for rows in reading.rows(blocks):
@@ -255,8 +256,7 @@ def _belonging(folder: str, module: str, splits: dict[str, tuple[str, str | None
             f"unknown split {folder!r}{nearest(folder, splits)}; the splits are {', '.join(splits)}"
         )
     split, difficulty = splits[folder]
-    if module not in STORE_SPLITS[split]:
-        raise CorpusError(
-            f"{folder} has no module {module!r}{nearest(module, STORE_SPLITS[split])}"
-        )
+    if not MATHEMATICS.has(split, module):
+        near = nearest(module, MATHEMATICS.splits[split])
+        raise CorpusError(f"{folder} has no module {module!r}{near}")
     return Belonging(split, module, difficulty)

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tp_transformer.data.deepmind import generator
-from tp_transformer.data.generate import CHUNK, Chunk, Questions, generate_chunks
-from tp_transformer.data.leaks import Redraws, count_repeats
 from tp_transformer.data.manifest import is_store
-from tp_transformer.data.modules import TRAIN_SPLITS
-from tp_transformer.data.partial import File, Order, Pieces, unfinished
+from tp_transformer.data.mathematics.deepmind import generator
+from tp_transformer.data.mathematics.generate import CHUNK, Chunk, Questions, generate_chunks
+from tp_transformer.data.mathematics.leaks import Redraws, count_repeats
+from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
+from tp_transformer.data.mathematics.partial import File, Order, Pieces, unfinished
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
 from tp_transformer.foundation.errors import StoreError
@@ -50,7 +51,7 @@ def produce(
                 "still_in_training": redraws.still_in_training(),
                 "training_repeats": count_repeats(files, pieces),
             }
-            with write_store(path, source) as writer:
+            with write_store(path, MATHEMATICS, source) as writer:
                 for file in files:
                     _append(writer, file, pieces, redraws)
             shutil.rmtree(folder)

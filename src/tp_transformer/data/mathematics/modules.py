@@ -5,10 +5,7 @@ is a file of both test splits, with different questions. Which extrapolation fil
 module is listed here, not guessed by prefix.
 """
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.settings import nearest
@@ -17,6 +14,9 @@ DIFFICULTIES = ("easy", "medium", "hard")
 TRAIN_SPLITS = tuple(f"train-{difficulty}" for difficulty in DIFFICULTIES)
 INTERPOLATE, EXTRAPOLATE = "interpolate", "extrapolate"
 SPLITS = (*TRAIN_SPLITS, INTERPOLATE, EXTRAPOLATE)
+# The published data holds exactly these 69. With padding, start and end they make the 72 symbols of
+# the paper (section 3).
+CHARACTERS = " !'()*+,-./0123456789:<=>?ACDEFGHILMPRSTWabcdefghijklmnopqrstuvwxyz{}"
 # In characters: no question or answer of the dataset is longer.
 MAX_QUESTION, MAX_ANSWER = 160, 30
 
@@ -27,11 +27,6 @@ class Module:
 
     name: str
     extrapolations: tuple[str, ...] = ()
-
-    @property
-    def area(self) -> str:
-        """The branch of mathematics: the part of the name before the two underscores."""
-        return self.name.partition("__")[0]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -99,7 +94,6 @@ MODULES = (
     Module("probability__swr_p_sequence", ("probability__swr_p_sequence_more_samples",)),
 )
 
-AREAS = tuple(dict.fromkeys(module.area for module in MODULES))
 MODULE_NAMES = tuple(module.name for module in MODULES)
 # Which module each extrapolation file continues.
 EXTRAPOLATED = {name: module.name for module in MODULES for name in module.extrapolations}
@@ -118,33 +112,3 @@ def modules_of(split: str) -> tuple[str, ...]:
             f"{', '.join(SPLITS)}"
         )
     return tuple(name for of_split, name in KEYS if of_split == split)
-
-
-def match_modules(patterns: str | Iterable[str], split: str | None = None) -> tuple[str, ...]:
-    """The files of a split whose module matches a pattern, such as `arithmetic__*`.
-
-    Without a split, the 56 modules. In the extrapolation split a file matches by its own name or
-    by that of the module it continues, so that one choice of modules serves every split. A
-    pattern that matches nothing in any split is refused; the result can still be empty, since
-    not every module is extrapolated.
-    """
-    chosen = [patterns] if isinstance(patterns, str) else list(patterns)
-    known = tuple(dict.fromkeys(name for _, name in KEYS))
-    for pattern in chosen:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            near = difflib.get_close_matches(pattern, known, n=3)
-            meant = f" (the nearest are {', '.join(near)})" if near else ""
-            raise SettingsError(
-                f"no module matches {pattern!r}{meant}; `*` stands for any characters, as in "
-                f"'arithmetic__*', and the areas are {', '.join(AREAS)}"
-            )
-    files = MODULE_NAMES if split is None else modules_of(split)
-    partners = EXTRAPOLATED if split == EXTRAPOLATE else {}
-    return tuple(
-        name
-        for name in files
-        if any(
-            fnmatchcase(name, pattern) or fnmatchcase(partners.get(name, name), pattern)
-            for pattern in chosen
-        )
-    )

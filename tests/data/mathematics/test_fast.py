@@ -2,13 +2,13 @@
 
 import pytest
 
-from tp_transformer.data.modules import KEYS
+from tp_transformer.data.mathematics.modules import KEYS
 
 pytest.importorskip("mathematics_dataset")
 
-from tp_transformer.data.deepmind import MAX_ANSWER, Address, TooLongError, generator
-from tp_transformer.data.fast import determinant, replacements, trial_division
-from tp_transformer.data.generate import question_at
+from tp_transformer.data.mathematics.deepmind import MAX_ANSWER, Address, TooLongError, generator
+from tp_transformer.data.mathematics.fast import determinant, replacements, trial_division
+from tp_transformer.data.mathematics.generate import question_at
 
 # DeepMind's code lists up to 200,000 cases for one question of these.
 SECONDS_EACH = [key for key in KEYS if key[1].endswith("more_samples")]

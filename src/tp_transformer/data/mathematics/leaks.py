@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tp_transformer.data.generate import question_at
-from tp_transformer.data.modules import TRAIN_SPLITS
-from tp_transformer.data.partial import File, Pieces, Texts
+from tp_transformer.data.mathematics.generate import question_at
+from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
+from tp_transformer.data.mathematics.partial import File, Pieces, Texts
 from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.foundation.parallel import OpenPool, in_order
 from tp_transformer.foundation.permutation import key_of

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from tp_transformer.data.archive import (
+from tp_transformer.data.mathematics.archive import (
     DAMAGE,
     TrailingError,
     ahead,

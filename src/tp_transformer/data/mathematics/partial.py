@@ -17,15 +17,13 @@ from typing import Any, cast
 import pyarrow as pa
 from pyarrow import ipc
 
-from tp_transformer.data.manifest import TRAIN, rank
-from tp_transformer.data.modules import (
-    EXTRAPOLATE,
-    INTERPOLATE,
+from tp_transformer.data.mathematics.modules import (
     SPLITS,
     TRAIN_SPLITS,
-    match_modules,
     modules_of,
 )
+from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
+from tp_transformer.data.task import TRAIN
 from tp_transformer.foundation.atomic import lock, whole
 from tp_transformer.foundation.errors import SettingsError, StoreError
 from tp_transformer.foundation.ranges import PositiveInt, Seed, check_fields
@@ -73,8 +71,10 @@ class Order:
             for split in self.splits
             for module in match_modules(self.modules, split)
         ]
-        splits = (TRAIN, INTERPOLATE, EXTRAPOLATE)
-        return sorted(files, key=lambda file: (splits.index(file.key[0]), rank(*file.key)))
+        splits = list(MATHEMATICS.splits)
+        return sorted(
+            files, key=lambda file: (splits.index(file.key[0]), MATHEMATICS.rank(*file.key))
+        )
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,14 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.data.modules import (
-    AREAS,
+from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
     MAX_ANSWER,
     MAX_QUESTION,
     TRAIN_SPLITS,
 )
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import UserError
 
 # Of `comparison__sort_more` about 1 draw in 205 has a short enough answer: 20,000 failures in a
@@ -47,7 +47,7 @@ MAX_REDRAWS = 20_000
 
 _PACKAGE = "mathematics_dataset"
 _FILES = (
-    *(f"modules.{area}" for area in AREAS),
+    *(f"modules.{area}" for area in MATHEMATICS.areas),
     *(f"sample.{name}" for name in ("arithmetic", "linear_system", "number", "ops", "polynomials")),
     *(f"util.{name}" for name in ("combinatorics", "composition", "display", "probability")),
 )
@@ -109,7 +109,7 @@ class Generator:
     def make_samplers(self) -> dict[tuple[str, str], Sampler]:
         """DeepMind's function for each (split, module), bound to its difficulty."""
         samplers = {}
-        for area in AREAS:
+        for area in MATHEMATICS.areas:
             file: Any = self.files[f"modules.{area}"]
             by_split = {INTERPOLATE: file.test(), EXTRAPOLATE: file.test_extra()}
             for level, split in enumerate(TRAIN_SPLITS):

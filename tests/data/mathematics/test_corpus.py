@@ -24,10 +24,10 @@ from corpora import (
     write_folder,
 )
 from corpora import rows as some_rows
-from tp_transformer.data import archive, sources
-from tp_transformer.data.corpus import identify, prepare
-from tp_transformer.data.parsers import unwrap
-from tp_transformer.data.sources import PARQUET
+from tp_transformer.data.mathematics import archive, sources
+from tp_transformer.data.mathematics.corpus import identify, prepare
+from tp_transformer.data.mathematics.parsers import unwrap
+from tp_transformer.data.mathematics.sources import PARQUET
 from tp_transformer.foundation.errors import CorpusError, StoreError
 
 MIXED = "train-easy/arithmetic__mixed.txt"

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tp_transformer.data.modules import EXTRAPOLATE, SPLITS, TRAIN_SPLITS, match_modules, modules_of
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, SPLITS, TRAIN_SPLITS, modules_of
+from tp_transformer.data.mathematics.task import match_modules
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.parallel import OpenPool, in_order, workers
 from tp_transformer.foundation.settings import nearest
 
 if TYPE_CHECKING:
-    from tp_transformer.data.deepmind import Address
+    from tp_transformer.data.mathematics.deepmind import Address
 
 # About a quarter of a second of work on one core (1.3 ms a question over the even mix), so that
 # handing over the results costs nothing and a lost worker loses little.
@@ -78,7 +79,7 @@ def question_at(
     `attempt` gives further questions for the same place. Without `fast`, by DeepMind's code
     alone: the same text, about three times as slowly.
     """
-    from tp_transformer.data.deepmind import Address
+    from tp_transformer.data.mathematics.deepmind import Address
 
     if module not in (names := modules_of(split)):
         raise SettingsError(f"split {split} has no module {module!r}{nearest(module, names)}")
@@ -162,7 +163,7 @@ def _elsewhere(chunks: Iterator[Chunk], open_pool: OpenPool, fast: bool) -> Iter
 
 
 def _addresses(chunk: Chunk) -> "Iterator[Address]":
-    from tp_transformer.data.deepmind import Address
+    from tp_transformer.data.mathematics.deepmind import Address
 
     for index in range(chunk.start, chunk.stop):
         yield Address(module=chunk.module, split=chunk.split, seed=chunk.seed, index=index)
@@ -170,8 +171,8 @@ def _addresses(chunk: Chunk) -> "Iterator[Address]":
 
 def _draw(addresses: "Iterable[Address]", fast: bool) -> list[tuple[str, str]]:
     # Imported here, so that a worker sets its number of threads before it loads numpy.
-    from tp_transformer.data.deepmind import generator
-    from tp_transformer.data.fast import replacements
+    from tp_transformer.data.mathematics.deepmind import generator
+    from tp_transformer.data.mathematics.fast import replacements
 
     with generator().session():
         replacements().use(fast)

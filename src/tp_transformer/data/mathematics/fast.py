@@ -13,10 +13,10 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from tp_transformer.data import exact
-from tp_transformer.data.deepmind import Generator, TooLongError, generator, view
-from tp_transformer.data.exact import Polynomial, Surd
-from tp_transformer.data.modules import MAX_ANSWER
+from tp_transformer.data.mathematics import exact
+from tp_transformer.data.mathematics.deepmind import Generator, TooLongError, generator, view
+from tp_transformer.data.mathematics.exact import Polynomial, Surd
+from tp_transformer.data.mathematics.modules import MAX_ANSWER
 
 # An attribute of a module or class of DeepMind's package: its owner, its name, its new value.
 Patches = Iterator[tuple[Any, str, Any]]
