@@ -8,6 +8,7 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.modules import MODULES
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.show.explorer import packing
 from tp_transformer.show.explorer.page import Page
 from tp_transformer.show.explorer.questions import examples
@@ -21,6 +22,7 @@ MODELS = {
     "convolution": {"binding": "convolution"},
     "plain-embedding": {"binding": "hadamard", "embedding_binding": False},
 }
+WORDS = ["jump", "left", "twice", "<b>", "after"]
 TOLERANCE = 1e-4
 
 
@@ -38,6 +40,10 @@ def models(folders):
     torch.manual_seed(1)
     built = {name: tpt.build("tp-transformer-tiny", **SHAPE, **MODELS[name]) for name in MODELS}
     built["trained"] = tpt.load(folders[0])
+    built["words"] = tpt.build(
+        "tp-transformer-tiny", vocabulary=Vocabulary.of([" ".join(WORDS)], "words"), **SHAPE
+    )
+    built["words"].max_answer = 12
     return {name: model.eval() for name, model in built.items()}
 
 
@@ -92,6 +98,17 @@ def compare(page, models, name, questions):
 @pytest.mark.parametrize("name", [*MODELS, "trained"])
 def test_logits_and_answers_agree_with_pytorch(page, models, name):
     compare(page, models, name, asked(8))
+
+
+def test_a_model_of_words_agrees_with_pytorch(page, models):
+    chance = random.Random(0)
+    questions = [" ".join(chance.choices(WORDS, k=length)) for length in range(1, 7)]
+    compare(page, models, "words", questions)
+    refused = page.run(
+        f"""explorer.client.run({list(models).index("words")}, "jump <pad>")
+          .catch((error) => error.message)"""
+    )
+    assert refused == "The model does not know the word “<pad>” at position 2."
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from tp_transformer.show.explorer.explore import make_page
 from tp_transformer.show.explorer.questions import EXAMPLE_SEED, examples
 from tp_transformer.show.explorer.server import serving
 
-NESTED = [f"({a}/{b})/({c}/{d})" for a in range(2, 5) for b in (5, 6) for c in (7,) for d in (8, 9)]
+NESTED = ["(2/3)/(5/7)", "(7/2)/(3/9)", "(8/5)/(6/4)"]
 
 
 def run(capsys, *arguments):
