@@ -18,7 +18,7 @@ from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.interruptions import Terminated
 from tp_transformer.foundation.ranges import check, shown, without_range
 from tp_transformer.foundation.settings import closest, expected, nearest
-from tp_transformer.verbs import data, interpret, model, scoring, train
+from tp_transformer.verbs import data, explore, interpret, model, scoring, train
 from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of
 
 TPT = Group(
@@ -33,6 +33,7 @@ TPT = Group(
         "evaluate": scoring.Evaluate,
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,
+        "explore": explore.Explore,
         "import-authors": model.ImportAuthors,
     },
 )

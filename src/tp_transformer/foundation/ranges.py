@@ -51,6 +51,7 @@ Size = Annotated[int, Range(1, 2**31 - 1)]
 Depth = Annotated[int, Range(1, 10_000)]
 Seed = Annotated[int, Range(0, 2**64 - 1)]
 Seed32 = Annotated[int, Range(0, 2**32 - 1)]  # where scikit-learn uses it
+Port = Annotated[int, Range(0, 65_535)]
 Positive = Annotated[float, Range(0, LARGEST_FLOAT, open_below=True)]
 NonNegative = Annotated[float, Range(0, LARGEST_FLOAT)]
 Share = Annotated[float, Range(0, 1)]
