@@ -1,0 +1,26 @@
+"""Small HTML tables: what notebooks show for the objects of the package.
+
+Texts are escaped, and nothing is loaded from elsewhere.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+LONGEST = 120  # characters of a cell
+MOST = 20  # rows of a table
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a titled table; long texts are cut, and rows beyond the first ones only counted."""
+    body = list(rows)
+    lines = [_row("th", heads), *(_row("td", cells) for cells in body[:MOST])]
+    more = f"<p>and {len(body) - MOST:,} more</p>" if len(body) > MOST else ""
+    return f"<div><p><b>{escape(title)}</b></p><table>{''.join(lines)}</table>{more}</div>"
+
+
+def _row(tag: str, cells: Sequence[object]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(_cut(str(cell)))}</{tag}>' for cell in cells)}</tr>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
