@@ -34,20 +34,28 @@ if TYPE_CHECKING:
     from tp_transformer.model.recurrent import LSTMConfig as LSTMConfig
     from tp_transformer.model.trace import trace as trace
     from tp_transformer.model.transformer import Transformer as Transformer
+    from tp_transformer.scoring.evaluate import evaluate as evaluate
+    from tp_transformer.scoring.options import Choice as Choice
+    from tp_transformer.scoring.options import Work as Work
+    from tp_transformer.scoring.results import Results as Results
     from tp_transformer.training.run import RunConfig as RunConfig
     from tp_transformer.training.run import train as train
 
 _HOMES = {
     "Batch": "data.batch",
+    "Choice": "scoring.options",
     "LSTM": "model.recurrent",
     "LSTMConfig": "model.recurrent",
+    "Results": "scoring.results",
     "RunConfig": "training.run",
     "TPMultiheadAttention": "model.attention",
     "Transformer": "model.transformer",
     "TransformerConfig": "model.config",
     "UserError": "foundation.errors",
     "Vocabulary": "data.vocabulary",
+    "Work": "scoring.options",
     "build": "model.family",
+    "evaluate": "scoring.evaluate",
     "load": "model.family",
     "preset_names": "foundation.settings",
     "trace": "model.trace",
