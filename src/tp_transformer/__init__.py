@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tp_transformer.scoring.options import Choice as Choice
     from tp_transformer.scoring.options import Work as Work
     from tp_transformer.scoring.results import Results as Results
+    from tp_transformer.show.bars import plot as plot
+    from tp_transformer.show.comparison import compare as compare
     from tp_transformer.training.run import RunConfig as RunConfig
     from tp_transformer.training.run import train as train
 
@@ -55,8 +57,10 @@ _HOMES = {
     "Vocabulary": "data.vocabulary",
     "Work": "scoring.options",
     "build": "model.family",
+    "compare": "show.comparison",
     "evaluate": "scoring.evaluate",
     "load": "model.family",
+    "plot": "show.bars",
     "preset_names": "foundation.settings",
     "trace": "model.trace",
     "train": "training.run",

@@ -10,12 +10,21 @@ LONGEST = 120  # characters of a cell
 MOST = 20  # rows of a table
 
 
-def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a titled table; long texts are cut, and rows beyond the first ones only counted."""
+def table(
+    title: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    notes: Iterable[str] = (),
+) -> str:
+    """Return a titled table with notes below it.
+
+    Long texts in cells are cut, and rows beyond the first ones only counted.
+    """
     body = list(rows)
     lines = [_row("th", heads), *(_row("td", cells) for cells in body[:MOST])]
-    more = f"<p>and {len(body) - MOST:,} more</p>" if len(body) > MOST else ""
-    return f"<div><p><b>{escape(title)}</b></p><table>{''.join(lines)}</table>{more}</div>"
+    more = [f"and {len(body) - MOST:,} more"] if len(body) > MOST else []
+    below = "".join(f"<p>{escape(note)}</p>" for note in (*more, *notes))
+    return f"<div><p><b>{escape(title)}</b></p><table>{''.join(lines)}</table>{below}</div>"
 
 
 def _row(tag: str, cells: Sequence[object]) -> str:
