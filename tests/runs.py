@@ -70,14 +70,19 @@ def make_store(folder, interpolate=()):
     return folder
 
 
-def options(**changed):
-    """Settings as options of the command line; `training__steps=5` changes one."""
+def settings(**changed):
+    """The settings of the tests as YAML; `training__steps=5` changes one."""
     named = {name.replace("__", "."): value for name, value in changed.items()}
-    return [f"--{name}={json.dumps(value)}" for name, value in {**SETTINGS, **named}.items()]
+    return {name: json.dumps(value) for name, value in {**SETTINGS, **named}.items()}
+
+
+def options(**changed):
+    """The same as options of the command line."""
+    return [f"--{name}={value}" for name, value in settings(**changed).items()]
 
 
 def config(**changed):
-    values = run_values("tp-transformer-tiny", options(**changed), RunConfig)
+    values = run_values("tp-transformer-tiny", settings(**changed), RunConfig)
     return run_config(values)
 
 

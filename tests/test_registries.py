@@ -243,13 +243,13 @@ def test_a_name_that_is_taken_is_refused():
 def test_the_lstm_trains_end_to_end(store, tmp_path):
     values = run_values(
         "lstm-saxton",
-        [
-            "--model.d_hidden=16",
-            "--data.batch_size=8",
-            "--training.steps=6",
-            "--validation.count=12",
-            "--validation.every=3",
-        ],
+        {
+            "model.d_hidden": "16",
+            "data.batch_size": "8",
+            "training.steps": "6",
+            "validation.count": "12",
+            "validation.every": "3",
+        },
         RunConfig,
     )
     outcome = train(run_config(values), store, tmp_path / "run", quiet=True)

@@ -10,10 +10,11 @@ import tp_transformer as tpt
 from documents import ROOT, blocks
 from planted import sample
 from tp_transformer import UserError
-from tp_transformer.cli import VERBS
+from tp_transformer.cli import TPT
 from tp_transformer.interpret.analyses import ANALYSES, Analysis
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.result import Context, Result
+from tp_transformer.verbs.verb import help_of
 
 NAMES = {
     *("roles", "attention", "information", "binding"),
@@ -62,13 +63,13 @@ def _length(monkeypatch):
 
 
 def test_every_analysis_is_a_function_and_a_verb():
-    assert set(ANALYSES) == set(VERBS["interpret"].verbs) == NAMES
+    assert set(ANALYSES) == set(TPT.verbs["interpret"].verbs) == NAMES
     for name, analysis in ANALYSES.items():
         assert getattr(tpt.interpret, name.replace("-", "_")) is analysis
-        verb = VERBS["interpret"].verbs[name]
-        assert verb.help == analysis.help
+        verb = TPT.verbs["interpret"].verbs[name]
+        assert help_of(verb) == analysis.help
         for field in fields(analysis.options):
-            assert verb.arguments[f"--{field.name}"]["help"]
+            assert verb.arguments()[f"--{field.name}"]["help"]
 
 
 def test_modules_of_an_analysis_do_not_replace_its_function():

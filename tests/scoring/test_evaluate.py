@@ -17,8 +17,8 @@ from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.identity import model_hash
 from tp_transformer.scoring import evaluate as module
-from tp_transformer.scoring.evaluate import Work, evaluate
-from tp_transformer.scoring.questions import Choice
+from tp_transformer.scoring.evaluate import evaluate
+from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.table import render_results
 

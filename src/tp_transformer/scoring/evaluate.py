@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +22,13 @@ from tp_transformer.foundation.distributed import Ranks, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import Update
-from tp_transformer.foundation.ranges import Count, PositiveInt, check_fields
 from tp_transformer.model import identity
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
-from tp_transformer.scoring.questions import Choice, EvaluationQuestions, choose
+from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.questions import EvaluationQuestions, choose
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
 from tp_transformer.scoring.verdict import (
     CPU_TOKENS,
@@ -42,45 +42,12 @@ from tp_transformer.scoring.verdict import (
     judge_in_bfloat16,
 )
 
-DIAGNOSED = 100  # default number of wrong answers of each module to diagnose
 JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16}
 DECODED_AT_ONCE = 512  # questions per rank between two saves
 LONGEST = 200  # tokens of an answer of a model without positions
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 Show = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """Options of an evaluation.
-
-    Attributes:
-        decode: number of questions on which verdicts are verified by greedy decoding
-        diagnose: number of wrong answers of each module and split to decode and diagnose
-        predictions: file for all answers; all wrong answers are then decoded and diagnosed
-        precision: bfloat16 is faster on processors with native bfloat16; small margins are
-            recomputed in float32
-        symbols_per_pass: maximum number of tokens of a batch; absent: depends on the device. It has
-            no effect on verdicts
-    """
-
-    decode: Count = 0
-    diagnose: Count = DIAGNOSED
-    predictions: Path | None = None
-    precision: str = "float32"
-    symbols_per_pass: PositiveInt | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.precision not in JUDGES:
-            raise SettingsError(
-                f"precision must be one of {', '.join(JUDGES)}, not {self.precision!r}"
-            )
-
-    def limit(self, device: torch.device) -> int:
-        """Return the maximum number of tokens of a batch on a device."""
-        return self.symbols_per_pass or (CPU_TOKENS if device.type == "cpu" else GPU_TOKENS)
 
 
 def evaluate(
@@ -175,7 +142,9 @@ class Evaluation:
         self.right = journal.known == RIGHT
 
     def _ask_share(self) -> None:
-        find, limit = JUDGES[self.work.precision], self.work.limit(self.ranks.device)
+        find = JUDGES[self.work.precision]
+        most = CPU_TOKENS if self.ranks.device.type == "cpu" else GPU_TOKENS
+        limit = self.work.symbols_per_pass or most
         journal, rank, n_ranks = self._journal, self.ranks.rank, self.ranks.n_ranks
         left = np.flatnonzero(~journal.done)
         total = self.questions.n

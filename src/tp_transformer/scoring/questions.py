@@ -12,30 +12,10 @@ from tp_transformer.data.store import TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.ranges import Count, Seed, check_fields
+from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.verdict import passes
 
 _TEXTS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The choice of questions.
-
-    Attributes:
-        modules: names of modules, or patterns such as arithmetic__*
-        splits: splits of the store; absent: all
-        train_count: number of random training questions of each module
-        seed: seed of the choice of training questions
-    """
-
-    modules: tuple[str, ...] = ("*",)
-    splits: tuple[str, ...] | None = None
-    train_count: Count = 1000
-    seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 
 from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, Store, open_store
-from tp_transformer.foundation import atomic, settings
+from tp_transformer.foundation import atomic, run_folder, settings
 from tp_transformer.foundation.allocator import refuse_beyond_memory
 from tp_transformer.foundation.distributed import (
     Ranks,
@@ -25,25 +25,9 @@ from tp_transformer.foundation.distributed import (
 )
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.provenance import versions
-from tp_transformer.foundation.run_folder import (
-    BEST,
-    CONFIG,
-    LAST,
-    LOCK,
-    LOG,
-    METRICS,
-    ORIGIN,
-    read_origin,
-)
-from tp_transformer.foundation.run_folder import sha256 as file_sha256
+from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, LOCK, LOG, METRICS, ORIGIN
 from tp_transformer.foundation.settings import Values
-from tp_transformer.model.family import (
-    AnyModel,
-    ModelConfig,
-    class_of,
-    from_config,
-    model_config,
-)
+from tp_transformer.model.family import AnyModel, ModelConfig, class_of, from_config, model_config
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
 from tp_transformer.training.display import Display, Lines
@@ -95,15 +79,10 @@ def run_config(values: dict[str, Values]) -> RunConfig:
     settings.refuse_unknown(values, RunConfig.__dataclass_fields__, "a run")
     if "model" not in values:
         raise SettingsError("a run needs the section 'model'")
-    return RunConfig(
-        model=model_config(values["model"]),
-        data=settings.to_dataclass(FeedConfig, values.get("data", {}), "data"),
-        optim=settings.to_dataclass(OptimConfig, values.get("optim", {}), "optim"),
-        training=settings.to_dataclass(TrainingConfig, values.get("training", {}), "training"),
-        validation=settings.to_dataclass(
-            ValidationConfig, values.get("validation", {}), "validation"
-        ),
-    )
+    hints = get_type_hints(RunConfig)
+    del hints["model"]
+    stages = {n: settings.to_dataclass(kind, values.get(n, {}), n) for n, kind in hints.items()}
+    return RunConfig(model=model_config(values["model"]), **stages)
 
 
 def config_values(config: RunConfig) -> dict[str, Values]:
@@ -158,6 +137,8 @@ def _train(
         loop = ranks.each(
             lambda: _make_loop(run_config(plan["values"]), Path(plan["data"]), run, ranks)
         )
+        if not plan["origin"]:
+            ranks.first(lambda: _begin(run, stack))
         notes = _describe(loop, run, plan, ranks)
         _resume(loop, ranks, notes)
         if loop.finished:
@@ -185,19 +166,20 @@ def _run(loop: Loop, metrics: Recorder) -> int | None:
 
 
 def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: ExitStack) -> str:
-    """Lock a run folder; return its settings, its data and its origin as JSON."""
+    """Return the settings, the data and the origin of a run as JSON.
+
+    An existing run is locked. A new run gets its folder after its settings have been checked.
+    """
     is_begun = (run / ORIGIN).is_file()
     if not is_begun:
         _refuse_other_folder(run)
         if config is None or data is None:
             raise UserError(f"{run} is not a run yet: to start one, give --config and --data")
-        _open(data)  # raises if it is not a store, before the folder is created
-    run.mkdir(parents=True, exist_ok=True)
-    _lock(run, stack)
-    checkpoint.clear_leftovers(run)
-    origin = read_origin(run) if is_begun else {}
+    else:
+        _lock(run, stack)
+    origin = run_folder.read_origin(run) if is_begun else {}
     folder = Path(data).resolve() if data is not None else Path(origin["data"])
-    store, fingerprint = _open(folder), file_sha256(folder / MANIFEST)
+    store, fingerprint = _open(folder), run_folder.sha256(folder / MANIFEST)
     if config is not None:  # as many rows of the embedding as the task has tokens
         model = class_of(config.model).sized(config.model, store.task.vocabulary)
         config = replace(config, model=model)
@@ -229,6 +211,13 @@ def _refuse_other_folder(run: Path) -> None:
             raise FolderError(f"{run} holds something else ({name}); choose a new folder")
 
 
+def _begin(run: Path, stack: ExitStack) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    _lock(run, stack)
+    if (run / ORIGIN).is_file():
+        raise FolderError(f"another process has started {run}; repeat the command to resume it")
+
+
 def _lock(run: Path, stack: ExitStack) -> None:
     # A separate file, because `atomic.whole` locks the folder itself.
     (run / LOCK).touch()
@@ -236,6 +225,7 @@ def _lock(run: Path, stack: ExitStack) -> None:
     if held is None:
         raise FolderError(f"another process is training {run}")
     stack.callback(os.close, held)
+    checkpoint.clear_leftovers(run)
 
 
 def _same_config(
@@ -246,7 +236,7 @@ def _same_config(
     A file that was changed or truncated is an error, unless the given settings restore it.
     """
     file = run / CONFIG
-    if sha256 is not None and file_sha256(file) != sha256:
+    if sha256 is not None and run_folder.sha256(file) != sha256:
         text = "" if config is None else settings.dump(config_values(config))
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
             raise SettingsError(
@@ -255,7 +245,7 @@ def _same_config(
             )
         _write_text(file, text)
         notes.append(f"{file} was changed after the run was started; it is restored")
-    values = settings.run_values(file, (), RunConfig)
+    values = settings.run_values(file, {}, RunConfig)
     if sha256 is None and "count" not in values.get("validation", {}):
         # The last setting in the file of a run from before hashes were recorded.
         raise SettingsError(f"{file} is truncated: it does not set validation.count; restore it")
@@ -379,7 +369,7 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
 
 def _write_origin(run: Path, values: dict[str, Values], origin: dict[str, Any]) -> None:
     _write_text(run / CONFIG, settings.dump(values))
-    origin = {**origin, "config_sha256": file_sha256(run / CONFIG)}
+    origin = {**origin, "config_sha256": run_folder.sha256(run / CONFIG)}
     # Written last: a folder with this file is a run.
     _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
 

@@ -125,6 +125,7 @@ def _named(clusterings: list[tuple[int, Clustering]], inputs: _Inputs) -> tuple[
         HeadClusters(
             head=head,
             assigned=positions.split(clustering.assigned),
+            centroids=clustering.centroids,
             names=naming.names(
                 clustering.assigned, inputs.n_clusters, said, positions.question, len(clusterings)
             ),
