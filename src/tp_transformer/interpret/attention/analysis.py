@@ -6,6 +6,7 @@ finds such heads: it ranks all heads of the encoder by how well they follow each
 
 import numpy as np
 
+from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.attention import following
 from tp_transformer.interpret.attention.figure import IN_COLUMN
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking
@@ -88,7 +89,8 @@ def search(
     margins = [
         {name: following.largest_margin(name, find, attention) for name, find in relations.items()}
         for attention in (
-            _attention(untrained(model, seed + draw), sample) for draw in range(INITIAL_DRAWS)
+            _attention(untrained(model, seed + draw), sample)
+            for draw in track("searching untrained models", range(INITIAL_DRAWS))
         )
     ]
     initial = {name: max(found[name] for found in margins) for name in relations}
