@@ -18,12 +18,17 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def _interpret(name: str, given: Namespace) -> None:
-    from tp_transformer.interpret.run import interpret
+    from rich.console import Console
 
-    options = _filled(ANALYSES[name].options, given)
-    found, files = interpret(name, _filled(AnalysisRequest, given), options, given.out)
-    print(*found.summary(), sep="\n")
-    print(*files, sep="\n", file=sys.stderr)
+    from tp_transformer.foundation.progress import progress, showing
+    from tp_transformer.interpret.run import interpret
+    from tp_transformer.show.findings import render_findings, written_line
+
+    request, options = _filled(AnalysisRequest, given), _filled(ANALYSES[name].options, given)
+    with showing(progress):
+        found, files = interpret(name, request, options, given.out, caption=given.caption)
+    render_findings(found, Console(highlight=False))
+    print(written_line(files), file=sys.stderr)
 
 
 def _filled(kind: type[T], given: Namespace) -> T:
@@ -39,7 +44,12 @@ def _arguments(analysis: Analysis) -> Arguments:
     else:
         arguments["--data"]["required"] = True
     out = {"type": Path, "required": True, "help": "the folder for numbers and figures"}
-    return {**arguments, "--out": out, **arguments_of(analysis.options)}
+    caption = {
+        "type": bool,
+        "default": True,
+        "help": "false for figures without a caption, which is then only in the JSON file",
+    }
+    return {**arguments, "--out": out, "--caption": caption, **arguments_of(analysis.options)}
 
 
 _VERBS = {

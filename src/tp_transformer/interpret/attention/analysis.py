@@ -6,6 +6,7 @@ finds such heads: it ranks all heads of the encoder by how well they follow each
 
 import numpy as np
 
+from tp_transformer.foundation.figures import START
 from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.attention import following
 from tp_transformer.interpret.attention.figure import IN_COLUMN
@@ -22,7 +23,7 @@ from tp_transformer.interpret.core.record import (
     untrained,
 )
 from tp_transformer.interpret.core.result import Context
-from tp_transformer.interpret.core.sample import START, Sample, token_characters
+from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import RELATIONS
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
