@@ -31,6 +31,7 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration
 
 import tp_transformer as tpt
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.model.solver import ROWS_AT_ONCE
@@ -88,7 +89,7 @@ def hugging_face(
     config: tpt.TransformerConfig, precision: str, steps: int, beam: int
 ) -> Contestant:
     """A BART of the same size."""
-    vocabulary = tpt.Vocabulary()
+    vocabulary = MATHEMATICS.vocabulary
     model = BartForConditionalGeneration(
         BartConfig(
             vocab_size=config.n_vocab,
@@ -132,7 +133,7 @@ def ctranslate(
     config: tpt.TransformerConfig, precision: str, steps: int, beam: int, folder: Path
 ) -> Contestant:
     """A Transformer of the same shape in CTranslate2, which has no roles."""
-    symbols = ["<unk>", "<s>", "</s>", *tpt.Vocabulary().symbols[3:]]
+    symbols = ["<unk>", "<s>", "</s>", *MATHEMATICS.vocabulary.tokens[3:]]
     spec, n_parameters = ctranslate_model(config, len(symbols))
     spec.register_source_vocabulary(symbols)
     spec.register_target_vocabulary(symbols)

@@ -18,9 +18,9 @@ import pyarrow as pa
 import torch
 
 from tp_transformer.data.feed import Feed
-from tp_transformer.data.modules import DIFFICULTIES, MODULE_NAMES
+from tp_transformer.data.mathematics.modules import CHARACTERS, DIFFICULTIES, MODULE_NAMES
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import open_store
-from tp_transformer.data.vocabulary import CHARACTERS, Vocabulary
 from tp_transformer.data.writer import write_store
 
 BATCH = 1024
@@ -41,7 +41,7 @@ def make_store(folder: Path, n_rows: int) -> None:
     chance = np.random.default_rng(0)
     keys = [(module, difficulty) for module in MODULE_NAMES for difficulty in DIFFICULTIES]
     counts = np.diff(np.linspace(0, n_rows, len(keys) + 1).astype(int))
-    with write_store(folder, {"kind": "synthetic"}) as writer:
+    with write_store(folder, MATHEMATICS, {"kind": "synthetic"}) as writer:
         for (module, difficulty), count in zip(keys, counts, strict=True):
             questions, answers = texts(chance, count, 10, 120), texts(chance, count, 1, 12)
             writer.append("train", module, difficulty, questions, answers)
@@ -49,7 +49,7 @@ def make_store(folder: Path, n_rows: int) -> None:
 
 def measure(folder: Path, seconds: float = 5.0) -> tuple[float, float, float]:
     """Milliseconds to open, milliseconds until the first batch, and samples per second."""
-    vocabulary = Vocabulary()
+    vocabulary = MATHEMATICS.vocabulary
     opened, first = [], []
     for _ in range(5):
         start = time.perf_counter()

@@ -10,9 +10,10 @@ the decoder's cells have 4/3 of the encoder's parameters.
 import sys
 
 from tp_transformer.data.batch import Batch, cut
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampler import Sampler
 from tp_transformer.data.store import open_store
-from tp_transformer.data.vocabulary import Ragged, Vocabulary
+from tp_transformer.data.vocabulary import Ragged
 
 BATCH, STEPS = 1024, 50
 
@@ -30,7 +31,7 @@ def symbols(source: Ragged, target: Ragged) -> tuple[int, int]:
 
 def main(folder: str) -> None:
     """Print the shares."""
-    split, vocabulary = open_store(folder)["train"], Vocabulary()
+    split, vocabulary = open_store(folder)["train"], MATHEMATICS.vocabulary
     sampler = Sampler(split.segments, batch_size=BATCH, seed=0)
     whole, cut_up, held, n_parts = [0, 0], [0, 0], [0, 0], 0
     for step in range(STEPS):

@@ -71,15 +71,15 @@ def losses(
     """The loss of each window of a run."""
     values = settings.run_values(
         options.config,
-        [
-            f"--data.batch_size={options.batch}",
-            f"--training.steps={options.steps}",
-            f"--training.precision={precision}",
-            f"--training.seed={seed}",
-            f"--training.log_every={WINDOW}",
-            f"--validation.every={options.steps + 1}",
-            *overrides,
-        ],
+        {
+            "data.batch_size": str(options.batch),
+            "training.steps": str(options.steps),
+            "training.precision": precision,
+            "training.seed": str(seed),
+            "training.log_every": str(WINDOW),
+            "validation.every": str(options.steps + 1),
+            **dict(option.removeprefix("--").split("=", 1) for option in overrides),
+        },
         RunConfig,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tp_transformer.data.corpus import prepare
+from tp_transformer.data.mathematics.corpus import prepare
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import quotients
 
 import tp_transformer as tpt
-from tp_transformer.data.generate import generate
+from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model, record

@@ -10,9 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from hypothesis import strategies as st
 
-from tp_transformer.data.modules import DIFFICULTIES, MAX_ANSWER, MAX_QUESTION
-from tp_transformer.data.store import STORE_SPLITS
-from tp_transformer.data.vocabulary import CHARACTERS
+from tp_transformer.data.mathematics.modules import (
+    CHARACTERS,
+    DIFFICULTIES,
+    MAX_ANSWER,
+    MAX_QUESTION,
+)
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "mathematics_dataset-v1.0-sample.tar.gz"
@@ -37,11 +41,11 @@ rows = st.lists(
 keys = st.one_of(
     st.tuples(
         st.just("train"),
-        st.sampled_from(STORE_SPLITS["train"]),
+        st.sampled_from(MATHEMATICS.splits["train"]),
         st.sampled_from([*DIFFICULTIES, None]),
     ),
     *(
-        st.tuples(st.just(name), st.sampled_from(STORE_SPLITS[name]), st.none())
+        st.tuples(st.just(name), st.sampled_from(MATHEMATICS.splits[name]), st.none())
         for name in ("interpolate", "extrapolate")
     ),
 )
@@ -104,7 +108,7 @@ def json_lines_of(rows):
 
 def make_store(path, segments, rows_per_batch=4):
     """A store with these rows by (split, module, difficulty)."""
-    with write_store(path, {"kind": "test"}, rows_per_batch) as writer:
+    with write_store(path, MATHEMATICS, {"kind": "test"}, rows_per_batch) as writer:
         for (split, module, difficulty), rows in segments.items():
             questions, answers = [q for q, _ in rows], [a for _, a in rows]
             writer.append(split, module, difficulty, questions, answers)

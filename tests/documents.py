@@ -2,10 +2,12 @@
 
 import re
 import shlex
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
 def blocks(language, text=README):
@@ -15,6 +17,12 @@ def blocks(language, text=README):
 
 
 def commands(text):
-    """What the text would have its reader type."""
-    lines = "\n".join(blocks("console", text)).splitlines()
-    return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
+    """What the text would have its reader type, each command as a list of words."""
+    lines = "\n".join(blocks("console", text)).replace("\\\n", " ").splitlines()
+    typed = [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
+    return [
+        list(words)
+        for line in typed
+        for is_joint, words in groupby(line, lambda word: word == "&&")
+        if not is_joint
+    ]

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.training.run import RunConfig, run_config
@@ -58,7 +59,7 @@ def make_store(folder, interpolate=()):
     segments += [
         ("interpolate", *one) for one in zip(modules, (None, None), interpolate, strict=False)
     ]
-    with write_store(folder, {"kind": "test"}) as writer:
+    with write_store(folder, MATHEMATICS, {"kind": "test"}) as writer:
         for split, module, difficulty, count in segments:
             questions, answers = [], []
             for _ in range(count):
@@ -69,14 +70,19 @@ def make_store(folder, interpolate=()):
     return folder
 
 
-def options(**changed):
-    """Settings as options of the command line; `training__steps=5` changes one."""
+def settings(**changed):
+    """The settings of the tests as YAML; `training__steps=5` changes one."""
     named = {name.replace("__", "."): value for name, value in changed.items()}
-    return [f"--{name}={json.dumps(value)}" for name, value in {**SETTINGS, **named}.items()]
+    return {name: json.dumps(value) for name, value in {**SETTINGS, **named}.items()}
+
+
+def options(**changed):
+    """The same as options of the command line."""
+    return [f"--{name}={value}" for name, value in settings(**changed).items()]
 
 
 def config(**changed):
-    values = run_values("tp-transformer-tiny", options(**changed), RunConfig)
+    values = run_values("tp-transformer-tiny", settings(**changed), RunConfig)
     return run_config(values)
 
 

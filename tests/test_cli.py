@@ -1,13 +1,26 @@
 """The command line: what it prints, and one line with exit code 2 for what a user gets wrong."""
 
+import re
 import subprocess
 import sys
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
+import yaml
 
+from commands import groups, verbs
 from tp_transformer import __version__
-from tp_transformer.cli import main
+from tp_transformer.cli import main, parse
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
+from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.training.run import RunConfig, config_values, run_config
+from tp_transformer.verbs.data import Generate
+from tp_transformer.verbs.model import Solve
+from tp_transformer.verbs.scoring import Evaluate
+from tp_transformer.verbs.verb import help_of
 
 
 def run(capsys, *arguments):
@@ -37,16 +50,37 @@ def test_models_prints_the_counts_beside_the_papers(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "tpt: expected"),
-        (("nonsense",), "invalid choice: 'nonsense'"),
-        (("models", "--nonsense"), "unrecognized arguments: --nonsense"),
-        (("models", "--training.steps=3"), "unrecognized arguments: --training.steps=3"),
-        (
-            ("train", "--config", "tp-transformer-tiny", "--run", "x", "--steps=3"),
-            "--training.steps",
-        ),
+        (("nonsense",), "there is no verb 'nonsense'; the verbs are demo, models,"),
+        (("trian",), "there is no verb 'trian' (did you mean 'train'?)"),
+        (("data", "exprot"), "there is no verb 'exprot' (did you mean 'export'?)"),
+        (("models", "--nonsense"), "there is no option --nonsense"),
+        (("models", "--training.steps=3"), "there is no option --training.steps"),
+        (("solve", "--version"), "there is no option --version"),
+        (("--verbose",), "there is no option --verbose"),
+        (("evaluate", "--modle", "x"), "there is no option --modle (did you mean --model?)"),
+        (("solve", "--max-lenght=3"), "(did you mean --max-length?)"),
+        (("solve", "--n", "3"), "there is no option --n (did you mean --n-best?)"),
+        (("train", "--steps=3"), "there is no option --steps (did you mean --training.steps?)"),
+        (("train", "--log-every=3"), "(did you mean --training.log_every?)"),
+        (("train", "--budgte=3"), "there is no option --budgte (did you mean --budget?)"),
+        (("train", "--trainig.steps=3"), "(did you mean --training.steps?)"),
+        (("train", "--training.stesp=3"), "(did you mean --training.steps?)"),
+        (("train", "--training=3"), "there is no option --training"),
+        (("train", "--data.steps=3"), "there is no option --data.steps"),
+        (("train", "--training.steps"), "--training.steps: expected one argument"),
+        (("train", "training.steps=3"), "unrecognized arguments: training.steps=3"),
+        (("train", "--config", "transformer"), "name the run's folder: --run DIR"),
+        (("train", "--print_config"), "name the settings to print: --config"),
         (("import-authors", "x.pt"), "required"),
-        (("import-authors", "x.pt", "--vocab", "v.pt", "--out", "o", "--heads", "many"), "heads"),
+        (
+            ("import-authors", "x.pt", "--vocab", "v.pt", "--out", "o", "--heads", "many"),
+            "tpt: --heads must be a whole number, not 'many'",
+        ),
+        (
+            ("interpret", "roles", "--data", "x", "--out", "y", "--answered", "maybe"),
+            "tpt: --answered must be true or false or absent, not 'maybe'",
+        ),
+        (("data", "export", "x", "--format", "csv", "--out", "y"), "invalid choice: 'csv'"),
     ],
 )
 def test_mistakes_end_in_one_line_and_code_2(capsys, arguments, message):
@@ -58,14 +92,129 @@ def test_mistakes_end_in_one_line_and_code_2(capsys, arguments, message):
     assert err.count("\n") == 1
 
 
-def test_every_verb_has_help(capsys):
-    code, out, _ = run(capsys, "--help")
-    assert code == 0
-    for verb in ("demo", "models", "evaluate", "compare", "import-authors"):
-        assert verb in out
-        code, own, _ = run(capsys, verb, "--help")
-        assert code == 0
-        assert "usage" in own
+@pytest.mark.parametrize("words", groups())
+def test_without_a_verb_there_is_help(capsys, words):
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    assert run(capsys, *words, "--help") == (code, out, err)
+    for path, verb in verbs():
+        if path[: len(words)] == words:
+            assert f"\n    {path[len(words)]}" in out
+            assert len(path) > len(words) + 1 or help_of(verb) in one_line(out)
+
+
+LEAKS = r"<class|Annotated|Optional|Union|Literal|NoneType|\b(PositiveInt|Path|int|str|bool|null)\b"
+
+
+@pytest.mark.parametrize(("words", "verb"), verbs())
+def test_help_lists_every_option_with_its_documentation(capsys, monkeypatch, words, verb):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = run(capsys, *words, "--help")
+    assert (code, err) == (0, "")
+    assert f"{help_of(verb)}." in one_line(out)
+    assert not re.search(LEAKS, out)
+    entries = re.split(r"^  (?=[A-Z]|--)", out, flags=re.MULTILINE)[1:]
+    listed = {entry.split()[0]: one_line(entry) for entry in entries}
+    for flag, argument in verb.arguments().items():
+        assert len(argument["help"]) > 5
+        assert one_line(argument["help"]) in listed.pop(flag if flag[0] == "-" else flag.upper())
+    assert not listed
+
+
+def one_line(text):
+    """Without line breaks, also those after hyphens."""
+    return re.sub(r"(?<=\w)- (?=\w)", "-", " ".join(text.split()))
+
+
+def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = run(capsys, "train", "--help")
+    for section, names in sections(RunConfig).items():
+        assert f"\nsettings of {section}:\n" in out
+        for name in names:
+            assert re.search(rf"^  --{section}\.{name} ", out, re.MULTILINE)
+    text = one_line(out)
+    assert "after warmup, before the schedule decreases it (default: 0.0001)" in text
+    assert "--optim.clip_value CLIP_VALUE" in text
+    assert "maximum absolute value of a gradient element; absent: no limit (default: none)" in text
+    assert "vocabulary has tokens (default: none) [lstm] tokens, each a one-hot" in text
+    assert "[lstm] hidden units (default: 2048)" in text
+    assert "[transformer] of the low-rank binding: size of the projections" in text
+    assert "binding: an option" not in text
+    assert "--model.d_role" not in text  # of the base class, not an option
+
+
+def test_defaults_that_two_classes_state_are_the_same():
+    """Making an `Order` imports numpy and pyarrow, so the verb has defaults of its own."""
+    own = {field.name: field.default for field in fields(Generate)}
+    for field in fields(Order):
+        if field.name != "splits":
+            assert own[field.name] == field.default
+    order = Order()
+    difficulties = [f"train-{name}" for name in own["difficulties"]]
+    assert order.splits == (*difficulties, *own["splits"][1:])
+
+
+def test_arguments_become_the_fields_of_a_verb():
+    verb = parse(
+        ["evaluate", "--data=d", "--out", "o", "--modules", "a", "b*", "--seed", "3", "--decode=4"]
+    )
+    assert verb == Evaluate(
+        data=Path("d"),
+        out=Path("o"),
+        choice=Choice(modules=("a", "b*"), seed=3),
+        work=Work(decode=4),
+    )
+    verb = parse(["solve", "1 + 1?", "2?", "--json"])
+    assert verb == Solve(questions=("1 + 1?", "2?"), json=True)
+    assert parse(["solve", "--", "--n"]) == Solve(questions=("--n",))
+
+
+def test_the_settings_are_printed_as_a_file_that_config_reads(capsys, tmp_path):
+    asked = ("--optim.learning_rate=5e-4", "--modules", "numbers__*", "--model.binding", "none")
+    code, out, err = run(capsys, "train", "--config=tp-transformer-tiny", "--print_config", *asked)
+    assert (code, err) == (0, "")
+    file = tmp_path / "mine.yaml"
+    file.write_text(out)
+    printed = run_config(read(file))
+    assert (printed.optim.learning_rate, printed.data.modules) == (5e-4, ("numbers__*",))
+    assert printed.model.binding == "none"
+    assert missing(read(file), config_values(printed)) == []
+    again = run(capsys, "train", "--config", str(file), "--print_config", "--optim.warmup=7")
+    assert yaml.safe_load(again[1])["optim"]["warmup"] == 7
+
+
+def test_the_last_of_two_values_counts():
+    verb = parse(["train", "--config=transformer", "--training.steps=5", "--training.steps", "6"])
+    assert verb.resolved().training.steps == 6
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_shells_complete_verbs_and_options(capsys, shell):
+    code, out, err = run(capsys, "--print_shtab", shell)
+    assert (code, err) == (0, "")
+    for words, verb in verbs():
+        assert words[-1] in out
+        for flag in verb.arguments():
+            assert not flag.startswith("--") or flag.removeprefix("--") in out
+
+
+def test_bash_completes(capsys, tmp_path):
+    """A real shell, with the script that is printed."""
+    (tmp_path / "tpt.sh").write_text(run(capsys, "--print_shtab", "bash")[1])
+    for line, expected in {
+        "tpt tr": ["train"],
+        "tpt data ex": ["export"],
+        "tpt train --optim.cl": ["--optim.clip_norm", "--optim.clip_value"],
+        "tpt train --optim.schedule co": ["constant", "cosine"],
+    }.items():
+        words = line.split(" ")
+        code = (
+            f"source {tmp_path}/tpt.sh; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
+            "_shtab_tpt; printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+        assert sorted(done.stdout.split()) == expected, done.stderr
 
 
 def test_an_interruption_is_not_a_traceback(capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """What is added from outside the package, and what is trained end to end."""
 
 import json
+import random
 import shutil
 import signal
 from dataclasses import dataclass
@@ -11,13 +12,21 @@ from torch import nn
 
 import tp_transformer as tpt
 from runs import config, make_store
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.cli import main
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.task import TASKS, Row, Task
+from tp_transformer.data.verify import verify
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.data.writer import write_task
+from tp_transformer.foundation.errors import ResultsError, SettingsError
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.binding import BINDINGS, Binding
 from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
+from tp_transformer.scoring import compare
+from tp_transformer.scoring.results import Results
 from tp_transformer.training.optim import OPTIMIZERS
 from tp_transformer.training.run import RunConfig, run_config, train
 
@@ -60,6 +69,31 @@ def test_a_binding_trains_solves_and_is_saved(register, store, tmp_path):
     assert attention.binding.shift == 2.0
     with pytest.raises(SettingsError, match="the shifted binding has no shif"):
         tpt.TPMultiheadAttention(8, 2, binding="shifted", shif=2.0)
+
+
+BENCH = {
+    "constant": {},
+    "value": {},
+    "sigmoid": {"model__per_head": True},
+    "dictionary": {"model__n_roles": 5, "model__one_hot": 0.5, "model__exclusive": 0.1},
+}
+
+
+@pytest.mark.parametrize("binding", BENCH)
+def test_a_run_with_any_map_of_roles_resumes_exactly(binding, store, tmp_path):
+    fields = {"model__binding": binding, **BENCH[binding]}
+    settings = config(**fields, training__steps=6, training__keep=9)
+    run = tmp_path / "run"
+    train(settings, store, run, quiet=True)
+    expected = tpt.load(run / "last").state_dict()
+    shutil.rmtree(sorted((run / "checkpoints").iterdir())[-1])
+    train(None, None, run, quiet=True)
+    found = tpt.load(run / "last")
+    assert found.config.binding_options == {
+        name.removeprefix("model__"): value for name, value in BENCH[binding].items()
+    }
+    for key, tensor in found.state_dict().items():
+        assert torch.equal(tensor, expected[key]), key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +141,93 @@ def test_an_optimizer_trains_and_resumes_exactly(register, store, tmp_path):
         assert torch.equal(tensor, expected[key]), key
 
 
+def reversal(*, count: int = 60, greek: bool = False) -> Task:
+    """Words, or Greek letters, to be reversed; longer ones in a test split."""
+    letters = "αβγδ" if greek else ["jump", "walk", "look"]
+    separator = "" if greek else " "
+
+    def rows():
+        chance = random.Random(0)
+        for split, longest in (("train", 3), ("same", 3), ("longer", 6)):
+            for number in range(count):
+                chosen = chance.choices(letters, k=chance.randrange(longest - 2, longest + 1))
+                answer = separator.join(reversed(chosen))
+                yield Row(split, "evens" if number % 2 else "odds", separator.join(chosen), answer)
+
+    modules = ("odds", "evens")
+    return Task(
+        name="reversal",
+        vocabulary=Vocabulary.of(letters, "characters" if greek else "words"),
+        splits={"train": modules, "same": modules, "longer": modules},
+        rows=rows,
+    )
+
+
+@pytest.mark.parametrize("greek", [False, True])
+def test_a_task_is_made_trained_scored_compared_shown_and_exported(
+    register, tmp_path, capsys, greek
+):
+    register(TASKS, "reversal", reversal)
+    data, run, out = tmp_path / "data", tmp_path / "run", tmp_path / "results.json"
+    write_task(data, "reversal", greek=greek)
+    store = tpt.data.open(data)
+    assert store.task == reversal(greek=greek)
+    assert [len(split) for split in store.values()] == [60, 60, 60]
+    assert store["longer"].max_lengths == (6, 6)
+    assert len(verify(data)) == 4
+    train(config(training__steps=12, validation__monitor=4), data, run, quiet=True)
+    model = tpt.load(run)
+    assert model.vocabulary == store.task.vocabulary
+    assert model.config.n_vocab == len(store.task.vocabulary) == (7 if greek else 6)
+    assert model.max_answer == 6
+    model.solve(["αβ" if greek else "jump walk"])
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    assert {record["split"] for record in records if "split" in record} == {"same"}
+    main(["evaluate", "--model", str(run), "--data", str(data), "--out", str(out)])
+    results = Results.read(out)
+    assert results.task == store.task
+    longer = results.splits["longer"].modules
+    assert list(longer) == ["odds", "evens"]
+    answers = store["longer"].rows(store["longer"].modules["odds"])[1]
+    assert longer["odds"].n_symbols == (store.task.vocabulary.encode(answers).lengths - 1).sum()
+    main(["compare", str(out), str(out)])
+    main(["data", "show", str(data)])
+    shown = capsys.readouterr().out
+    assert "Longer" in shown
+    assert "Table 1" not in shown
+    assert "evens" in shown
+    main(["data", "export", str(data), "--format", "jsonl", "--out", str(tmp_path / "jsonl")])
+    lines = (tmp_path / "jsonl" / "odds" / "longer-00000-of-00001.jsonl").read_text("utf-8")
+    assert json.loads(lines.splitlines()[0])["question"] == store["longer"][0].question
+    with pytest.raises(SystemExit):
+        main(["data", "export", str(data), "--format", "v1.0", "--out", str(tmp_path / "v1")])
+    assert "v1.0 is for the Mathematics Dataset alone" in capsys.readouterr().err
+
+
+def test_what_does_not_belong_to_a_task_is_refused(register, tmp_path, store):
+    register(TASKS, "reversal", reversal)
+    write_task(tmp_path / "data", "reversal")
+    words = tpt.data.open(tmp_path / "data")
+    with pytest.raises(SettingsError, match=r"no module matches 'od'.*the modules are odds, evens"):
+        words["train"].select("od")
+    message = "the tokens of .* are words, those of the model characters"
+    with pytest.raises(SettingsError, match=message):
+        words["train"].tokens([0], tpt.data.open(store).task.vocabulary)
+    with pytest.raises(SettingsError, match=r"there is no task 'revers'.*did you mean 'reversal'"):
+        write_task(tmp_path / "other", "revers")
+    with pytest.raises(SettingsError, match="mathematics is not generated as a whole"):
+        write_task(tmp_path / "other", "mathematics")
+    assert not (tmp_path / "other").exists()
+
+
+def test_results_on_different_tasks_are_not_compared():
+    made = {"model": {}, "choice": {}, "made": {}, "splits": {}, "near_ties": []}
+    tasks = reversal(), MATHEMATICS
+    results = [Results(**made, data={"task": task.to_json()}) for task in tasks]
+    with pytest.raises(ResultsError, match="on reversal and on mathematics cannot be compared"):
+        compare.rows(results)
+
+
 def test_a_name_that_is_taken_is_refused():
     registry = Registry("thing")
     registry.register("one")(1)
@@ -122,13 +243,13 @@ def test_a_name_that_is_taken_is_refused():
 def test_the_lstm_trains_end_to_end(store, tmp_path):
     values = run_values(
         "lstm-saxton",
-        [
-            "--model.d_hidden=16",
-            "--data.batch_size=8",
-            "--training.steps=6",
-            "--validation.count=12",
-            "--validation.every=3",
-        ],
+        {
+            "model.d_hidden": "16",
+            "data.batch_size": "8",
+            "training.steps": "6",
+            "validation.count": "12",
+            "validation.every": "3",
+        },
         RunConfig,
     )
     outcome = train(run_config(values), store, tmp_path / "run", quiet=True)
@@ -156,8 +277,11 @@ def test_the_padded_path_trains_as_the_packed_one(store, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_a_compiled_model_trains_as_any_other(store, tmp_path):
-    settings = config(model__dropout=0.0, training__steps=8)
+@pytest.mark.parametrize("binding", ["hadamard", "value", "dictionary"])
+def test_a_compiled_model_trains_as_any_other(binding, store, tmp_path):
+    torch.compiler.reset()  # or cells of other bindings count, and torch gives up on compiling
+    fields = {"model__binding": binding, **BENCH.get(binding, {})}
+    settings = config(model__dropout=0.0, training__steps=8, **fields)
     train(settings, store, tmp_path / "eager", quiet=True)
     train(settings, store, tmp_path / "compiled", compile=True, quiet=True)
     eager, compiled = (losses(tmp_path / name) for name in ("eager", "compiled"))

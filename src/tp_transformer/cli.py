@@ -1,12 +1,14 @@
 """The command line: from what was typed to a verb, and how it ends."""
 
+import argparse
 import io
 import os
 import re
 import signal
 import sys
 from argparse import ArgumentError
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -14,54 +16,113 @@ from tp_transformer import __version__
 from tp_transformer.foundation import interruptions
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.interruptions import Terminated
-from tp_transformer.foundation.ranges import check, without_range
-from tp_transformer.verbs import data, interpret, model, scoring
-from tp_transformer.verbs.verb import Verb, complain
+from tp_transformer.foundation.ranges import check, shown, without_range
+from tp_transformer.foundation.settings import closest, expected, nearest
+from tp_transformer.verbs import data, explore, interpret, model, scoring, train
+from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of
 
-VERBS = {
-    "demo": model.DEMO,
-    "models": model.MODELS,
-    "solve": model.SOLVE,
-    "data": data.DATA,
-    "train": model.TRAIN,
-    "curve": model.CURVE,
-    "evaluate": scoring.EVALUATE,
-    "compare": scoring.COMPARE,
-    "interpret": interpret.INTERPRET,
-    "import-authors": model.IMPORT_AUTHORS,
-}
+TPT = Group(
+    "The TP-Transformer of Schlag et al. (2020) and the Mathematics Dataset",
+    {
+        "demo": model.Demo,
+        "models": model.Models,
+        "solve": model.Solve,
+        "data": data.DATA,
+        "train": train.Train,
+        "curve": train.DrawCurve,
+        "evaluate": scoring.Evaluate,
+        "compare": scoring.Compare,
+        "interpret": interpret.INTERPRET,
+        "explore": explore.Explore,
+        "import-authors": model.ImportAuthors,
+    },
+)
+_OWN = {"--help", "--version", "--print_shtab"}  # options of `tpt` itself
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
     _allow_any_character()
-    verb = Verb("", verbs=VERBS)
+    verb: Verb | None = None
     try:
-        named, dotted = _without_settings(sys.argv[1:] if arguments is None else arguments)
-        options = _parse(named)
-        while verb.verbs:
-            verb, options = verb.verbs[options.verb], options[options.verb]
-        if verb.takes_settings:
-            options.settings = dotted
-        elif dotted:
-            raise ArgumentError(None, f"unrecognized arguments: {' '.join(dotted)}")
-        for flag, argument in verb.arguments.items():
-            value = options[flag.removeprefix("--").replace("-", "_")]
-            check(flag, value, argument.get("type"))
-        if verb.run:
-            verb.run(options)
+        verb = parse(sys.argv[1:] if arguments is None else arguments)
+        verb()
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, Terminated) as error:
-        raise SystemExit(_explain(error, verb)) from None
+        goes_on = verb is not None and verb.goes_on
+        raise SystemExit(_explain(error, goes_on=goes_on)) from None
 
 
-def _explain(error: BaseException, verb: Verb) -> int:
+def parse(arguments: Sequence[str]) -> Verb:
+    """The verb that the arguments ask for, which has not run yet.
+
+    Raises:
+        SystemExit: if they ask for help, the version or a completion script, which is printed
+    """
+    words, verb = _find(arguments)
+    own = {} if isinstance(verb, Group) else verb.arguments()
+    flags = [flag for flag in own if flag.startswith("--")]
+    _refuse_unknown(arguments[len(words) :], [*flags, *(["--help"] if words else _OWN)])
+    parser = _parser(verb if "--print_shtab" not in arguments else None)
+    if isinstance(verb, Group):  # without a verb, help is shown, as `gh` does
+        _parse(parser, arguments if len(arguments) > len(words) else [*words, "--help"], own)
+        raise ArgumentError(None, f"name a verb: {', '.join(verb.verbs)}")
+    options = _parse(parser, arguments, own)
+    for word in words:
+        options = options[word]
+    for flag, argument in own.items():
+        if "type" in argument:
+            check(flag, options[_field(flag)], argument["type"])
+    return filled(verb, options)
+
+
+def _find(arguments: Sequence[str]) -> tuple[list[str], "type[Verb] | Group"]:
+    """The words that name a verb, and the verb."""
+    words: list[str] = []
+    verb: type[Verb] | Group = TPT
+    for word in arguments:
+        if not isinstance(verb, Group) or word.startswith("-"):
+            break
+        if word not in verb.verbs:
+            known = ", ".join(verb.verbs)
+            suggestion = nearest(word, verb.verbs)
+            raise ArgumentError(
+                None, f"there is no verb {word!r}{suggestion}; the verbs are {known}"
+            )
+        words.append(word)
+        verb = verb.verbs[word]
+    return words, verb
+
+
+def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse an option that does not exist, naming the nearest that does."""
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if option == "--":
+            return
+        if option.startswith("--") and option not in known:
+            raise ArgumentError(None, f"there is no option {option}{_meant(option, known)}")
+
+
+def _meant(option: str, known: Iterable[str]) -> str:
+    """Suggest the option that was probably meant; often a setting only lacks its section."""
+    by_field = {flag.rpartition(".")[2]: flag for flag in known if "." in flag}
+    by_name = {flag.removeprefix("--"): flag for flag in known}
+    name = option.removeprefix("--")
+    field = name.replace("-", "_")
+    started = next((flag for flag in known if flag.startswith(option)), None)
+    found = by_field.get(field) or started or by_name.get(closest(name, by_name) or "")
+    found = found or by_field.get(closest(field, by_field) or "")
+    return f" (did you mean {found}?)" if found else ""
+
+
+def _explain(error: BaseException, *, goes_on: bool) -> int:
     """Say in a line why a command has ended; its exit code. A mistake of ours is raised again."""
     number = error.number if isinstance(error, Terminated) else interruptions.received()
     if isinstance(error, KeyboardInterrupt) and number is None:
         number = signal.SIGINT
     if number is not None:  # whatever a library has made of it
-        more = "; the same command goes on where this one stopped" if verb.goes_on else ""
+        more = "; the same command goes on where this one stopped" if goes_on else ""
         complain(interruptions.describe(number) + more)
         return 128 + number
     if isinstance(error, BrokenPipeError):
@@ -96,56 +157,83 @@ def _allow_any_character() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The plain arguments, and those that are settings: `--model.n_layers=2`, or with a space.
-
-    Of a verb that takes settings, every option that is not its own counts as one: `settings` can
-    tell who writes `--steps=3` that `--training.steps` was meant.
-    """
-    verb = VERBS.get(arguments[0]) if arguments else None
-    takes_settings = verb is not None and verb.takes_settings
-    own = {"--help", *(verb.arguments if verb is not None else ())}
-    plain: list[str] = []
-    dotted: list[str] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        is_own = argument.partition("=")[0] in own
-        if is_own or not re.match(r"--\w" if takes_settings else r"--\w+\.", argument):
-            plain.append(argument)
-            continue
-        dotted.append(argument)
-        if "=" not in argument and rest and not rest[0].startswith("--"):
-            dotted.append(rest.pop(0))
-    return plain, dotted
-
-
-def _parse(arguments: Sequence[str]) -> Namespace:
+def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -> Namespace:
     try:
-        return _parser().parse_args(arguments)
+        return parser.parse_args(arguments)
     except OverflowError as error:  # which the parser lets pass
         raise ArgumentError(None, f"a number is too large: {error}") from error
+    except ArgumentError as error:
+        wrong = re.search(r'key "(\w+)":.* value: (.*)', str(error), re.DOTALL)
+        for flag, argument in known.items():
+            if wrong is not None and _field(flag) == wrong[1]:
+                hint = without_range(argument["type"])
+                message = f"{flag} must be {expected(hint, wrong[2])}, not {shown(wrong[2])}"
+                raise ArgumentError(None, message) from error
+        raise
 
 
-def _parser() -> ArgumentParser:
+def _field(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _parser(chosen: "type[Verb] | Group | None") -> ArgumentParser:
+    """The parser of all verbs, with the arguments of the chosen one, or of all.
+
+    To find the settings of `tpt train` takes an import of torch.
+    """
     parser = ArgumentParser(
         prog="tpt",
-        description="The TP-Transformer of Schlag et al. (2020) and the Mathematics Dataset.",
+        usage="tpt VERB [options]",
+        description=TPT.help,
         version=__version__,
         exit_on_error=False,
+        allow_abbrev=False,
+        formatter_class=argparse.HelpFormatter,
     )
-    _add_verbs(parser, VERBS)
+    parser.add_argument(
+        "--print_shtab",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print the script that completes commands in a shell",
+    )
+    _add_verbs(parser, TPT, chosen)
     return parser
 
 
-def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
+def _add_verbs(parser: ArgumentParser, group: Group, chosen: "type[Verb] | Group | None") -> None:
     """Give a parser its verbs, and those verbs their arguments or verbs of their own."""
-    subcommands = parser.add_subcommands(dest="verb", required=True)
-    for name, verb in verbs.items():
-        own = ArgumentParser(description=verb.help, exit_on_error=False)
-        for flag, options in verb.arguments.items():
-            hint = {"type": without_range(options["type"])} if "type" in options else {}
-            own.add_argument(flag, **options | hint)
-        subcommands.add_subcommand(name, own, help=verb.help)
-        if verb.verbs:
-            _add_verbs(own, verb.verbs)
+    subcommands = parser.add_subcommands(
+        dest="verb", required=True, title="verbs", description=None, metavar="VERB"
+    )
+    for name, verb in group.verbs.items():
+        own = ArgumentParser(description=f"{help_of(verb)}.", print_config=None)
+        subcommands.add_subcommand(name, own, help=help_of(verb))
+        own.prog = f"{parser.prog} {name}"
+        if isinstance(verb, Group):
+            own.usage = f"{own.prog} VERB [options]"
+            _add_verbs(own, verb, chosen)
+        elif chosen in (verb, None):
+            _add_arguments(own, verb.arguments())
+
+
+def _add_arguments(parser: ArgumentParser, arguments: Arguments) -> None:
+    names = []
+    groups: dict[str | None, Any] = {None: parser}
+    for flag, argument in arguments.items():
+        options = {**argument, "help": argument["help"].replace("%", "%%")}
+        title = options.pop("group", None)
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        if "type" in options:
+            options["type"] = without_range(options["type"])
+        if not flag.startswith("-"):
+            several = {"*": "[{} ...]", "+": "{} ..."}.get(options.get("nargs", ""), "{}")
+            names.append(several.format(flag.upper()))
+        groups[title].add_argument(flag, **options)
+    parser.usage = " ".join([parser.prog, *names, "[options]"])
+
+
+class _PrintCompletion(argparse.Action):
+    def __call__(self, parser: Any, *arguments: Any) -> NoReturn:
+        print(parser.get_completion_script(f"shtab-{arguments[1]}"))
+        raise SystemExit(0)

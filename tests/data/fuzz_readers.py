@@ -29,16 +29,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from corpora import json_lines_of, make_store, pairs, parquet_of, segments_of, texts, wrapped
 from fuzzing import mutate_bytes, mutate_file, tolerated, trials
-from tp_transformer.data.corpus import prepare
 from tp_transformer.data.export import export
+from tp_transformer.data.mathematics.corpus import prepare
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampler import Sampler
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.verify import verify
-from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.show.store import render, summarise
 
 MOST_MEMORY = 4 * 2**30  # of addresses; intact files need a fifth of it
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 WRONG_NUMBERS = (0, 1, -1, 2**8, 2**20, 2**30, 2**31 - 1, -(2**31))
 # Where the fields of a tar archive's header are, and what they may be overwritten with.
 HEADER_FIELDS = {"name": (0, 100), "size": (124, 12), "type": (156, 1), "all": (0, 512)}

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tp_transformer import Batch, Vocabulary, build
+from tp_transformer import Batch, build
 from tp_transformer.data.batch import cut
+from tp_transformer.data.mathematics.task import MATHEMATICS
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 texts = st.text("0123456789", min_size=1, max_size=40)
 
 

@@ -83,7 +83,6 @@ def test_names_that_are_not_text_are_shown(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "expected"),
         (("prepare",), "required"),
         (("prepare", "nowhere", "--out", "store"), "there is no archive or folder nowhere"),
         (("prepare", "nowhere", "--out", "x", "--on-error", "cry"), "on-error"),

@@ -7,17 +7,17 @@ import pytest
 
 from tp_transformer.data.batch import Batch
 from tp_transformer.data.feed import Ahead, Feed
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampler import Sampler
 from tp_transformer.data.store import open_store
-from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.data.writer import write_store
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 
 
 @pytest.fixture
 def train(tmp_path):
-    with write_store(tmp_path / "store", {"kind": "test"}, rows_per_batch=4) as writer:
+    with write_store(tmp_path / "store", MATHEMATICS, {"kind": "test"}, rows_per_batch=4) as writer:
         for module, difficulty, count in (
             ("numbers__gcd", "easy", 9),
             ("numbers__lcm", "easy", 5),
@@ -114,7 +114,7 @@ def pairs(rows):
 @pytest.fixture
 def store_of(tmp_path):
     def make(counts):
-        with write_store(tmp_path / "held out", {"kind": "test"}) as writer:
+        with write_store(tmp_path / "held out", MATHEMATICS, {"kind": "test"}) as writer:
             for module, sizes in counts.items():
                 for difficulty, count in zip(("easy", "hard"), sizes, strict=False):
                     numbers = [str(number) for number in range(count)]

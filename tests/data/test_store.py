@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 
 import tp_transformer as tpt
 from corpora import FILES, keys, make_store, rows, rows_of, segments_of
-from tp_transformer.data.manifest import rank
-from tp_transformer.data.vocabulary import CHARACTERS
+from tp_transformer.data.mathematics.modules import CHARACTERS
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.verify import verify
 from tp_transformer.data.writer import write_store
 from tp_transformer.foundation.errors import StoreError, TextError
 
-VOCABULARY = tpt.Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 
 
 @pytest.fixture
@@ -29,12 +31,19 @@ def store(tmp_path):
     return tpt.data.open(make_store(tmp_path / "store", segments_of()))
 
 
+@pytest.fixture
+def sorted_store(tmp_path):
+    """A store that was written in the order of the modules, as one that is generated."""
+    segments = sorted(segments_of().items(), key=lambda item: MATHEMATICS.rank(*item[0]))
+    return tpt.data.open(make_store(tmp_path / "sorted", dict(segments)))
+
+
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(st.tuples(keys, rows), max_size=12), rows_per_batch=st.integers(1, 5))
 def test_what_is_written_is_read(tmp_path_factory, pieces, rows_per_batch):
     path = tmp_path_factory.mktemp("store") / "store"
     expected = {}
-    with write_store(path, {}, rows_per_batch) as writer:
+    with write_store(path, MATHEMATICS, {}, rows_per_batch) as writer:
         for key, some in pieces:
             writer.append(*key, [q for q, _ in some], [a for _, a in some])
             if some:
@@ -42,15 +51,17 @@ def test_what_is_written_is_read(tmp_path_factory, pieces, rows_per_batch):
     opened = tpt.data.open(path)
     assert rows_of(opened) == expected
     for name, split in opened.items():
-        of_split = sorted((key for key in expected if key[0] == name), key=lambda k: rank(*k))
+        of_split = [key for key in expected if key[0] == name]
+        of_split.sort(key=lambda key: MATHEMATICS.rank(*key))
         in_order = [row for key in of_split for row in expected[key]]
-        assert len(split) == len(in_order)
+        assert list(zip(*split.rows(range(len(split))), strict=True)) == in_order
+        # What others read is in the order in which modules were written.
         table = pa.ipc.open_file(split.path).read_all()
         assert table.column_names == ["module", "difficulty", "question", "answer"]
-        columns = (table[name].to_pylist() for name in ("question", "answer"))
-        assert list(zip(*columns, strict=True)) == in_order
-        assert table["module"].to_pylist() == [k[1] for k in of_split for _ in expected[k]]
-        assert table["difficulty"].to_pylist() == [k[2] for k in of_split for _ in expected[k]]
+        found = {}
+        for module, difficulty, *row in zip(*(c.to_pylist() for c in table.columns), strict=True):
+            found.setdefault((name, module, difficulty), []).append(tuple(row))
+        assert found == {key: expected[key] for key in of_split}
         for segment in split.segments:
             assert sum(batch.num_rows for batch in split.batches(segment)) == segment.count
 
@@ -81,7 +92,7 @@ def test_tokens_follow_the_vocabulary_and_refuse_what_it_lacks(store):
     reordered = tpt.Vocabulary(("<eos>", *reversed(CHARACTERS), "<pad>", "<sos>"))
     source, _ = split.tokens([1, 0], reordered)
     np.testing.assert_array_equal(source.ids, reordered.encode(split.rows([1, 0])[0]).ids)
-    poor = tpt.Vocabulary(tuple(s for s in VOCABULARY.symbols if s != "?"))
+    poor = tpt.Vocabulary(tuple(s for s in VOCABULARY.tokens if s != "?"))
     message = r"text 1: character '\?' at position 1[0-9] is not"
     with pytest.raises(TextError, match=message):
         split.tokens([1, 0], poor)
@@ -162,26 +173,26 @@ def test_the_data_package_needs_no_torch():
         tpt.data.nonsense  # noqa: B018
 
 
-def test_pandas_and_polars_open_it(store):
-    expected = store["train"].rows(range(15))[0]
+def test_pandas_and_polars_open_it(sorted_store):
+    expected = sorted_store["train"].rows(range(15))[0]
     pandas = pytest.importorskip("pandas")
-    frame = pandas.read_feather(store.path / "train.arrow")
+    frame = pandas.read_feather(sorted_store.path / "train.arrow")
     assert frame["question"].tolist() == expected
     assert frame["difficulty"].tolist() == ["easy"] * 12 + ["hard"] * 3
     polars = pytest.importorskip("polars")
-    table = polars.read_ipc(store.path / "train.arrow")
+    table = polars.read_ipc(sorted_store.path / "train.arrow")
     assert table["question"].to_list() == expected
     assert table["module"].to_list()[4:6] == ["algebra__linear_1d", "arithmetic__mixed"]
-    tests = polars.scan_ipc(store.path / "interpolate.arrow").collect()
+    tests = polars.scan_ipc(sorted_store.path / "interpolate.arrow").collect()
     assert tests["difficulty"].to_list() == [None] * 4
 
 
-def test_hugging_face_datasets_opens_it(store, tmp_path, monkeypatch):
+def test_hugging_face_datasets_opens_it(sorted_store, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")
-    files = {name: str(split.path) for name, split in store.items()}
+    files = {name: str(split.path) for name, split in sorted_store.items()}
     loaded = datasets.load_dataset("arrow", data_files=files, cache_dir=str(tmp_path / "cache"))
-    for name, split in store.items():
+    for name, split in sorted_store.items():
         assert loaded[name]["question"][:] == split.rows(range(len(split)))[0]
         assert loaded[name][0]["module"] == split[0].module
         assert loaded[name][0]["difficulty"] == split[0].difficulty
@@ -213,8 +224,8 @@ def damage(path, kind):
         manifest.write_text("{}")
         return "does not describe one"
     if kind == "newer":
-        manifest.write_text(json.dumps({**described, "version": 2}))
-        return "of version 2, and this is for version 1"
+        manifest.write_text(json.dumps({**described, "version": 3}))
+        return "of version 3, and this is for version 2"
     if kind == "incomplete":
         del described["splits"]["train"]["segments"]
         manifest.write_text(json.dumps(described))
@@ -268,6 +279,33 @@ def test_a_file_of_other_rows_is_refused(store, tmp_path):
         tpt.data.open(store.path)["train"].rows([0])
 
 
+def test_the_order_of_the_batches_is_in_the_description(store, sorted_store):
+    """The file is as Arrow wrote it; rows are numbered by module all the same."""
+    described = json.loads((store.path / "store.json").read_text())["splits"]["train"]
+    assert described["order"] == [3, 4, 0, 1, 2]
+    table = pa.ipc.open_file(store.path / "train.arrow").read_all()
+    assert table["module"].to_pylist() == ["arithmetic__mixed"] * 10 + ["algebra__linear_1d"] * 5
+    assert store["train"].rows(range(15)) == sorted_store["train"].rows(range(15))
+    in_order = json.loads((sorted_store.path / "store.json").read_text())["splits"]["train"]
+    assert in_order["order"] is None
+    described = json.loads((store.path / "store.json").read_text())
+    described["splits"]["train"]["order"] = [1, 0]
+    (store.path / "store.json").write_text(json.dumps(described))
+    with pytest.raises(StoreError, match="it has 5 record batches"):
+        tpt.data.open(store.path)["train"].rows([0])
+
+
+def test_a_store_of_version_1_is_read_as_what_it_holds(tmp_path):
+    """It was written by the version before tasks, with the batches of its footer in order."""
+    old = tpt.data.open(Path(__file__).with_name("store-version-1"))
+    new = tpt.data.open(make_store(tmp_path / "new", segments_of()))
+    assert old.task == new.task == MATHEMATICS
+    assert rows_of(old) == rows_of(new)
+    assert {n: s.digest for n, s in old.items()} == {n: s.digest for n, s in new.items()}
+    assert [len(list(s.examples())) for s in old.values()] == [15, 4, 3]
+    assert len(verify(old.path)) == 4
+
+
 # Where a value of store.json is, what it becomes, and what is said about it.
 WRONG_VALUES = [
     (("source",), [], "source must be a mapping, not \\[\\]"),
@@ -277,6 +315,17 @@ WRONG_VALUES = [
     (("skipped",), None, "skipped must be a list"),
     (("skipped",), [{"file": "x"}], "skipped\\[0\\] has no"),
     (("made_by",), 7, "made_by must be a text"),
+    (("task",), [], "task must be a mapping"),
+    (("task", "more"), 1, "task has the unknown key 'more'"),
+    (("task", "name"), 7, "task.name must be a text"),
+    (("task", "vocabulary"), ["a"], "a vocabulary must list <eos>, <pad>, <sos>"),
+    (("task", "vocabulary"), {"tokenisation": "runes", "tokens": []}, "characters or words"),
+    (("task", "splits"), {"../train": ["a"]}, "a split cannot be called '../train'"),
+    (("task", "splits", "train"), ["a", "a"], "each with a name of its own"),
+    (("task", "splits", "train"), [7], r"task.splits.train\[\] must be a text"),
+    (("task", "continues"), {"a": 1}, "task.continues.'a' must be a text"),
+    (("task", "area_separator"), 7, "task.area_separator must be a text"),
+    (("task", "max_answer"), 0, "task.max_answer must be a whole number from 1 up"),
     (("more",), 7, "unknown key 'more'"),
     (("splits",), [], "splits must be a mapping"),
     (("splits", "test"), {}, "'test', which is no split"),
@@ -289,6 +338,9 @@ WRONG_VALUES = [
     (("splits", "train", "bytes"), 10, "has 15 rows in 10 bytes"),
     (("splits", "train", "digest"), "0" * 64, "digest is not that of its segments"),
     (("splits", "train", "sha256"), 7, "sha256 must be a text"),
+    (("splits", "train", "order"), 7, "order must be a list"),
+    (("splits", "train", "order"), [0, 0, 1], "order must have each number once"),
+    (("splits", "train", "order"), [0, -1], "order must be a whole number"),
     (("splits", "train", "segments"), {}, "segments must be a list"),
     (("splits", "train", "segments", 0), [], r"segments\[0\] must be a mapping"),
     (("splits", "train", "segments", 0, "module"), "numbers__gdc", "which train does not have"),
@@ -345,8 +397,9 @@ from pathlib import Path
 import numpy as np
 import tp_transformer as tpt
 from tp_transformer.data.export import export
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import StoreError
-vocabulary = tpt.Vocabulary()
+vocabulary = MATHEMATICS.vocabulary
 uses = {
     "rows": lambda store: store["train"].rows(range(15)),
     "lengths": lambda store: store["train"].lengths(range(15)),

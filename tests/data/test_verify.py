@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +20,9 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def old_store(store):
+def old_store(tmp_path):
     """A store as they were made before hashes were kept."""
+    store = shutil.copytree(Path(__file__).with_name("store-version-1"), tmp_path / "old")
     file = store / "store.json"
     described = json.loads(file.read_text())
     del described["sha256"]

@@ -1,14 +1,18 @@
 """Text to ids and back."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tp_transformer.data.vocabulary import CHARACTERS, Ragged, Vocabulary
+from tp_transformer.data.mathematics.modules import CHARACTERS
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.foundation.errors import TextError
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 AUTHORS = Vocabulary(("<unk>", "<pad>", "<sos>", "<eos>", *reversed(CHARACTERS)))
 texts = st.lists(st.text(CHARACTERS, max_size=12), max_size=6)
 
@@ -16,7 +20,7 @@ texts = st.lists(st.text(CHARACTERS, max_size=12), max_size=6)
 def test_the_symbols_are_the_designs():
     assert len(VOCABULARY) == 72
     assert len(CHARACTERS) == len(set(CHARACTERS)) == 69
-    assert VOCABULARY.symbols[:4] == ("<pad>", "<sos>", "<eos>", " ")
+    assert VOCABULARY.tokens[:4] == ("<pad>", "<sos>", "<eos>", " ")
     assert (VOCABULARY.pad, VOCABULARY.sos, VOCABULARY.eos) == (0, 1, 2)
     assert "".join(sorted(CHARACTERS)) == CHARACTERS
 
@@ -28,7 +32,7 @@ def test_encoding_is_symbol_by_symbol(vocabulary, texts):
     assert len(encoded.lengths) == len(texts)
     for row, text in enumerate(texts):
         ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
-        expected = [vocabulary.symbols.index(symbol) for symbol in ["<sos>", *text, "<eos>"]]
+        expected = [vocabulary.tokens.index(symbol) for symbol in ["<sos>", *text, "<eos>"]]
         assert ids.tolist() == expected
 
 
@@ -101,3 +105,86 @@ def test_unknown_characters_are_named_with_their_place(text, character, position
 def test_refuses_what_is_not_a_vocabulary(symbols, message):
     with pytest.raises(ValueError, match=message):
         Vocabulary(symbols)
+
+
+UNICODE = Vocabulary.of(["αβγ δ", "日本語", "𝔸é\u0301", "\u3000ab"])
+WORDS = Vocabulary.of(["jump twice", "walk <x> café", "日本"], "words")
+unicode_texts = st.lists(st.text("".join(UNICODE.tokens[3:]), min_size=1, max_size=9), max_size=6)
+word_texts = st.lists(
+    st.lists(st.sampled_from(WORDS.tokens[3:]), min_size=1, max_size=5).map(" ".join), max_size=6
+)
+
+
+def laid_out(texts):
+    """Texts as bytes, one after another with some between them, their starts and lengths."""
+    data = b"?" + b"??".join(text.encode() for text in texts) + b"?"
+    lengths = np.array([len(text.encode()) for text in texts], np.int64)
+    starts = 1 + np.cumsum(lengths + 2) - lengths - 2
+    return np.frombuffer(data, np.uint8), starts.astype(np.int64), lengths
+
+
+def check_round_trip(vocabulary, texts, split):
+    """Encoding is token by token, from texts as from bytes, and decoding undoes it."""
+    encoded = vocabulary.encode(texts)
+    for row, text in enumerate(texts):
+        ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
+        tokens = ["<sos>", *split(text), "<eos>"]
+        assert ids.tolist() == [vocabulary.tokens.index(token) for token in tokens]
+    from_bytes = vocabulary.encode_spans(*laid_out(texts))
+    assert from_bytes.ids.tolist() == encoded.ids.tolist()
+    assert from_bytes.offsets.tolist() == encoded.offsets.tolist()
+    assert vocabulary.count(*laid_out(texts)).tolist() == [len(split(text)) for text in texts]
+    joined = "".join(texts).encode()
+    offsets = np.cumsum([0, *(len(text.encode()) for text in texts)])
+    assert vocabulary.knows(joined, offsets)
+    assert vocabulary.decode(encoded.padded(vocabulary.pad)[:, 1:]) == texts
+
+
+@given(texts=unicode_texts)
+def test_characters_of_any_alphabet(texts):
+    assert not UNICODE.is_ascii
+    check_round_trip(UNICODE, texts, list)
+
+
+@given(texts=word_texts)
+def test_words(texts):
+    check_round_trip(WORDS, texts, str.split)
+
+
+def test_words_that_are_not_known_are_named():
+    for encode in (WORDS.encode, lambda texts: WORDS.encode_spans(*laid_out(texts))):
+        with pytest.raises(
+            TextError, match="text 2: word 'run' at position 3 is not one that"
+        ) as e:
+            encode(["walk", "jump twice run", "walk"])
+        assert "café jump twice walk" in str(e.value)
+        with pytest.raises(TextError, match="text 1: single blanks separate words, but word 2"):
+            encode(["jump  twice"])
+        with pytest.raises(TextError, match="word '<eos>' at position 1"):
+            encode(["<eos>"])
+    assert not WORDS.knows(b"walk<eos>", np.array([0, 4, 9]))
+    assert WORDS.decode(np.array([[3, 0, 99, 2]])) == ["<x> <pad> <99>"]
+
+
+def test_characters_that_are_not_known_are_named_in_bytes_too():
+    for vocabulary in (VOCABULARY, UNICODE):
+        with pytest.raises(TextError, match="text 2: character 'ü' at position 3 is not one that"):
+            vocabulary.encode_spans(*laid_out(["a", "a ü"]))
+        assert not vocabulary.knows("a ü".encode(), np.array([0, 4]))
+    data, starts, lengths = laid_out(["日本"])
+    with pytest.raises(TextError, match="text 1: character '\ufffd'"):
+        UNICODE.encode_spans(data, starts, lengths - 1)
+
+
+def test_a_vocabulary_is_saved_as_it_was_and_words_as_words():
+    assert VOCABULARY.to_json() == list(VOCABULARY.tokens)
+    for vocabulary in (VOCABULARY, UNICODE, WORDS):
+        values = json.loads(json.dumps(vocabulary.to_json()))
+        assert Vocabulary.from_json(values) == vocabulary
+    for values in ({}, {"tokens": []}, [1], "abc", None):
+        with pytest.raises(ValueError, match="must be a list of tokens"):
+            Vocabulary.from_json(values)
+    with pytest.raises(ValueError, match="the token 'two words' is neither a word"):
+        Vocabulary(("<pad>", "<sos>", "<eos>", "two words"), "words")
+    with pytest.raises(ValueError, match="characters or words, not 'runes'"):
+        Vocabulary(("<pad>", "<sos>", "<eos>"), "runes")

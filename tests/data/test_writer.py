@@ -5,6 +5,7 @@ import pytest
 
 import tp_transformer as tpt
 from corpora import make_store, rows_of, segments_of
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
 from tp_transformer.foundation.errors import StoreError
 
@@ -12,7 +13,7 @@ GOOD = ("train", "numbers__gcd", "easy", ["q"], ["a"])
 
 
 def append(path, *rows):
-    with write_store(path, {}) as writer:
+    with write_store(path, MATHEMATICS, {}) as writer:
         for row in rows:
             writer.append(*row)
 
@@ -28,7 +29,10 @@ def append(path, *rows):
         (("train", "numbers__gcd", "easy", ["q" * 161], ["a"]), "1 to 160 characters"),
         (("train", "numbers__gcd", "easy", ["q"], ["1" * 31]), "1 to 30 characters"),
         (("train", "numbers__gcd", "easy", ["q", ""], ["a", "b"]), "1 to 160 characters"),
-        (("train", "numbers__gcd", "easy", ["q"], ["é"]), "not one of the dataset's 69"),
+        (
+            ("train", "numbers__gcd", "easy", ["q"], ["é"]),
+            "a character is not one that the task",
+        ),
         (("train", "numbers__gcd", "easy", ["q"], [None]), "missing"),
     ],
 )
@@ -50,14 +54,17 @@ def test_a_failure_keeps_the_earlier_store(tmp_path):
 def test_a_store_replaces_a_store_or_an_empty_folder_and_nothing_else(tmp_path):
     (tmp_path / "store").mkdir()
     for _ in range(2):
-        with write_store(tmp_path / "store", {}) as writer:
+        with write_store(tmp_path / "store", MATHEMATICS, {}) as writer:
             writer.append(*GOOD)
     assert len(tpt.data.open(tmp_path / "store")["train"]) == 1
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     (tmp_path / "file").touch()
     for name, message in (("other", "something that is not a store"), ("file", "is a file")):
-        with pytest.raises(StoreError, match=message), write_store(tmp_path / name, {}):
+        with (
+            pytest.raises(StoreError, match=message),
+            write_store(tmp_path / name, MATHEMATICS, {}),
+        ):
             pytest.fail("the block must not run")
     assert (tmp_path / "other" / "thesis.tex").exists()
 
@@ -70,7 +77,7 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path):
 
 def test_slices_of_arrow_arrays_are_taken_as_they_are(tmp_path):
     questions, answers = pa.array([f"q{i}" for i in range(20)]), pa.array(["a"] * 20)
-    with write_store(tmp_path / "store", {}, 4) as writer:
+    with write_store(tmp_path / "store", MATHEMATICS, {}, 4) as writer:
         for start, count in ((3, 5), (8, 1), (9, 11)):
             part = slice(start, start + count)
             writer.append("train", "numbers__gcd", None, questions[part], answers[part])

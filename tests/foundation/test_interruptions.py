@@ -87,7 +87,7 @@ def test_while_modules_are_imported(tmp_path, number):
 
 BUSY = """
 import time
-from tp_transformer import cli
+from tp_transformer.verbs.model import Models
 from tp_transformer.__main__ import run
 def busy(options):
     try:
@@ -95,7 +95,7 @@ def busy(options):
         time.sleep(600)
     finally:
         time.sleep({tidying})
-cli.VERBS["models"] = cli.Verb("", busy, goes_on=True)
+Models.__call__, Models.goes_on = busy, True
 run()
 """
 
@@ -113,7 +113,7 @@ def test_the_first_signal_lets_a_command_tidy_up(number):
 
 MISTAKEN = """
 import time
-from tp_transformer import cli
+from tp_transformer.verbs.model import Models
 from tp_transformer.__main__ import run
 from tp_transformer.foundation.errors import UserError
 class Finalized:
@@ -125,7 +125,7 @@ def busy(options):
         {work}
     except BaseException:
         raise UserError("the file is damaged")
-cli.VERBS["models"] = cli.Verb("", busy)
+Models.__call__ = busy
 run()
 """
 

@@ -6,9 +6,10 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import pytest
 
 import tp_transformer as tpt
-from tp_transformer.cli import VERBS, main
+from commands import verbs
+from tp_transformer.cli import main
 from tp_transformer.data.feed import FeedConfig
-from tp_transformer.data.partial import Order
+from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.foundation import allocator, settings
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import (
@@ -25,8 +26,7 @@ from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import TransformerConfig
-from tp_transformer.scoring.evaluate import Work
-from tp_transformer.scoring.questions import Choice
+from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.training.loop import TrainingConfig
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig
@@ -59,14 +59,9 @@ def test_every_number_among_the_settings_has_a_range(stage):
         assert bool(bounds(hint)) == has_number(hint), name
 
 
-def verbs(found=VERBS, path=()):
-    for name, verb in found.items():
-        yield from verbs(verb.verbs, (*path, name)) if verb.verbs else [((*path, name), verb)]
-
-
-@pytest.mark.parametrize(("path", "verb"), list(verbs()))
-def test_every_number_among_the_arguments_has_a_range(path, verb):
-    for flag, argument in verb.arguments.items():
+@pytest.mark.parametrize(("words", "verb"), verbs())
+def test_every_number_among_the_arguments_has_a_range(words, verb):
+    for flag, argument in verb.arguments().items():
         hint = argument.get("type")
         assert bool(bounds(hint)) == has_number(hint), flag
 
@@ -209,14 +204,6 @@ def test_arguments_out_of_range_end_in_one_line(capsys, tmp_path, sums_store, un
     assert not (tmp_path / "out").exists()
 
 
-def test_help_names_types_as_people_do(capsys):
-    with pytest.raises(SystemExit):
-        main(["data", "generate", "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "other questions (type: int, default: 0)" in shown
-    assert "Annotated" not in shown
-
-
 def test_the_largest_seeds_are_taken(capsys, sums_store):
     main(["data", "show", str(sums_store), "--seed", str(2**64 - 1), "--json"])
     assert capsys.readouterr().out
@@ -253,6 +240,7 @@ def test_a_batch_beyond_the_memory_ends_in_one_line(capsys, tmp_path, sums_store
         capsys, tmp_path, sums_store, "--config=tp-transformer-tiny", "--data.batch_size=1000000000"
     )
     assert "batches of 1,000,000,000 take at least" in said
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -113,64 +113,59 @@ def file(tmp_path):
     return path
 
 
-def run_values(file, *overrides):
-    return settings.run_values(file, overrides, Run)
+def run_values(file, *changes):
+    changed = dict(change.split("=", 1) for change in changes)
+    return settings.run_values(file, changed, Run)
 
 
-def test_options_go_on_top_of_the_file(file):
+def test_changes_go_on_top_of_the_file(file):
     assert run_values(file) == {"stage": {"size": 4, "rate": 0.001}}
-    assert run_values(file, "--stage.size=5", "--work.budget", "2h") == {
+    assert run_values(file, "stage.size=5", "work.budget=2h") == {
         "stage": {"size": 5, "rate": 0.001},
         "work": {"budget": "2h"},
     }
-    assert run_values(file, "--stage.size=5", "--stage.size=6")["stage"]["size"] == 6
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--stage.rate=1e-3", 0.001),
-        ("--stage.rate=1E5", 100_000.0),
-        ("--stage.rate=-.5e+2", -50.0),
-        ("--stage.size=1_000", 1000),
-        ("--stage.name=null", None),
-        ("--stage.name=none", None),
-        ("--stage.name=None", None),
-        ("--stage.name=", None),
-        ("--stage.name=1e", "1e"),
-        ("--stage.name=a=b", "a=b"),
-        ("--work.binding=none", "none"),  # none is one of its values
-        ("--work.names=*", ["*"]),
-        ("--work.names=arithmetic__*", ["arithmetic__*"]),
-        ("--work.names=[a, b]", ["a", "b"]),
-        ("--work.shares={a: 1, b: 2e-1}", {"a": 1, "b": 0.2}),
-        ("--stage.architecture=other", "other"),  # where there is a choice
+        ("stage.rate=1e-3", 0.001),
+        ("stage.rate=1E5", 100_000.0),
+        ("stage.rate=-.5e+2", -50.0),
+        ("stage.size=1_000", 1000),
+        ("stage.name=null", None),
+        ("stage.name=none", None),
+        ("stage.name=None", None),
+        ("stage.name=", None),
+        ("stage.name=1e", "1e"),
+        ("stage.name=a=b", "a=b"),
+        ("work.binding=none", "none"),  # none is one of its values
+        ("work.names=*", ["*"]),
+        ("work.names=arithmetic__*", ["arithmetic__*"]),
+        ("work.names=[a, b]", ["a", "b"]),
+        ("work.shares={a: 1, b: 2e-1}", {"a": 1, "b": 0.2}),
+        ("stage.architecture=other", "other"),  # where there is a choice
     ],
 )
 def test_the_values_of_options_are_what_people_mean(file, option, value):
-    section, field = option[2:].partition("=")[0].split(".")
+    section, field = option.partition("=")[0].split(".")
     assert run_values(file, option)[section][field] == value
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("change", "message"),
     [
-        (["--size=3"], "there is no option --size (did you mean --stage.size?)"),
-        (["--budgte=3"], "there is no option --budgte (did you mean --work.budget?)"),
-        (["--wrok.budget=3"], "there is no option --wrok.budget (did you mean --work.budget?)"),
-        (["--zzz", "3"], "there is no option --zzz"),
-        (["--stage.siez=3"], "stage has no setting 'siez' (did you mean 'size'?)"),
-        (["--work.size=3"], "work has no setting 'size'"),
-        (["--work.architecture=x"], "work has no setting 'architecture'"),
-        (["--work=3"], "there is no option --work"),
-        (["size=3"], "'size' is not an option; options begin with --"),
-        (["--stage.size"], "--stage.size needs a value, as in --stage.size=VALUE"),
-        (["--stage.size", "--stage.rate=1"], "--stage.size needs a value"),
+        ("wrok.budget=3", "a run has no setting 'wrok' (did you mean 'work'?)"),
+        ("stage.siez=3", "stage has no setting 'siez' (did you mean 'size'?)"),
+        ("work.size=3", "work has no setting 'size'"),
+        ("work.architecture=x", "work has no setting 'architecture'"),
+        ("work=3", "work has no setting ''"),
+        ("size=3", "a run has no setting 'size'"),
     ],
 )
-def test_wrong_options_are_refused_in_one_line(file, options, message):
+def test_changes_of_what_does_not_exist_are_refused_in_one_line(file, change, message):
     with pytest.raises(SettingsError) as error:
-        run_values(file, *options)
+        run_values(file, change)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 

@@ -241,7 +241,7 @@ def test_symbols_keep_the_authors_order(files, container, protocol):
     assert b"torchtext.vocab" in vocab
     assert b"_default_unk_index" in vocab
     model = import_checkpoint(*files(vocab=vocab), n_heads=2)
-    assert model.vocabulary.symbols == tuple(ITOS)
+    assert model.vocabulary.tokens == tuple(ITOS)
     assert model.vocabulary.encode(["1 + 2"]).ids.tolist() == [2, 6, 4, 15, 4, 9, 3]
     assert "torchtext" not in sys.modules
 
@@ -250,7 +250,7 @@ def test_symbols_keep_the_authors_order(files, container, protocol):
 def test_other_containers_in_a_vocabulary(files, protocol):
     extra = {"a": {1, 2}, "b": frozenset("b"), "c": OrderedDict(d=1), "e": [Counter("ee")], "f": ()}
     vocab = dump_vocab(protocol=protocol, **extra)
-    assert import_checkpoint(*files(vocab=vocab), n_heads=2).vocabulary.symbols == tuple(ITOS)
+    assert import_checkpoint(*files(vocab=vocab), n_heads=2).vocabulary.tokens == tuple(ITOS)
 
 
 def test_solve_and_the_way_through_a_folder(files, tmp_path):
@@ -260,7 +260,7 @@ def test_solve_and_the_way_through_a_folder(files, tmp_path):
     assert len(answers) == 2
     model.save(tmp_path / "folder")
     loaded = tpt.load(tmp_path / "folder")
-    assert loaded.vocabulary.symbols == tuple(ITOS)
+    assert loaded.vocabulary.tokens == tuple(ITOS)
     assert loaded.config == model.config
     assert loaded.solve(questions, max_length=8) == answers
     source, target = [2, 5, 9, 4, 3], [2, 7, 8]
@@ -296,7 +296,7 @@ def test_a_vocabulary_of_another_size(files, itos):
     assert message.startswith(
         f"{checkpoint}: 'embedding.tok_embedding.weight' has {len(ITOS)} rows"
     )
-    assert f"{vocab} lists {len(itos)} symbols" in message
+    assert f"{vocab} lists {len(itos)} tokens" in message
 
 
 # Nothing in a file is run.
@@ -430,7 +430,7 @@ def test_a_pickle_cannot_alter_classes(files):
     assert not hasattr(collections.Counter, "altered")
     refusal(*files(vocab=build_on("torchtext.vocab", "Vocab", {"state": {"itos": ITOS}})))
     refusal(*files(vocab=dump_vocab()[:-1] + attack))
-    assert import_checkpoint(*files(), n_heads=2).vocabulary.symbols == tuple(ITOS)
+    assert import_checkpoint(*files(), n_heads=2).vocabulary.tokens == tuple(ITOS)
 
 
 def test_every_name_gets_a_stand_in_of_its_own():
@@ -744,7 +744,7 @@ def test_every_refusal_is_a_users_error():
 def test_a_vocabulary_that_would_exhaust_the_machine_is_refused(files, content):
     checkpoint, vocab = files()
     vocab.write_bytes(content)
-    assert "more than a vocabulary needs" in refusal(checkpoint, vocab)
+    assert "more operations than a vocabulary" in refusal(checkpoint, vocab)
 
 
 def test_a_compressed_checkpoint_is_refused(files):

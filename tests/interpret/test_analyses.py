@@ -10,10 +10,11 @@ import tp_transformer as tpt
 from documents import ROOT, blocks
 from planted import sample
 from tp_transformer import UserError
-from tp_transformer.cli import VERBS
+from tp_transformer.cli import TPT
 from tp_transformer.interpret.analyses import ANALYSES, Analysis
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.result import Context, Result
+from tp_transformer.verbs.verb import help_of
 
 NAMES = {
     *("roles", "attention", "information", "binding"),
@@ -62,13 +63,13 @@ def _length(monkeypatch):
 
 
 def test_every_analysis_is_a_function_and_a_verb():
-    assert set(ANALYSES) == set(VERBS["interpret"].verbs) == NAMES
+    assert set(ANALYSES) == set(TPT.verbs["interpret"].verbs) == NAMES
     for name, analysis in ANALYSES.items():
         assert getattr(tpt.interpret, name.replace("-", "_")) is analysis
-        verb = VERBS["interpret"].verbs[name]
-        assert verb.help == analysis.help
+        verb = TPT.verbs["interpret"].verbs[name]
+        assert help_of(verb) == analysis.help
         for field in fields(analysis.options):
-            assert verb.arguments[f"--{field.name}"]["help"]
+            assert verb.arguments()[f"--{field.name}"]["help"]
 
 
 def test_modules_of_an_analysis_do_not_replace_its_function():
@@ -116,3 +117,38 @@ def test_unknown_names_are_errors():
         ANALYSES["rolez"]
     with pytest.raises(TypeError, match="cluster"):
         tpt.interpret.roles(None, sample(1), cluster=3)
+
+
+LACKS = "this analysis needs roles, which the attention of this model lacks"
+SHORT = "needs a role as long as the filler that it is bound to, which the {} binding"
+
+
+@pytest.mark.parametrize(
+    ("binding", "options", "name", "message"),
+    [
+        ("constant", {}, "interchange", LACKS),
+        ("constant", {}, "surgery", LACKS),
+        ("constant", {}, "tensor-product", LACKS),
+        ("value", {}, "tensor-product", SHORT.format("value")),
+        ("dictionary", {}, "tensor-product", SHORT.format("dictionary")),
+        ("sigmoid", {"per_head": True}, "tensor-product", SHORT.format("sigmoid")),
+    ],
+)
+def test_a_binding_without_the_roles_of_an_analysis_is_refused(binding, options, name, message):
+    model = tpt.build("tp-transformer-tiny", n_layers=1, binding=binding, **options).eval()
+    with pytest.raises(UserError, match=message):
+        ANALYSES[name](model, ["(4/6)/(5/3)"])
+
+
+@pytest.mark.parametrize(
+    ("binding", "options"),
+    [("constant", {}), ("value", {}), ("dictionary", {}), ("sigmoid", {"per_head": True})],
+)
+def test_analyses_take_roles_of_any_size_or_do_without(binding, options):
+    sizes = {"n_layers": 1, "d_model": 16, "n_heads": 2}
+    model = tpt.build("tp-transformer-tiny", **sizes, binding=binding, **options).eval()
+    questions = ["What is 3 + 4?", "Calculate 3 - (4 - 5).", "What is 12 - 7?", "What is 8 + 1?"]
+    found = tpt.interpret.roles(model, questions, clusters=3)
+    assert found.vectors == ("value" if binding == "constant" else "role")
+    if binding != "constant":
+        assert tpt.interpret.surgery(model, questions, clusters=3).summary()

@@ -9,7 +9,7 @@ from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.layout.padded import Padded
 from tp_transformer.model import transformer
 from tp_transformer.model.bare import bare
-from tp_transformer.model.binding import BINDINGS
+from variants import DISTINCT
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let p be 12."]
 
@@ -39,7 +39,7 @@ def steps(model, beam=1):
 
 @pytest.mark.parametrize("many", [1, 10_000])
 @pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", DISTINCT)
 def test_equals_the_modules_themselves(binding, beam, many, monkeypatch):
     monkeypatch.setattr(padded, "MANY_ROWS", many)
     model = model_of(binding)

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import tp_transformer as tpt
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
 from tp_transformer.model import solver
-from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.decoding import Found, beam_search, greedy
 from tp_transformer.model.solver import Solver
+from variants import DISTINCT
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let r(g) be the second derivative of 2*g**3/3.", "?"]
 MANY = [*QUESTIONS, *(f"What is {n} + {n * n * n}?" for n in range(2, 12))]
@@ -19,7 +20,7 @@ MANY = [*QUESTIONS, *(f"What is {n} + {n * n * n}?" for n in range(2, 12))]
 
 def model_of(name):
     """A model that is livelier than freshly drawn, and more ready to end."""
-    eos = tpt.Vocabulary().eos
+    eos = MATHEMATICS.vocabulary.eos
     with torch.no_grad():
         if name == "lstm":
             model = tpt.build("lstm-saxton", d_hidden=24, n_vocab=72).double().eval()
@@ -77,7 +78,7 @@ def uncached_beam(model, row, max_length, beam, penalty):
     return sorted(done, reverse=True)[:beam]
 
 
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_greedy_search_equals_uncached_decoding(name):
     model = model_of(name)
     source = source_of(model)
@@ -91,7 +92,7 @@ def test_greedy_search_equals_uncached_decoding(name):
 
 @pytest.mark.parametrize("penalty", [0.0, 0.8])
 @pytest.mark.parametrize("beam", [1, 5])
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_beam_search_equals_uncached_decoding(name, beam, penalty):
     model = model_of(name)
     source = source_of(model)
@@ -115,7 +116,7 @@ def test_the_lengths_that_are_compared_differ(name):
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.5])
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_one_beam_is_greedy_search(name, penalty):
     model = model_of(name)
     greedy_answers = model.solve(MANY, max_length=9)
@@ -123,7 +124,7 @@ def test_one_beam_is_greedy_search(name, penalty):
     assert [[one.text for one in answers] for answers in found] == [[a] for a in greedy_answers]
 
 
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_a_log_probability_is_that_of_teacher_forcing(name):
     model = model_of(name)
     eos = model.vocabulary.eos
@@ -241,7 +242,7 @@ def test_in_float32_only_near_ties_are_decided_otherwise():
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("name", [*BINDINGS, "lstm"])
+@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
 def test_solves_in_bfloat16(name, beam):
     """As a cast of the model."""
     model = model_of(name).bfloat16()
@@ -266,7 +267,7 @@ class Scripted:
     """A model that says what it is told to."""
 
     def __init__(self, *answers):
-        self.vocabulary = tpt.Vocabulary()
+        self.vocabulary = MATHEMATICS.vocabulary
         padded = self.vocabulary.encode(answers).padded(self.vocabulary.pad)
         self.script = torch.from_numpy(padded[:, 1:])
         self.heard = []
@@ -295,7 +296,7 @@ def test_stops_at_the_end_symbol_and_feeds_back_what_it_said():
 
 def test_cuts_at_the_longest_length():
     found = greedy(Scripted("12345"), torch.zeros(1, 1, dtype=torch.long), 3)
-    assert tpt.Vocabulary().decode(found.numpy()) == ["123"]
+    assert MATHEMATICS.vocabulary.decode(found.numpy()) == ["123"]
     assert greedy(Scripted("1"), torch.zeros(1, 1, dtype=torch.long), 0).shape == (1, 0)
 
 

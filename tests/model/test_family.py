@@ -1,12 +1,21 @@
 """Presets, their sizes, and building from them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import tp_transformer as tpt
+from documents import ROOT
+from tp_transformer.foundation import settings
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.family import count_parameters, from_config, model_config
+from tp_transformer.model.family import (
+    count_parameters,
+    from_config,
+    match_parameters,
+    model_config,
+)
 from tp_transformer.published import TABLE_1
 
 COUNTS = {
@@ -89,13 +98,38 @@ def test_a_gate_per_head_has_the_documented_count():
     assert model.n_parameters == COUNTS["transformer-tiny"] + 6 * 4 * (64 + 1)
 
 
+@pytest.mark.parametrize("size", ["", "-small", "-tiny"])
+@pytest.mark.parametrize("embedding_binding", [False, True])
+def test_a_plain_transformer_can_have_the_parameters_of_a_tp_transformer(size, embedding_binding):
+    plain = model_config(settings.read(f"transformer{size}")["model"])
+    plain = replace(plain, embedding_binding=embedding_binding)
+    wanted = COUNTS[f"tp-transformer{size}"]
+    matched = match_parameters(plain, wanted)
+    assert replace(matched, d_ff=plain.d_ff) == plain
+    with torch.device("meta"):
+        counts = [
+            tpt.Transformer(replace(matched, d_ff=matched.d_ff + step)).n_parameters
+            for step in (-1, 0, 1)
+        ]
+    below, found, above = (abs(count - wanted) for count in counts)
+    assert found <= min(below, above)
+    assert found < 0.005 * wanted
+    if not embedding_binding:
+        row = f"| `transformer{size}` | {matched.d_ff} | {counts[1]:,} | {wanted:,} |"
+        assert row in (ROOT / "docs" / "model.md").read_text("utf-8")
+
+
+def test_matching_fewer_parameters_than_there_can_be_leaves_a_narrow_model():
+    assert match_parameters(tpt.TransformerConfig(d_model=8, n_heads=2, n_layers=1), 1).d_ff == 1
+
+
 def test_presets_are_the_design():
     def fields(name):
-        config = model_config(tpt.foundation.settings.read(name)["model"])
+        config = model_config(settings.read(name)["model"])
         return (config.d_model, config.d_ff, config.n_heads, config.n_layers, config.binding)
 
-    assert model_config(tpt.foundation.settings.read("lstm-saxton")["model"]) == tpt.LSTMConfig()
-    assert model_config(tpt.foundation.settings.read("tp-transformer")["model"]) == tpt.TransformerConfig()
+    assert model_config(settings.read("lstm-saxton")["model"]) == tpt.LSTMConfig()
+    assert model_config(settings.read("tp-transformer")["model"]) == tpt.TransformerConfig()
     assert fields("transformer-saxton") == (512, 2048, 8, 4, "none")
     assert fields("tp-transformer-c") == (512, 512, 8, 6, "hadamard")
     assert fields("tp-transformer-small") == (128, 512, 8, 3, "hadamard")

@@ -68,7 +68,7 @@ def test_another_order_of_symbols_is_kept(tmp_path):
     vocabulary = tpt.Vocabulary(("<unk>", "<pad>", "<sos>", "<eos>", *"e 10243"))
     model = tpt.build("tp-transformer-tiny", vocabulary=vocabulary, n_vocab=11)
     model.save(tmp_path / "model")
-    assert tpt.load(tmp_path / "model").vocabulary.symbols == vocabulary.symbols
+    assert tpt.load(tmp_path / "model").vocabulary.tokens == vocabulary.tokens
 
 
 def test_half_precision_is_kept(tmp_path):
@@ -185,9 +185,9 @@ def write(name, text):
         (write("config.json", "{"), "config.json is damaged or not JSON"),
         (write("config.json", "[]"), "must hold the fields"),
         (write("config.json", "[" * 100_000), "config.json is damaged or not JSON"),
-        (write("vocabulary.json", "{}"), "must hold a list of symbols"),
-        (write("vocabulary.json", "[1, 2]"), "must hold a list of symbols"),
-        (write("vocabulary.json", '["<pad>", "<sos>", "<eos>", "a", "a"]'), "symbol twice"),
+        (write("vocabulary.json", "{}"), "a vocabulary must be a list of tokens"),
+        (write("vocabulary.json", "[1, 2]"), "a vocabulary must be a list of tokens"),
+        (write("vocabulary.json", '["<pad>", "<sos>", "<eos>", "a", "a"]'), "token twice"),
         (write("vocabulary.json", '["a"]'), "must list <eos>, <pad>, <sos>"),
         (edit_config(d_modle=3), "no setting 'd_modle' \\(did you mean 'd_model'"),
         (edit_config(d_model="big"), "d_model must be a whole number, not 'big'"),

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from tp_transformer import LSTM, Batch, LSTMConfig, Vocabulary
+from tp_transformer import LSTM, Batch, LSTMConfig
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import SettingsError
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 
 
 def model_of(**fields):

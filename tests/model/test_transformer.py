@@ -5,14 +5,16 @@ import torch
 
 import reference
 from exported import cell_parameters, model_parameters
-from tp_transformer import Batch, Transformer, TransformerConfig, Vocabulary
+from tp_transformer import Batch, Transformer, TransformerConfig
 from tp_transformer.data.layout.padded import PaddedPattern, causal_mask
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import SettingsError, TextError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.layers import DecoderCell, EncoderCell, FeedForward, sinusoids
+from variants import DISTINCT
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 
 
 def model_of(binding="hadamard", **fields):
@@ -212,7 +214,7 @@ def test_steps_equal_decoding_at_once(binding):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", DISTINCT)
 def test_every_binding_trains_and_then_decodes(binding, dtype):
     model = model_of(binding, d_model=32, d_ff=64, n_heads=4).to(dtype).train()
     batch = Batch.from_text(["1+1", "1+2", "2+2"], ["2", "3", "4"], VOCABULARY)
@@ -290,7 +292,7 @@ def test_there_is_no_step_beyond_the_last():
     with torch.no_grad():
         for _ in range(2):
             model.step(torch.tensor([1]), state)
-        with pytest.raises(ValueError, match="room for 2 positions, not for 3"):
+        with pytest.raises(ValueError, match="the cache has 2 positions, not 3"):
             model.step(torch.tensor([1]), state)
 
 
@@ -369,7 +371,7 @@ def test_the_output_of_every_sub_layer_is_dropped():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_heads": 5}, "n_heads must divide d_model evenly"),
+        ({"n_heads": 5}, "n_heads must divide d_model, but 5 does not"),
         ({"d_ff": 0}, "d_ff must be from 1 to"),
         ({"dropout": 1.0}, "dropout must be"),
         ({"binding": "low-rank"}, "needs a rank"),
@@ -383,7 +385,7 @@ def test_refuses_a_shape_that_cannot_be(fields, message):
 
 
 def test_refuses_a_vocabulary_that_is_too_large():
-    with pytest.raises(SettingsError, match="72 symbols needs n_vocab"):
+    with pytest.raises(SettingsError, match="72 tokens needs n_vocab"):
         model_of(n_vocab=71)
 
 

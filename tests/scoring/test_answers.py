@@ -8,8 +8,9 @@ import torch
 import tp_transformer as tpt
 from corpora import make_store
 from tp_transformer.data.store import open_store
-from tp_transformer.scoring.evaluate import Work, evaluate
+from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.journal import Answers
+from tp_transformer.scoring.options import Work
 
 
 def test_predictions_are_decoded_in_full(store, trained, tmp_path):

@@ -12,13 +12,13 @@ import tp_transformer as tpt
 from corpora import SAMPLE, make_store
 from runs import finish, start_ranks
 from tp_transformer.cli import main
-from tp_transformer.data.corpus import prepare
+from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.identity import model_hash
 from tp_transformer.scoring import evaluate as module
-from tp_transformer.scoring.evaluate import Work, evaluate
-from tp_transformer.scoring.questions import Choice
+from tp_transformer.scoring.evaluate import evaluate
+from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.table import render_results
 

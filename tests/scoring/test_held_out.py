@@ -13,8 +13,8 @@ from runs import config
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import FolderError, SettingsError
 from tp_transformer.scoring.compare import caveats
-from tp_transformer.scoring.evaluate import Work, evaluate
-from tp_transformer.scoring.questions import Choice
+from tp_transformer.scoring.evaluate import evaluate
+from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.table import render_results
 

@@ -8,7 +8,8 @@ from rich.console import Console
 
 import tp_transformer as tpt
 from corpora import make_store, pairs, segments_of
-from tp_transformer.data.modules import AREAS, EXTRAPOLATED, KEYS
+from tp_transformer.data.mathematics.modules import EXTRAPOLATED, KEYS
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import SettingsError, StoreError
 from tp_transformer.show.store import horizontal_bar, render, skipped_lines, sparkline, summarise
 
@@ -61,7 +62,7 @@ def test_samples_are_rows_and_follow_the_seed(full):
     samples = summarise(full, samples=3)["samples"]
     assert samples == summarise(full, samples=3)["samples"]
     assert samples != summarise(full, samples=3, seed=1)["samples"]
-    assert {sample["area"] for sample in samples} == set(AREAS)
+    assert {sample["area"] for sample in samples} == set(MATHEMATICS.areas)
     for sample in samples:
         split = full[sample["split"]]
         questions, answers = split.rows(split.modules[sample["module"]])

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from legible import illegible, texts
 from tp_transformer.cli import main
-from tp_transformer.data.store import STORE_SPLITS
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation import figures
 from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.statistics import holm, wilson
@@ -32,7 +32,7 @@ def made_up(name, *, seed=0, better=0.0, splits=None, n=400, skill=None):
     questions = np.random.default_rng(1)
     own = np.random.default_rng(seed)
     found = {}
-    for split, modules in (splits or STORE_SPLITS).items():
+    for split, modules in (splits or MATHEMATICS.splits).items():
         scores = {}
         for module in modules:
             share = questions.beta(2, 0.7) if skill is None else skill
@@ -121,7 +121,7 @@ def test_the_comparison_labels_who_measured_what(width):
     average = f"{ONE.splits['interpolate'].average[0]:.2%}"
     assert average in ours
     assert average not in paper
-    for name in STORE_SPLITS["interpolate"]:
+    for name in MATHEMATICS.splits["interpolate"]:
         assert f"\n{name} " in text
 
 
@@ -129,7 +129,7 @@ def test_names_that_clash_are_told_apart():
     assert [one.name for one in named_apart([ONE, TWO, ONE])] == ["ours (1)", "theirs", "ours (2)"]
 
 
-FEW = made_up("few", splits={"interpolate": STORE_SPLITS["interpolate"][:3]})
+FEW = made_up("few", splits={"interpolate": MATHEMATICS.splits["interpolate"][:3]})
 
 
 def test_what_is_not_comparable_is_said():
@@ -137,12 +137,12 @@ def test_what_is_not_comparable_is_said():
         "few: interpolate covers 3 of 56 modules and has 400 questions of each module, not 10,000"
     )
     assert caveats([FEW]) == [line]
-    assert "Not comparable in full: few" in shown(render_comparison, [FEW], 120)
-    assert f"\\footnotesize Not comparable in full: {line}." in latex([FEW])
+    assert "Not fully comparable: few" in shown(render_comparison, [FEW], 120)
+    assert f"\\footnotesize Not fully comparable: {line}." in latex([FEW])
     notes = [x["note"] for x in csv.DictReader(io.StringIO(csv_text([FEW]))) if x["kind"] == "note"]
     assert notes == [line]
     assert line in markdown([FEW])
-    other = made_up("other", splits={"interpolate": STORE_SPLITS["interpolate"][3:6]})
+    other = made_up("other", splits={"interpolate": MATHEMATICS.splits["interpolate"][3:6]})
     assert "interpolate: the averages are not all over the same modules" in caveats([FEW, other])
 
 
@@ -193,7 +193,7 @@ def test_an_average_over_some_modules_says_so_beside_it(tmp_path, monkeypatch):
 def test_any_name_can_be_shown(tmp_path, monkeypatch, name):
     """Names come from folders, which may be called anything."""
     monkeypatch.setattr(figures, "FORMATS", ("svg",))
-    few = {"extrapolate": STORE_SPLITS["extrapolate"][:3]}
+    few = {"extrapolate": MATHEMATICS.splits["extrapolate"][:3]}
     one, other = made_up(name, splits=few), made_up("other", splits=few, seed=1)
     printed = shown(render_comparison, [one, other], 120)
     assert "\x1b" not in printed
@@ -213,7 +213,7 @@ def test_any_name_can_be_shown(tmp_path, monkeypatch, name):
 def test_bars_and_what_they_mean_come_together():
     for results, width, has_bars in (([ONE], 80, True), ([ONE] * 5, 80, False)):
         text = shown(render_comparison, results, width)
-        assert ("█" in text) == ("▒ where the accuracy lies" in text) == has_bars
+        assert ("█" in text) == ("▒ its 95% interval" in text) == has_bars
 
 
 @pytest.mark.parametrize("n_results", [2, 5, 9])
@@ -247,7 +247,7 @@ def test_pairs_are_of_the_same_questions():
         assert one.p <= one.p_holm
     assert found.interval[0] < found.difference < found.interval[1]
     assert found.p < 1e-6
-    assert "by signs flipped within modules" in pair_line(found, "ours", "theirs")
+    assert "by sign flips within modules" in pair_line(found, "ours", "theirs")
     back = {one.split: one for one in pairs(TWO, [ONE])[0]}["interpolate"]
     assert back.difference == pytest.approx(-found.difference)
     same = pairs(ONE, [ONE])[0][0]
@@ -407,7 +407,7 @@ def test_figures_are_saved_in_every_format_and_repeatably(tmp_path, capsys):
     for kind, start in starts.items():
         assert (tmp_path / "a" / f"accuracy-interpolate.{kind}").read_bytes().startswith(start)
     svg = (tmp_path / "a" / "accuracy-extrapolate.svg").read_text()
-    assert all(name in svg for name in STORE_SPLITS["extrapolate"])
+    assert all(name in svg for name in MATHEMATICS.splits["extrapolate"])
     assert "ours" in svg
 
 

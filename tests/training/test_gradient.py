@@ -5,8 +5,9 @@ import signal
 import torch
 
 from runs import config
-from tp_transformer import Batch, Vocabulary
+from tp_transformer import Batch
 from tp_transformer.data.feed import Feed
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.model.family import from_config
@@ -14,16 +15,19 @@ from tp_transformer.training.gradient import Gradient
 from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.signals import Signals
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 
 
 CPU = torch.device("cpu")
 
 
-def accumulate(store, symbols_per_pass, signals):
+PENALISED = {"model__binding": "dictionary", "model__one_hot": 2.0, "model__exclusive": 0.5}
+
+
+def accumulate(store, symbols_per_pass, signals, **settings):
     """A batch's share, what was found of it, and the model that now has its gradient."""
     torch.manual_seed(0)
-    model = from_config(config(model__dropout=0.0).model).double()
+    model = from_config(config(model__dropout=0.0, **settings).model).double()
     rows = feed_of(store).tokens(3)
     local = LocalBatch.of(*rows, VOCABULARY.pad, symbols_per_pass, model.layout_for(CPU))
     found = Gradient(model, Ranks(CPU), seed=0).accumulate(local, 3, signals)
@@ -54,6 +58,42 @@ def test_accumulated_gradients_are_those_of_the_mean_over_the_batch(store):
     assert flat(model).norm() > 0.1
     for one in (found, found_at_once):
         torch.testing.assert_close(one["loss"], loss.total.detach())
+
+
+def test_accumulated_penalties_are_those_of_the_whole_batch(store):
+    local, found, model = accumulate(store, 60, Signals(), **PENALISED)
+    assert len(local.micro_batches) > 5
+    gradients = flat(model)
+    feed = feed_of(store)
+    questions, answers = feed.split.rows(feed.sampler.rows(3))  # padded, and row by row
+    model.zero_grad()
+    loss = model.loss(Batch.from_text(questions, answers, VOCABULARY))
+    (loss.objective / loss.n_tokens).backward()
+    assert torch.allclose(gradients, flat(model), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found["loss"], loss.total.detach())  # the likelihood alone
+    rows = [
+        model.loss(Batch.from_text([question], [answer], VOCABULARY)).penalty
+        for question, answer in zip(questions, answers, strict=True)
+    ]
+    torch.testing.assert_close(sum(rows), loss.penalty)
+    _, _, unpenalised = accumulate(store, 60, Signals(), model__binding="dictionary")
+    assert (gradients - flat(unpenalised)).norm() > 0.01 * gradients.norm()
+
+
+def test_a_penalty_is_the_mean_over_positions_for_each_token():
+    torch.manual_seed(0)
+    model = from_config(config(model__dropout=0.0, **PENALISED).model).double()
+    batch = Batch.from_text(["12+3"], ["15"], VOCABULARY)
+    with model.trace("*.role") as trace:
+        loss = model.loss(batch)
+    binding = model.encoder[0].self_attention.binding
+    expected = sum(binding.penalty(trace[name]).mean() for name in trace) * 3  # 1, 5 and the end
+    torch.testing.assert_close(loss.penalty, expected)
+    assert model.eval().loss(batch).penalty == 0
+    assert all(
+        getattr(module, "penalty", None) is None or callable(module.penalty)
+        for module in model.modules()
+    )
 
 
 def test_a_lone_rank_stops_between_two_passes(store):

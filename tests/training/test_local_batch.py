@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tp_transformer import Vocabulary
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.layout.padded import Padded
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.training.local_batch import LocalBatch, divide
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 texts = st.text("0123456789", min_size=1, max_size=20)
 
 

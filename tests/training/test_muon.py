@@ -200,6 +200,16 @@ def test_a_map_that_heads_do_not_divide_is_one_matrix():
         muon_for({"params": [attention.gate.weight], "blocks": (4, 1)})
 
 
+def test_a_role_map_of_another_size_is_one_matrix_per_head():
+    options = {"binding": "dictionary", "n_roles": 6}
+    model = tp_transformer.build("tp-transformer-tiny", **options)
+    attention = model.decoder[0].cross_attention
+    blocks = matrix_blocks(model)
+    assert attention.role_proj.weight.shape == (4 * 6, 64)
+    assert blocks[attention.role_proj.weight] == (4, 1)
+    assert blocks[attention.in_proj.weight] == (4, 1)
+
+
 def test_the_state_survives_a_state_dict():
     def make(seed):
         torch.manual_seed(seed)
@@ -239,7 +249,7 @@ def lstm_config():
     """The LSTM with the settings of the other runs, except those that only a Transformer has."""
     shared = {name: value for name, value in SETTINGS.items() if not name.startswith("model.")}
     changed = {**shared, **RUN, "model.d_hidden": 16}
-    given = [f"--{name}={json.dumps(value)}" for name, value in changed.items()]
+    given = {name: json.dumps(value) for name, value in changed.items()}
     return run_config(run_values("lstm-saxton", given, RunConfig))
 
 

@@ -13,7 +13,7 @@ OURS = ("tp-transformer-small", "transformer-small", "tp-transformer-tiny", "tra
 
 
 def resolved(name):
-    return run_config(settings.run_values(name, [], RunConfig))
+    return run_config(settings.run_values(name, {}, RunConfig))
 
 
 def test_every_preset_is_covered_here():

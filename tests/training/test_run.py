@@ -14,6 +14,7 @@ from tp_transformer.cli import main
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.settings import read
+from tp_transformer.training import run as run_module
 from tp_transformer.training.run import LOCK, config_values, run_config
 
 
@@ -33,7 +34,8 @@ def run(undisturbed, tmp_path):
 
 
 def test_the_folder_explains_itself(undisturbed, store):
-    assert run_config(read(undisturbed / "config.yaml")) == config(training__ema=0.9)
+    resolved = config(training__ema=0.9, model__n_vocab=72)  # as many rows as the task has tokens
+    assert run_config(read(undisturbed / "config.yaml")) == resolved
     origin = json.loads((undisturbed / "run.json").read_text())
     model = tp_transformer.load(undisturbed)
     assert origin["n_parameters"] == model.n_parameters
@@ -125,7 +127,7 @@ def test_two_processes_on_one_run(run):
         (["--data", "nothing"], "nothing; `tpt data prepare`"),
         (["--config", "nonsense"], "there is no preset 'nonsense'"),
         (["--budget", "soon"], "'soon' is not a duration"),
-        (["--training.stesp=3"], "'stesp' (did you mean 'steps'?)"),
+        (["--training.stesp=3"], "--training.stesp (did you mean --training.steps?)"),
         (["--optim.learning_rate=-1"], "learning_rate must be above 0"),
         (["--device", "cuda"], "cuda is not available"),
         (["--data.batch_size=many"], "data.batch_size must be a whole number"),
@@ -140,12 +142,28 @@ def test_mistakes_end_in_one_line(capsys, store, tmp_path, arguments, message):
     assert message in err
     assert err.startswith("tpt: ")
     assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_another_process_has_begun_meanwhile_is_left_alone(store, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def make_loop(*arguments):
+        monkeypatch.undo()
+        train(config(training__steps=2), store, run, quiet=True)
+        return original(*arguments)
+
+    original = run_module._make_loop
+    monkeypatch.setattr(run_module, "_make_loop", make_loop)
+    with pytest.raises(FolderError, match="another process has started"):
+        train(config(training__steps=3), store, run, quiet=True)
+    assert read(run / "config.yaml")["training"]["steps"] == 2
 
 
 def test_settings_belong_to_verbs_that_take_them(capsys):
     code, _, err = tpt(capsys, "models", "--training.steps=3")
     assert code == 2
-    assert "unrecognized arguments: --training.steps=3" in err
+    assert "there is no option --training.steps" in err
 
 
 def test_load_takes_the_best_or_else_the_last(run):

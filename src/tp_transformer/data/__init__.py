@@ -1,14 +1,14 @@
-"""Questions and answers: their symbols, their files, their batches."""
+"""Questions and answers: their tasks, their tokens, their files, their batches."""
 
 from importlib import import_module
 from typing import Any
 
-# Bound at once: importing the file `generate.py` later would put the module of that name in the
-# place of the function.
-from tp_transformer.data.generate import generate as generate
-
 # Loaded when first used: importing the package must stay quick.
-_HOMES = {"Feed": ("feed", "Feed"), "open": ("store", "open_store")}
+_HOMES = {
+    "Feed": ("feed", "Feed"),
+    "generate": ("mathematics.generate", "generate"),
+    "open": ("store", "open_store"),
+}
 
 
 def __getattr__(name: str) -> Any:

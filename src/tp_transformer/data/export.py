@@ -4,30 +4,26 @@
 first and takes its name when it is complete.
 """
 
-import gzip
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
-from tp_transformer.data.modules import INTERPOLATE
-from tp_transformer.data.store import SCHEMA, TRAIN, Segment, Split, Store
+from tp_transformer.data.mathematics import v1
+from tp_transformer.data.mathematics.modules import INTERPOLATE
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.store import Segment, Split, Store, schema
 from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import StoreError
 from tp_transformer.foundation.progress import Update
 
 FORMATS = ("v1.0", "parquet", "jsonl")
-ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
-_ROOT = "mathematics_dataset-v1.0"
 _ROWS_PER_GROUP = 2**16
-_GZIP_LEVEL = 6  # over a third of the time of the default of 9, for 3% more bytes
 
 Chosen: TypeAlias = list[tuple[Split, Segment]]
 
@@ -51,16 +47,18 @@ def export(
     if not chosen:
         raise StoreError(f"{store.path} has no rows of the modules asked for")
     if format == "v1.0":
-        _refuse_unknown_difficulty(store, chosen)
+        if store.task.name != MATHEMATICS.name:
+            raise StoreError("v1.0 is for the Mathematics Dataset alone; take parquet or jsonl")
+        v1.refuse_unknown_difficulty(store, chosen)
     counted = _Counted(sum(segment.count for _, segment in chosen), progress)
     try:
         with whole(path) as unfinished:
             if format != "v1.0":
                 _write_tables(unfinished, format, chosen, counted)
-            elif path.name.endswith(ARCHIVE_SUFFIXES):
-                _write_archive(unfinished, chosen, counted)
+            elif path.name.endswith(v1.ARCHIVE_SUFFIXES):
+                v1.write_archive(unfinished, chosen, counted.batches)
             else:
-                _write_folder(unfinished, chosen, counted)
+                v1.write_folder(unfinished, chosen, counted.batches)
     except OSError as error:
         raise StoreError(f"cannot write to {path}: {error}") from error
     return counted.total
@@ -80,73 +78,35 @@ class _Counted:
                 self._progress(self._done, self.total)
 
 
-def _refuse_unknown_difficulty(store: Store, chosen: Chosen) -> None:
-    for split, segment in chosen:
-        if split.name == TRAIN and segment.difficulty is None:
-            raise StoreError(
-                f"{store.path} does not tell the difficulty of {segment.module}, and v1.0 has a "
-                f"folder for each; export it as parquet or jsonl"
-            )
-
-
-def _text_name(split: Split, segment: Segment) -> str:
-    folder = f"{TRAIN}-{segment.difficulty}" if split.name == TRAIN else split.name
-    return f"{folder}/{segment.module}.txt"
-
-
-def _write_folder(folder: Path, chosen: Chosen, counted: _Counted) -> None:
-    for split, segment in chosen:
-        file = folder / _text_name(split, segment)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("wb") as text:
-            for batch in counted.batches(split, segment):
-                text.write(_alternating_lines(batch))
-
-
-def _write_archive(file: Path, chosen: Chosen, counted: _Counted) -> None:
-    # No times and no owners: the same store gives the same bytes.
-    with file.open("wb") as raw, gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as archive:
-        for split, segment in chosen:
-            member = tarfile.TarInfo(f"{_ROOT}/{_text_name(split, segment)}")
-            lengths = (segment.question_lengths, segment.answer_lengths)
-            n_characters = sum(int(np.arange(len(counts)) @ counts) for counts in lengths)
-            member.size = n_characters + 2 * segment.count
-            archive.write(member.tobuf(tarfile.USTAR_FORMAT))
-            for batch in counted.batches(split, segment):
-                archive.write(_alternating_lines(batch))
-            archive.write(bytes(-member.size % tarfile.BLOCKSIZE))
-        archive.write(bytes(2 * tarfile.BLOCKSIZE))
-
-
-def _alternating_lines(batch: pa.RecordBatch) -> memoryview:
-    """Questions and answers on alternating lines."""
-    lines = pc.binary_join_element_wise(batch.column("question"), batch.column("answer"), "", "\n")
-    return texts_as_bytes(lines)[1]
-
-
 def _write_tables(folder: Path, kind: str, chosen: Chosen, counted: _Counted) -> None:
     """One file for each split and module, named as the hub names them."""
     files: dict[tuple[str, str], list[tuple[Split, Segment]]] = {}
     for split, segment in chosen:
         files.setdefault((split.name, segment.module), []).append((split, segment))
-    write = _write_parquet if kind == "parquet" else _write_json_lines
+    task = chosen[0][0].task
+    # As the hub calls it.
+    names = {INTERPOLATE: "test"} if task.name == MATHEMATICS.name else {}
     for (split_name, module), parts in files.items():
-        called = "test" if split_name == INTERPOLATE else split_name
+        called = names.get(split_name, split_name)
         file = folder / module / f"{called}-00000-of-00001.{kind}"
         file.parent.mkdir(parents=True, exist_ok=True)
-        write(file, (batch for part in parts for batch in counted.batches(*part)))
+        batches = (batch for part in parts for batch in counted.batches(*part))
+        if kind == "parquet":
+            _write_parquet(file, schema(task), batches)
+        else:
+            _write_json_lines(file, batches)
 
 
-def _write_parquet(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
+def _write_parquet(file: Path, columns: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     # Names stay numbers until Parquet numbers them itself. Without Arrow's schema in the file, they
     # are read as the texts that they are.
-    with parquet.ParquetWriter(file, SCHEMA, compression="zstd", store_schema=False) as writer:
+    with parquet.ParquetWriter(file, columns, compression="zstd", store_schema=False) as writer:
         for batch in batches:
             writer.write_batch(batch, _ROWS_PER_GROUP)
 
 
 def _write_json_lines(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
-    # The 69 characters need no escape, so the lines are put together by Arrow, column by column.
+    # Arrow puts the lines together, column by column.
     with file.open("wb") as text:
         for batch in batches:
             text.write(_json_lines(batch))
@@ -156,10 +116,18 @@ def _json_lines(batch: pa.RecordBatch) -> memoryview:
     names = {name: batch.column(name)[0].as_py() for name in ("module", "difficulty")}
     lines = pc.binary_join_element_wise(
         json.dumps(names).removesuffix("}") + ', "question": "',
-        batch.column("question"),
+        _escaped(batch.column("question")),
         '", "answer": "',
-        batch.column("answer"),
+        _escaped(batch.column("answer")),
         '"}\n',
         "",
     )
     return texts_as_bytes(lines)[1]
+
+
+def _escaped(texts: pa.StringArray) -> pa.StringArray:
+    """Texts as JSON has them; no token is a control character."""
+    for character in ("\\", '"'):
+        if character.encode() in bytes(texts_as_bytes(texts)[1]):
+            texts = pc.replace_substring(texts, character, "\\" + character)
+    return texts

@@ -68,7 +68,7 @@ class Feed:
         segments = split.select(modules)
         kept, self._held_out = _hold_out(segments, held_out, weights)
         self.sampler = Sampler(kept, batch_size=batch_size, seed=seed, weights=weights)
-        self.vocabulary = vocabulary or Vocabulary()
+        self.vocabulary = vocabulary or split.task.vocabulary
         self.split = split
 
     def tokens(self, step: int, rank: int = 0, n_ranks: int = 1) -> tuple[Ragged, Ragged]:

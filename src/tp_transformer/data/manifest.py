@@ -9,34 +9,21 @@ import hashlib
 import json
 import reprlib
 from array import array
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tp_transformer.data.modules import (
-    DIFFICULTIES,
-    EXTRAPOLATE,
-    EXTRAPOLATED,
-    INTERPOLATE,
-    MAX_ANSWER,
-    MAX_QUESTION,
-    MODULE_NAMES,
-)
+from tp_transformer.data.checked import check_keys, checked, whole
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.errors import StoreError
 
-TRAIN = "train"
-# The modules of each split, in the order of their rows.
-STORE_SPLITS = {
-    TRAIN: MODULE_NAMES,
-    INTERPOLATE: MODULE_NAMES,
-    EXTRAPOLATE: tuple(EXTRAPOLATED),
-}
 MANIFEST = "store.json"
-FORMAT, VERSION = "tp-transformer-store", 1
+# Stores of version 1 are of the Mathematics Dataset and do not say so.
+FORMAT, VERSIONS = "tp-transformer-store", (1, 2)
 
 _BYTES_PER_ROW = 2 * (4 + 1) + 2  # at least: offset and text of two columns, numbers of two names
-_MOST = 2**63 - 1  # what the numbers of rows and bytes are computed with
 _HASH = "sha256"
 # Of the fields of `source`, those that count rows by file.
 _COUNTS = ("redrawn", "still_in_training", "training_repeats")
@@ -51,7 +38,7 @@ class Segment:
     start: int
     count: int
     checksum: str  # of the texts; independent of how the files are laid out
-    question_lengths: tuple[int, ...]  # how many questions have 0, 1, 2, … characters
+    question_lengths: tuple[int, ...]  # how many questions have 0, 1, 2, … tokens
     answer_lengths: tuple[int, ...]
 
     @property
@@ -69,12 +56,15 @@ class SplitEntry:
     digest: str  # of the content, see `content_digest`
     segments: tuple[Segment, ...]
     sha256: str | None = None  # of the file; absent in stores made before it was kept
+    # The file's record batches in the order of the rows; absent if they lie in that order.
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Manifest:
     """What is in a store, and where it came from."""
 
+    task: Task
     made_by: str
     source: dict[str, Any]
     skipped: list[dict[str, Any]]
@@ -94,6 +84,7 @@ def read_manifest(folder: Path) -> Manifest:
 def write_manifest(
     folder: Path,
     *,
+    task: Task,
     made_by: str,
     source: dict[str, Any],
     skipped: list[dict[str, Any]],
@@ -102,7 +93,8 @@ def write_manifest(
     """Write `store.json`, with a hash of what it says."""
     values = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSIONS[-1],
+        "task": task.to_json(),
         "made_by": made_by,
         "source": source,
         "skipped": skipped,
@@ -128,12 +120,6 @@ def is_store(folder: str | Path) -> bool:
     return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
-def rank(split: str, module: str, difficulty: str | None) -> tuple[int, int]:
-    """Where a module and difficulty stand in the order of a split's rows."""
-    hardness = DIFFICULTIES.index(difficulty) if difficulty else len(DIFFICULTIES)
-    return STORE_SPLITS[split].index(module), hardness
-
-
 def content_digest(segments: Sequence[Segment]) -> str:
     """A hash of a split's rows, whatever the layout of its file."""
     content = [[s.module, s.difficulty, s.count, s.checksum] for s in segments]
@@ -152,10 +138,10 @@ def _load(folder: Path) -> dict[str, Any]:
         raise StoreError(f"{file} is damaged or not JSON: {error}") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise StoreError(f"{folder} is not a store: {MANIFEST} does not describe one")
-    if values.get("version") != VERSION:
+    if values.get("version") not in VERSIONS:
         version = reprlib.repr(values.get("version"))
         raise StoreError(
-            f"{folder} is a store of version {version}, and this is for version {VERSION}; "
+            f"{folder} is a store of version {version}, and this is for version {VERSIONS[-1]}; "
             f"prepare it again"
         )
     return values
@@ -170,129 +156,118 @@ def _hash_of(values: dict[str, Any]) -> str:
 
 
 def _manifest(values: dict[str, Any]) -> Manifest:
-    _check_keys(values, "it", {"format", "version", "made_by", "source", "skipped", "splits"})
+    keys = {"format", "version", "made_by", "source", "skipped", "splits"}
+    keys |= {"task"} if values["version"] > 1 else set()
+    check_keys(values, "it", keys, optional=(_HASH,))
+    task = Task.from_json(values["task"]) if "task" in keys else MATHEMATICS
     _check_source(values["source"])
-    for number, entry in enumerate(_checked(values["skipped"], list, "skipped")):
+    for number, entry in enumerate(checked(values["skipped"], list, "skipped")):
         _check_skipped(entry, f"skipped[{number}]")
-    splits = _checked(values["splits"], dict, "splits")
+    splits = checked(values["splits"], dict, "splits")
     for name in splits:
-        if name not in STORE_SPLITS:
+        if name not in task.splits:
             raise ValueError(f"splits has {reprlib.repr(name)}, which is no split")
     return Manifest(
-        made_by=_checked(values["made_by"], str, "made_by"),
+        task=task,
+        made_by=checked(values["made_by"], str, "made_by"),
         source=values["source"],
         skipped=values["skipped"],
-        splits={name: _split(splits[name], name) for name in STORE_SPLITS if name in splits},
+        splits={name: _split(splits[name], name, task) for name in task.splits if name in splits},
         sha256=_hash(values, "it"),
     )
 
 
 def _check_source(source: Any) -> None:
     """Where a store came from: plain values, and lists and mappings of plain values."""
-    for key, value in _checked(source, dict, "source").items():
+    for key, value in checked(source, dict, "source").items():
         inner = value.values() if isinstance(value, dict) else value
         if isinstance(value, (list, dict)) and any(isinstance(v, (list, dict)) for v in inner):
             raise ValueError(f"source has lists within lists at {reprlib.repr(key)}")
     for key in _COUNTS:
-        for name, count in _checked(source.get(key, {}), dict, f"source.{key}").items():
-            _whole(count, f"source.{key}.{reprlib.repr(name)}")
+        for name, count in checked(source.get(key, {}), dict, f"source.{key}").items():
+            whole(count, f"source.{key}.{reprlib.repr(name)}")
 
 
 def _check_skipped(entry: Any, where: str) -> None:
-    _check_keys(entry, where, {"file", "reason", "rows", "first_line"})
+    check_keys(entry, where, {"file", "reason", "rows", "first_line"})
     for key in ("file", "reason"):
-        _checked(entry[key], str, f"{where}.{key}")
-    _whole(entry["rows"], f"{where}.rows")
+        checked(entry[key], str, f"{where}.{key}")
+    whole(entry["rows"], f"{where}.rows")
     if entry["first_line"] is not None:
-        _whole(entry["first_line"], f"{where}.first_line")
+        whole(entry["first_line"], f"{where}.first_line")
 
 
-def _split(entry: Any, split: str) -> SplitEntry:
+def _split(entry: Any, split: str, task: Task) -> SplitEntry:
     where = f"splits.{split}"
-    _check_keys(entry, where, {"rows", "bytes", "digest", "segments"})
+    check_keys(entry, where, {"rows", "bytes", "digest", "segments"}, optional=(_HASH, "order"))
     segments: list[Segment] = []
-    start = 0
-    for number, described in enumerate(_checked(entry["segments"], list, f"{where}.segments")):
-        segment = _segment(described, split, start, f"{where}.segments[{number}]")
-        if segments and not _rank_of(split, segments[-1]) < _rank_of(split, segment):
+    start, rank = 0, (-1, 0)
+    for number, described in enumerate(checked(entry["segments"], list, f"{where}.segments")):
+        segment = _segment(described, split, task, start, f"{where}.segments[{number}]")
+        before, rank = rank, task.rank(split, segment.module, segment.difficulty)
+        if not before < rank:
             raise ValueError(f"{where}.segments[{number}] is not in the order of the modules")
         segments.append(segment)
         start += segment.count
-    n_rows, n_bytes = (_whole(entry[key], f"{where}.{key}") for key in ("rows", "bytes"))
+    n_rows, n_bytes = (whole(entry[key], f"{where}.{key}") for key in ("rows", "bytes"))
     if n_rows != start:
         raise ValueError(f"{where}.rows is {n_rows:,}, and its segments have {start:,}")
     if n_rows * _BYTES_PER_ROW > n_bytes:
         raise ValueError(f"{where} has {n_rows:,} rows in {n_bytes:,} bytes")
     if entry["digest"] != content_digest(segments):
         raise ValueError(f"{where}.digest is not that of its segments")
-    return SplitEntry(n_rows, n_bytes, entry["digest"], tuple(segments), _hash(entry, where))
+    return SplitEntry(
+        rows=n_rows,
+        bytes=n_bytes,
+        digest=entry["digest"],
+        segments=tuple(segments),
+        sha256=_hash(entry, where),
+        order=_order(entry.get("order"), f"{where}.order"),
+    )
 
 
-def _segment(entry: Any, split: str, start: int, where: str) -> Segment:
-    _check_keys(entry, where, Segment.__dataclass_fields__.keys(), optional=())
+def _order(order: Any, where: str) -> tuple[int, ...] | None:
+    if order is None:
+        return None
+    numbers = tuple(whole(number, where) for number in checked(order, list, where))
+    if sorted(numbers) != list(range(len(numbers))):
+        raise ValueError(f"{where} must have each number once")
+    return numbers
+
+
+def _segment(entry: Any, split: str, task: Task, start: int, where: str) -> Segment:
+    check_keys(entry, where, Segment.__dataclass_fields__.keys())
     module, difficulty = entry["module"], entry["difficulty"]
-    if module not in STORE_SPLITS[split]:
+    if not isinstance(module, str) or not task.has(split, module):
         raise ValueError(f"{where}.module is {reprlib.repr(module)}, which {split} does not have")
-    if difficulty is not None and (split != TRAIN or difficulty not in DIFFICULTIES):
+    if difficulty is not None and (split != TRAIN or difficulty not in task.difficulties):
         raise ValueError(f"{where}.difficulty is {reprlib.repr(difficulty)}")
-    if _whole(entry["start"], f"{where}.start") != start:
+    if whole(entry["start"], f"{where}.start") != start:
         raise ValueError(f"{where}.start is {entry['start']:,}, where {start:,} rows precede it")
-    count = _whole(entry["count"], f"{where}.count", least=1)
-    _check_lengths(entry["question_lengths"], MAX_QUESTION, count, f"{where}.question_lengths")
-    _check_lengths(entry["answer_lengths"], MAX_ANSWER, count, f"{where}.answer_lengths")
+    count = whole(entry["count"], f"{where}.count", least=1)
+    _check_lengths(entry["question_lengths"], task.max_question, count, f"{where}.question_lengths")
+    _check_lengths(entry["answer_lengths"], task.max_answer, count, f"{where}.answer_lengths")
     return Segment(
         module=module,
         difficulty=difficulty,
         start=start,
         count=count,
-        checksum=_checked(entry["checksum"], str, f"{where}.checksum"),
+        checksum=checked(entry["checksum"], str, f"{where}.checksum"),
         question_lengths=tuple(entry["question_lengths"]),
         answer_lengths=tuple(entry["answer_lengths"]),
     )
 
 
-def _rank_of(split: str, segment: Segment) -> tuple[int, int]:
-    return rank(split, segment.module, segment.difficulty)
-
-
-def _check_lengths(counts: Any, longest: int, total: int, where: str) -> None:
+def _check_lengths(counts: Any, longest: int | None, total: int, where: str) -> None:
     try:
-        array("Q", _checked(counts, list, where))  # one quick pass: whole numbers from 0 up
+        array("Q", checked(counts, list, where))  # one quick pass: whole numbers from 0 up
     except (TypeError, OverflowError) as error:
         raise ValueError(f"{where} must be whole numbers from 0 up: {error}") from error
-    if not 2 <= len(counts) <= longest + 1:
-        raise ValueError(f"{where} must count texts of at most {longest} characters")
-    if counts[0] or not counts[-1] or sum(counts) != total:
+    if longest is not None and not 2 <= len(counts) <= longest + 1:
+        raise ValueError(f"{where} must count texts of at most {longest} characters or words")
+    if len(counts) < 2 or counts[0] or not counts[-1] or sum(counts) != total:
         raise ValueError(f"{where} must count {total:,} texts, none of them empty")
 
 
-def _check_keys(
-    entry: Any, where: str, keys: Set[str], optional: Collection[str] = (_HASH,)
-) -> None:
-    if _checked(entry, dict, where).keys() == keys:
-        return
-    for key in keys:
-        if key not in entry:
-            raise ValueError(f"{where} has no {key!r}")
-    for key in entry:
-        if key not in keys and key not in optional:
-            raise ValueError(f"{where} has the unknown key {reprlib.repr(key)}")
-
-
-def _checked(value: Any, kind: type, where: str) -> Any:
-    names: dict[type, str] = {dict: "a mapping", list: "a list", str: "a text"}
-    if type(value) is not kind:
-        raise ValueError(f"{where} must be {names[kind]}, not {reprlib.repr(value)}")
-    return value
-
-
-def _whole(value: Any, where: str, least: int = 0) -> int:
-    if type(value) is not int or not least <= value <= _MOST:
-        raise ValueError(
-            f"{where} must be a whole number from {least} up, not {reprlib.repr(value)}"
-        )
-    return value
-
-
 def _hash(entry: dict[str, Any], where: str) -> str | None:
-    return None if _HASH not in entry else _checked(entry[_HASH], str, f"{where}.{_HASH}")
+    return None if _HASH not in entry else checked(entry[_HASH], str, f"{where}.{_HASH}")

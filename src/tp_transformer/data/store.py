@@ -1,9 +1,10 @@
 """The store: questions and answers in Arrow files, mapped into memory, any row at once.
 
-A folder with `train.arrow`, `interpolate.arrow` and `extrapolate.arrow` (those that exist), which
-any reader of Arrow files opens as they are, and `store.json`, which says what is in them. The rows
-of a split are sorted by module and difficulty in the order of the table of modules; a segment
-is the run of rows that share both. A record batch holds rows of one segment only.
+A folder with a file for each split, such as `train.arrow`, which any reader of Arrow files opens as
+it is, and `store.json`, which says what is in them and of which task. The rows of a split are
+numbered by module and difficulty in the order of the task; a segment is the run of rows that share
+both. A record batch holds rows of one segment only. The batches may lie in the file in another
+order, as they came; `store.json` has the order of the rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,28 +19,26 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tp_transformer.data.manifest import MANIFEST as MANIFEST
-from tp_transformer.data.manifest import STORE_SPLITS as STORE_SPLITS
-from tp_transformer.data.manifest import TRAIN as TRAIN
 from tp_transformer.data.manifest import Segment as Segment
 from tp_transformer.data.manifest import SplitEntry, read_manifest
-from tp_transformer.data.modules import match_modules
-from tp_transformer.data.summary import Summary, has_foreign
+from tp_transformer.data.summary import Summary
+from tp_transformer.data.task import TRAIN as TRAIN
+from tp_transformer.data.task import Task
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.foundation.errors import SettingsError, StoreError
 
-# Names as numbers: as texts they would add a third to the size of the file.
-_NAME = pa.dictionary(pa.int8(), pa.string())
-SCHEMA = pa.schema(
-    [
-        ("module", _NAME),
-        ("difficulty", _NAME),
-        ("question", pa.string()),
-        ("answer", pa.string()),
-    ]
-)
 _TEXT_COLUMNS = ("question", "answer")
 
 Rows = npt.ArrayLike
+
+
+def schema(task: Task) -> pa.Schema:
+    """The columns of a task's files."""
+    # Names as numbers: as texts they would add a third to the size of the file.
+    n_names = max(len(task.difficulties), *map(len, task.splits.values()))
+    name = pa.dictionary(pa.int8() if n_names < 128 else pa.int32(), pa.string())
+    columns = {"module": name, "difficulty": name, "question": pa.string(), "answer": pa.string()}
+    return pa.schema(columns)
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,12 @@ class Store(Mapping[str, "Split"]):
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder)
         manifest = read_manifest(self.path)
+        self.task = manifest.task
         self.source = manifest.source
         self.skipped = manifest.skipped
         self._splits = {
-            name: Split(self.path, name, entry) for name, entry in manifest.splits.items()
+            name: Split(self.path, name, entry, self.task)
+            for name, entry in manifest.splits.items()
         }
 
     def __getitem__(self, split: str) -> "Split":
@@ -102,8 +103,9 @@ class Store(Mapping[str, "Split"]):
 class Split:
     """The rows of one split, by number from 0; a module's rows are one range of numbers."""
 
-    def __init__(self, folder: Path, name: str, entry: SplitEntry) -> None:
+    def __init__(self, folder: Path, name: str, entry: SplitEntry, task: Task) -> None:
         self.name = name
+        self.task = task
         self.path = folder / f"{name}.arrow"
         self.segments = entry.segments
         self.digest = entry.digest
@@ -133,7 +135,7 @@ class Split:
         return f"Split({self.name!r}, {len(self):,} rows of {len(self.modules)} modules)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Split, (self.path.parent, self.name, self._entry)
+        return Split, (self.path.parent, self.name, self._entry, self.task)
 
     @cached_property
     def modules(self) -> dict[str, range]:
@@ -150,7 +152,7 @@ class Split:
 
     @property
     def max_lengths(self) -> tuple[int, int]:
-        """The characters of the longest question and of the longest answer."""
+        """The tokens of the longest question and of the longest answer."""
         return (
             max((len(s.question_lengths) for s in self.segments), default=1) - 1,
             max((len(s.answer_lengths) for s in self.segments), default=1) - 1,
@@ -160,8 +162,7 @@ class Split:
         self, modules: str | Iterable[str] = "*", difficulties: Iterable[str | None] | None = None
     ) -> tuple[Segment, ...]:
         """The segments of the modules that match the patterns, of all or some difficulties."""
-        of_split = None if self.name == TRAIN else self.name
-        names = match_modules(modules, of_split)
+        names = set(self.task.match(modules, self.name))
         wanted = None if difficulties is None else set(difficulties)
         return tuple(
             segment
@@ -191,6 +192,11 @@ class Split:
 
     def tokens(self, rows: Rows, vocabulary: Vocabulary) -> tuple[Ragged, Ragged]:
         """The questions and the answers of some rows as ids, each `<sos> text <eos>`."""
+        if vocabulary.is_words != self.task.vocabulary.is_words:
+            raise SettingsError(
+                f"the tokens of {self.path.parent} are {self.task.vocabulary.tokenisation}, those "
+                f"of the model {vocabulary.tokenisation}"
+            )
         batch, row = self._locate(rows)
         data = self._file.data
         return (
@@ -199,9 +205,13 @@ class Split:
         )
 
     def lengths(self, rows: Rows) -> tuple[Ids, Ids]:
-        """How many characters the questions and the answers of some rows have."""
+        """How many tokens the questions and the answers of some rows have."""
         batch, row = self._locate(rows)
-        return self._file.spans(0, batch, row)[1], self._file.spans(1, batch, row)[1]
+        count, data = self.task.vocabulary.count, self._file.data
+        return (
+            count(data, *self._file.spans(0, batch, row)),
+            count(data, *self._file.spans(1, batch, row)),
+        )
 
     def batches(self, segment: Segment) -> Iterator[pa.RecordBatch]:
         """The rows of a segment as Arrow record batches.
@@ -210,10 +220,10 @@ class Split:
         A batch is given when its offsets are known to be in bounds. That the texts are those that
         were written is known when the segment has been gone through.
         """
-        starts = self._file.starts
+        starts, order = self._file.starts, self._file.order
         first, end = np.searchsorted(starts, [segment.start, segment.start + segment.count])
-        summary = Summary()
-        for number in range(first, end):
+        summary = Summary(self.task)
+        for number in order[first:end]:
             try:
                 batch = self._reader.get_batch(number)
                 _check_batch(batch, segment)
@@ -234,7 +244,7 @@ class Split:
 
     @cached_property
     def _file(self) -> "_MappedFile":
-        mapped = _MappedFile(self.path, self.max_lengths)
+        mapped = _MappedFile(self.path, self._entry.order, self.task, self.max_lengths)
         if mapped.starts[-1] != len(self):
             raise StoreError(
                 f"{self.path} has {mapped.starts[-1]:,} rows, where {MANIFEST} promises "
@@ -267,11 +277,17 @@ class Split:
         ends = np.cumsum(lengths)
         places = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
         data = self._file.data[places].tobytes()
-        if has_foreign(data):
-            raise StoreError(f"{self.path} is damaged: a text has a character outside the 69")
-        text = data.decode("ascii")
-        bounds = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
-        return [text[start:end] for start, end in bounds]
+        offsets = np.concatenate([[0], ends])
+        try:
+            if not self.task.vocabulary.knows(data, offsets):
+                raise ValueError("a text has a token that its task does not have")
+            bounds = zip(offsets[:-1].tolist(), ends.tolist(), strict=True)
+            if self.task.vocabulary.is_ascii:  # decoded at once, since a byte is a character
+                text = data.decode("ascii")
+                return [text[start:end] for start, end in bounds]
+            return [data[start:end].decode("utf-8") for start, end in bounds]
+        except ValueError as error:
+            raise StoreError(f"{self.path} is damaged: {error}") from error
 
 
 class _MappedFile:
@@ -284,15 +300,20 @@ class _MappedFile:
     offsets of a row whenever it is asked for.
     """
 
-    def __init__(self, path: Path, longest: tuple[int, int]) -> None:
+    def __init__(
+        self, path: Path, order: Sequence[int] | None, task: Task, longest: tuple[int, int]
+    ) -> None:
         self.path = path
-        self._longest = longest
+        self._longest = [n_tokens * task.vocabulary.bytes_per_token for n_tokens in longest]
         try:
             buffer = pa.memory_map(str(path)).read_buffer()
             reader = ipc.open_file(pa.BufferReader(buffer))
-            if not reader.schema.equals(SCHEMA):
+            if not reader.schema.equals(schema(task)):
                 raise ValueError("its columns are not those of a store")
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            self.order = range(reader.num_record_batches) if order is None else order
+            if len(self.order) != reader.num_record_batches:
+                raise ValueError(f"it has {reader.num_record_batches} record batches")
+            batches = [reader.get_batch(number) for number in self.order]
             columns = [[batch.column(name) for batch in batches] for name in _TEXT_COLUMNS]
             self._tables = [_positions(column, buffer) for column in columns]
         except (OSError, ValueError, pa.ArrowException) as error:

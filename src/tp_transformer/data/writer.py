@@ -1,14 +1,12 @@
 """Writing a store: in bounded memory, in any order, whole or not at all.
 
 Segments may be appended in any order, as an archive happens to hold them. Each record batch is
-written once, where the file then ends; the footer, which lists the batches, is put in the order
-of the table of modules when all are there. Readers follow the footer. The alternative, writing
-everything a second time in order, costs as much disk and time again.
+written once, where the file then ends, and `store.json` says in which order the batches are read.
+Writing everything a second time in order would cost as much disk and time again.
 """
 
 import hashlib
 import io
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -22,20 +20,17 @@ from pyarrow import ipc
 
 from tp_transformer import __version__
 from tp_transformer.data.manifest import (
-    STORE_SPLITS,
-    TRAIN,
     Segment,
     SplitEntry,
     content_digest,
     is_store,
-    rank,
     write_manifest,
 )
-from tp_transformer.data.modules import DIFFICULTIES
-from tp_transformer.data.store import SCHEMA
-from tp_transformer.data.summary import Summary, has_foreign, texts_as_bytes
+from tp_transformer.data.store import schema
+from tp_transformer.data.summary import Summary, texts_as_bytes
+from tp_transformer.data.task import TASKS, TRAIN, Row, Task
 from tp_transformer.foundation.atomic import whole
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.foundation.errors import SettingsError, StoreError
 
 # About 20 MB of questions and answers; the full dataset has about 500 such batches.
 ROWS_PER_BATCH = 2**18
@@ -46,9 +41,9 @@ Key: TypeAlias = tuple[str, str | None]  # module, difficulty
 
 @contextmanager
 def write_store(
-    folder: str | Path, source: dict[str, Any], rows_per_batch: int = ROWS_PER_BATCH
+    folder: str | Path, task: Task, source: dict[str, Any], rows_per_batch: int = ROWS_PER_BATCH
 ) -> Iterator["StoreWriter"]:
-    """Write a store, which takes its name when the block ends well; `source` says whence it is.
+    """Write a store, which takes its name when the block ends well; `source` says where from.
 
     An earlier store there is replaced at that moment and not before; anything else is refused.
     """
@@ -57,11 +52,25 @@ def write_store(
     try:
         with whole(path) as unfinished:
             unfinished.mkdir()
-            with StoreWriter(unfinished, source, rows_per_batch) as writer:
+            with StoreWriter(unfinished, task, source, rows_per_batch) as writer:
                 yield writer
                 writer.finish()
     except OSError as error:
         raise StoreError(f"cannot write a store to {path}: {error}") from error
+
+
+def write_task(folder: str | Path, name: str, **options: Any) -> None:
+    """Write the store of a registered task that is generated as a whole, in memory."""
+    task = TASKS[name](**options)
+    if task.rows is None:
+        raise SettingsError(f"the task {name} is not generated as a whole")
+    by_module: dict[tuple[str, str], list[Row]] = {}
+    for row in task.rows():
+        by_module.setdefault((row.split, row.module), []).append(row)
+    with write_store(folder, task, {"kind": "generated", "task": name, **options}) as writer:
+        for (split, module), rows in by_module.items():
+            questions, answers = [row.question for row in rows], [row.answer for row in rows]
+            writer.append(split, module, None, questions, answers)
 
 
 def refuse_other(path: Path) -> None:
@@ -77,9 +86,12 @@ def refuse_other(path: Path) -> None:
 class StoreWriter:
     """Appends questions and answers to the files of a store."""
 
-    def __init__(self, folder: Path, source: dict[str, Any], rows_per_batch: int) -> None:
+    def __init__(
+        self, folder: Path, task: Task, source: dict[str, Any], rows_per_batch: int
+    ) -> None:
         self.skipped: list[dict[str, Any]] = []  # what the source held and the store does not
         self._folder = folder
+        self._task = task
         self._source = source
         self._rows_per_batch = rows_per_batch
         self._splits: dict[str, _SplitWriter] = {}
@@ -106,55 +118,67 @@ class StoreWriter:
         *,
         checked: bool = False,
     ) -> None:
-        """Add rows to a module and difficulty of `train`, `interpolate` or `extrapolate`.
+        """Add rows to a module of a split, and for training to a difficulty.
 
         Large pieces, one module after another, make few and large record batches; a change of
-        module ends one. `checked` promises that every character is one of the 69.
+        module ends one. `checked` promises that every token is one of the task's.
         """
-        if module not in STORE_SPLITS[split]:
+        if not self._task.has(split, module):
             raise ValueError(f"{split} has no module {module!r}")
-        if difficulty is not None and (split != TRAIN or difficulty not in DIFFICULTIES):
+        if difficulty is not None and (split != TRAIN or difficulty not in self._task.difficulties):
             raise ValueError(f"{split} has no difficulty {difficulty!r}")
         if split not in self._splits:
             file = self._folder / f"{split}.arrow"
-            self._splits[split] = _SplitWriter(file, split, self._rows_per_batch, self._files)
+            self._splits[split] = _SplitWriter(
+                file, split, self._task, self._rows_per_batch, self._files
+            )
         columns = [_as_array(texts) for texts in (questions, answers)]
         if len(columns[0]) != len(columns[1]):
             raise ValueError(f"{len(columns[0])} questions but {len(columns[1])} answers")
-        if not checked and any(has_foreign(texts_as_bytes(texts)[1]) for texts in columns):
-            raise ValueError("a character is not one of the dataset's 69")
+        if not checked and not all(map(self._knows, columns)):
+            kind = self._task.vocabulary.tokenisation.removesuffix("s")
+            raise ValueError(f"a {kind} is not one that the task {self._task.name} has")
         for name, other in self._splits.items():
             if name != split:
                 other.flush()  # so that one batch at most waits in memory
         if len(columns[0]):
             self._splits[split].append((module, difficulty), *columns)
 
+    def _knows(self, texts: pa.StringArray) -> bool:
+        offsets, data = texts_as_bytes(texts)
+        return self._task.vocabulary.knows(data, offsets)
+
     def finish(self) -> None:
         """Complete the files and describe them."""
         write_manifest(
             self._folder,
+            task=self._task,
             made_by=f"tp-transformer {__version__}",
             source=self._source,
             skipped=self.skipped,
             splits={
                 name: asdict(self._splits[name].finish())
-                for name in STORE_SPLITS
+                for name in self._task.splits
                 if name in self._splits
             },
         )
 
 
 class _SplitWriter:
-    def __init__(self, file: Path, split: str, rows_per_batch: int, files: ExitStack) -> None:
+    def __init__(
+        self, file: Path, split: str, task: Task, rows_per_batch: int, files: ExitStack
+    ) -> None:
         self._path = file
         self._split = split
+        self._task = task
         self._rows_per_batch = rows_per_batch
-        self._modules = pa.array(STORE_SPLITS[split])
-        self._difficulties = pa.array(DIFFICULTIES)
+        self._schema = schema(task)
+        self._modules = pa.array(task.splits[split])
+        self._difficulties = pa.array(task.difficulties, pa.string())
         self._sink = files.enter_context(_HashedFile(file))
-        self._writer = ipc.new_file(self._sink, SCHEMA)
+        self._writer = ipc.new_file(self._sink, self._schema)
         self._summaries: dict[Key, Summary] = {}
-        self._written: list[tuple[Key, int]] = []  # the batches, in the order of the file
+        self._written: list[Key] = []  # of the batches, in the order of the file
         self._key: Key | None = None
         self._pending: list[tuple[pa.StringArray, pa.StringArray]] = []
         self._n_pending = 0
@@ -163,7 +187,7 @@ class _SplitWriter:
         if key != self._key:
             self.flush()
             self._key = key
-        self._summaries.setdefault(key, Summary()).add(questions, answers)
+        self._summaries.setdefault(key, Summary(self._task)).add(questions, answers)
         while len(questions):
             fits = self._rows_per_batch - self._n_pending
             self._pending.append((questions[:fits], answers[:fits]))
@@ -176,37 +200,39 @@ class _SplitWriter:
         """Write the rows that wait as a record batch."""
         if self._key is None or not self._n_pending:
             return
-        module, difficulty = self._key
-        n_rows = self._n_pending
         columns = [
-            _name_column(self._modules, module, n_rows),
-            _name_column(self._difficulties, difficulty, n_rows),
+            self._name_column("module", self._modules, self._key[0]),
+            self._name_column("difficulty", self._difficulties, self._key[1]),
             *(_joined(chunks) for chunks in zip(*self._pending, strict=True)),
         ]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
-        self._written.append((self._key, n_rows))
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._written.append(self._key)
         self._pending, self._n_pending = [], 0
+
+    def _name_column(
+        self, column: str, names: pa.StringArray, name: str | None
+    ) -> pa.DictionaryArray:
+        index = self._schema.field(column).type.index_type
+        if name is None:
+            numbers = pa.nulls(self._n_pending, index)
+        else:
+            number = names.index(name).as_py()
+            numbers = pa.array(np.full(self._n_pending, number, index.to_pandas_dtype()))
+        return pa.DictionaryArray.from_arrays(numbers, names, safe=False)
+
+    def _rank(self, key: Key) -> tuple[int, int]:
+        return self._task.rank(self._split, *key)
 
     def finish(self) -> SplitEntry:
         """Complete the file, and describe it for the manifest."""
         self.flush()
-        footer_at, sha256 = self._sink.tell(), self._sink.sha256.copy()
         self._writer.close()
         self._sink.close()
-        ranks = [rank(self._split, *key) for key, _ in self._written]
+        ranks = [self._rank(key) for key in self._written]
         order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        if order != list(range(len(order))):
-            _reorder_batches(self._path, order)
-            with ipc.open_file(self._path) as file:  # as others read it
-                sizes = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
-            if sizes != [self._written[i][1] for i in order]:
-                raise RuntimeError(f"{self._path} does not list its batches in the new order")
-        with self._path.open("rb") as file:  # the footer, in the order it has now
-            file.seek(footer_at)
-            sha256.update(file.read())
         segments: list[Segment] = []
         start = 0
-        for key in sorted(self._summaries, key=lambda key: rank(self._split, *key)):
+        for key in sorted(self._summaries, key=self._rank):
             segments.append(self._summaries[key].segment(*key, start))
             start += segments[-1].count
         return SplitEntry(
@@ -214,7 +240,8 @@ class _SplitWriter:
             bytes=self._path.stat().st_size,
             digest=content_digest(segments),
             segments=tuple(segments),
-            sha256=sha256.hexdigest(),
+            sha256=self._sink.sha256.hexdigest(),
+            order=None if order == list(range(len(order))) else tuple(order),
         )
 
 
@@ -231,14 +258,6 @@ class _HashedFile(io.BufferedWriter):
         return super().write(data)
 
 
-def _name_column(names: pa.StringArray, name: str | None, count: int) -> pa.DictionaryArray:
-    if name is None:
-        numbers = pa.nulls(count, pa.int8())
-    else:
-        numbers = pa.array(np.full(count, names.index(name).as_py(), np.int8))
-    return pa.DictionaryArray.from_arrays(numbers, names, safe=False)
-
-
 def _joined(chunks: Sequence[pa.StringArray]) -> pa.StringArray:
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
@@ -248,33 +267,3 @@ def _as_array(texts: Texts) -> pa.StringArray:
     if array.null_count:
         raise ValueError("a question or an answer is missing")
     return array
-
-
-def _reorder_batches(path: Path, order: Sequence[int]) -> None:
-    """Put the list of record batches in an Arrow file's footer into another order.
-
-    The file ends in the footer, its length in 4 bytes, and `ARROW1`. The footer is a flatbuffer
-    table, whose fourth field is a vector of blocks of 24 bytes: where a batch lies and how long
-    it is.
-    """
-    with path.open("r+b") as file:
-        file.seek(-10, 2)
-        (length,) = struct.unpack("<i6x", file.read(10))
-        file.seek(-10 - length, 2)
-        position = file.tell()
-        footer = bytearray(file.read(length))
-
-        def number(kind: str, at: int) -> int:
-            return int(struct.unpack_from(f"<{kind}", footer, at)[0])
-
-        table = number("I", 0)
-        fields = table - number("i", table)  # the table's field offsets, after two lengths
-        vector = table + number("H", fields + 4 + 2 * 3)
-        vector += number("I", vector)
-        if number("I", vector) != len(order):
-            raise RuntimeError(f"{path} lists {number('I', vector)} batches, not {len(order)}")
-        first = vector + 4
-        blocks = [bytes(footer[first + 24 * i :][:24]) for i in order]
-        footer[first : first + 24 * len(order)] = b"".join(blocks)
-        file.seek(position)
-        file.write(footer)

@@ -1,7 +1,6 @@
-"""One plotting style, legible where a paper prints it; saves SVG, PDF and PNG.
+"""The plotting style, for the column width of a paper; saves SVG, PDF and PNG.
 
-Matplotlib is used without its global state, so a figure looks the same whatever else is drawn in
-the process, and the same data gives the same file.
+Figures do not depend on the global state of matplotlib, and the same data gives the same file.
 """
 
 import textwrap
@@ -21,17 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 FORMATS = ("svg", "pdf", "png")
-COLUMN, PAGE = 3.03, 6.3  # inches: a column, and both, in the ACL's style, which is the paper's
-SMALLEST = 6.0  # points that can be read in print
-PER_INCH = 30  # narrow characters of the smallest size
+COLUMN, PAGE = 3.03, 6.3  # inches: one and both columns in the style of the ACL
+SMALLEST = 6.0  # points, legible in print
+PER_INCH = 30  # narrow characters of the smallest size per inch
 PER_LINE = 0.102  # inches from one line of the smallest size to the next
 START, END = "#", "%"  # how the paper's figures print the start and end tokens
 TOKENS = f"{START} and {END} are the start and end tokens."
-# Okabe and Ito (2008): told apart by colour-blind readers, too.
+# Okabe and Ito (2008): distinguishable for colour-blind readers.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 QUALITATIVE = "tab20"  # matplotlib's palette of ten hues, each in a dark and a light shade
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.family": "DejaVu Sans",  # included in matplotlib
     "font.size": 6.5,
     "figure.titlesize": 7.5,
     "axes.titlesize": 7.0,
@@ -64,14 +63,14 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
-    """A figure of that size in inches with one pair of axes, in the style of all."""
+    """Yield a figure of a size in inches and its axes, in the common style."""
     with blank(width, height) as drawn:
         yield drawn, drawn.add_subplot()
 
 
 @contextmanager
 def blank(width: float, height: float) -> Iterator["Figure"]:
-    """A figure of that size in inches, in the style of all, with nothing in it yet."""
+    """Yield an empty figure of a size in inches, in the common style."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -84,7 +83,7 @@ def blank(width: float, height: float) -> Iterator["Figure"]:
 
 
 def broken(text: str, width: float) -> str:
-    """A text in lines of at most so many inches in the smallest size."""
+    """Wrap a text to lines of at most `width` inches in the smallest size."""
     per_line = max(1, int(width * PER_INCH))
     lines = textwrap.wrap(text, per_line)
     while per_line > 1 and max(map(_across, lines), default=0.0) > width:
@@ -94,7 +93,7 @@ def broken(text: str, width: float) -> str:
 
 
 def _across(line: str) -> float:
-    """The width of a line in the smallest size, in inches."""
+    """Return the width of a line in the smallest size, in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -103,9 +102,9 @@ def _across(line: str) -> float:
 
 
 def caption(drawn: "Figure", text: str) -> float:
-    """Small lines under a figure; returns the inches that they take."""
+    """Add a caption below a figure; return its height in inches."""
     lines = broken(text, drawn.get_figwidth() - 0.15)
-    # A name of the user's is no formula, whatever it has in it.
+    # Names may contain $, which must not be parsed as math.
     drawn.supxlabel(lines, fontsize=SMALLEST, color="#505050", parse_math=False)
     return (lines.count("\n") + 1) * PER_LINE
 
@@ -222,12 +221,12 @@ def add_weight_bar(drawn: "Figure", image: "AxesImage", axes: Any) -> None:
 
 
 def tick_indices(count: int, most: int) -> range:
-    """Of places from 0 those that get their number: evenly, and at most so many digits in all."""
+    """Return evenly spaced indices for tick labels with at most `most` digits in total."""
     return range(0, count, -(-count * len(str(count - 1)) // most))
 
 
 def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:
-    """Save a figure in every format; returns the files."""
+    """Save a figure in all formats; return the files."""
     import matplotlib as mpl
 
     files = []

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, now and then a line elsewhere.
+"""Progress of long commands: a bar in a terminal, otherwise a line every half minute.
 
 Library functions report through `track`, which shows nothing unless the caller asked for it:
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
-Update: TypeAlias = Callable[[int, int], None]  # how much is done, and of how much
+Update: TypeAlias = Callable[[int, int], None]  # called with the completed and the total amount
 Show: TypeAlias = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
 
 _SECONDS_BETWEEN_LINES = 30.0
@@ -71,7 +71,7 @@ def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[
 
 @contextmanager
 def progress(title: str, in_bytes: bool = False) -> Iterator[Update]:
-    """Show how far something has come: a function to call with what is done and the total."""
+    """Show progress; yield a function to call with the completed and the total amount."""
     if sys.stderr.isatty():
         with _bar(title, in_bytes) as update:
             yield update
@@ -110,8 +110,8 @@ def _rate(speed: float, in_bytes: bool) -> str:
 
 
 def _lines(title: str, in_bytes: bool) -> Update:
-    """A line now and then: how far, how fast, and how long it will take yet."""
-    first: tuple[float, int] | None = None  # what was there at the beginning was not made here
+    """Return a function that prints the share, the speed and the time left."""
+    first: tuple[float, int] | None = None  # excludes from the speed what an earlier run completed
     last = time.monotonic()
 
     def update(done: int, total: int) -> None:

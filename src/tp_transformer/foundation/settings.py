@@ -1,8 +1,8 @@
-"""Settings: dataclasses from YAML, presets by name, unknown keys refused.
+"""Settings: conversion of presets, YAML files and options to dataclasses; unknown keys rejected.
 
-A stage's settings are one frozen dataclass beside the code it configures. This file turns what
-people write (a preset's name, a YAML file, options such as --model.n_layers=2, keyword arguments)
-into such a dataclass and back.
+The settings of a section are a frozen dataclass in the module that they configure. This module
+converts presets, YAML files, options such as --model.n_layers=2 and keyword arguments to such a
+dataclass and back.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from argparse import ArgumentError
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,15 +26,15 @@ from tp_transformer.foundation.ranges import check, shown
 Values = dict[str, Any]
 T = TypeVar("T")
 
-# What YAML raises besides its own errors: at thousands of digits, impossible dates, deep nesting.
+# Errors of YAML for thousands of digits, impossible dates and deep nesting.
 _UNREADABLE = (ValueError, OverflowError, RecursionError)
 _LONGEST_TEXT = 1000  # characters
 
-SECTIONS = ("model", "data", "optim", "training", "validation")  # the stages a file may set
+SECTIONS = ("model", "data", "optim", "training", "validation")  # of a settings file
 
 
 def preset_names() -> list[str]:
-    """Every preset, by name."""
+    """Return the names of all presets."""
     return sorted(entry.name.removesuffix(".yaml") for entry in _preset_folder().iterdir())
 
 
@@ -47,7 +47,7 @@ def read(name_or_file: str | Path) -> Values:
     if path.suffix not in {".yaml", ".yml"}:
         raise SettingsError(
             f"there is no preset {name!r}{nearest(name, preset_names())}; the presets are "
-            f"{', '.join(preset_names())}, and a file of your own ends in .yaml"
+            f"{', '.join(preset_names())}, and settings files end in .yaml"
         )
     try:
         text = path.read_text("utf-8")
@@ -56,84 +56,58 @@ def read(name_or_file: str | Path) -> Values:
     return _parse_yaml(text, name)
 
 
-def run_values(name_or_file: str | Path, overrides: Sequence[str], kind: type) -> dict[str, Values]:
-    """The sections of a preset or a file, with options such as `--training.steps=100` on top.
+def run_values(
+    name_or_file: str | Path, changed: Mapping[str, str], kind: type
+) -> dict[str, Values]:
+    """Return the sections of a preset or a file, with changes such as `{"training.steps": "100"}`.
 
-    `kind` composes the settings of a run: its fields are the sections. Values are YAML. Names are
-    checked here, values when the dataclasses are made.
+    The fields of `kind` are the sections. Changes are YAML. Names are checked here, values when the
+    dataclasses are created.
     """
-    sections = _sections(kind)
+    known = sections(kind)
     values = read(name_or_file)
-    refuse_unknown(values, sections, str(name_or_file))
+    refuse_unknown(values, known, str(name_or_file))
     for section, fields in values.items():
         if not isinstance(fields, dict):
             raise SettingsError(f"{name_or_file}: {section!r} must hold named settings")
-        refuse_unknown(fields, sections[section], section)
-    for section, field, text in _split_overrides(overrides, sections):
-        value = _parse_override(text, sections[section][field])
-        values.setdefault(section, {})[field] = value
+        refuse_unknown(fields, known[section], section)
+    for name, text in changed.items():
+        section, _, field = name.partition(".")
+        refuse_unknown([section], known, "a run")
+        refuse_unknown([field], known[section], section)
+        values.setdefault(section, {})[field] = _parse_change(text, known[section][field])
     return values
 
 
-def _sections(kind: type) -> dict[str, dict[str, Any]]:
-    """The fields of each section and their types; where a section is a choice, those of all."""
-    sections: dict[str, dict[str, Any]] = {}
+def sections(kind: type) -> dict[str, dict[str, Any]]:
+    """Return the types of the fields of each section; those of all choices if it is a union."""
+    found: dict[str, dict[str, Any]] = {}
     for section, hint in get_type_hints(kind).items():
         choices = get_args(hint) or (hint,)
         fields = {"architecture": str} if len(choices) > 1 else {}
         for choice in choices:
             fields |= get_type_hints(choice) | getattr(choice, "option_types", dict)()
-        sections[section] = fields
-    return sections
+        found[section] = fields
+    return found
 
 
-def _split_overrides(
-    overrides: Sequence[str], sections: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[str, str, str]]:
-    """Section, field and text of every `--section.field=text` or `--section.field text`."""
-    rest = list(overrides)
-    while rest:
-        option, equals, text = rest.pop(0).partition("=")
-        if not option.startswith("--"):
-            raise SettingsError(f"{option!r} is not an option; options begin with --")
-        section, dot, field = option[2:].partition(".")
-        if not dot or section not in sections:
-            raise SettingsError(f"there is no option {option}{_meant(option[2:], sections)}")
-        refuse_unknown([field], sections[section], section)
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise SettingsError(f"{option} needs a value, as in {option}=VALUE")
-            text = rest.pop(0)
-        yield section, field, text
-
-
-def _meant(name: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Suggest the option that was probably meant; often a name only lacks its section."""
-    by_field = {
-        field: f"--{section}.{field}" for section, fields in sections.items() for field in fields
-    }
-    field = name.rpartition(".")[2].replace("-", "_")
-    matches = difflib.get_close_matches(field, by_field, n=1)
-    return f" (did you mean {by_field[matches[0]]}?)" if matches else ""
-
-
-def _parse_override(text: str, hint: Any) -> Any:
+def _parse_change(text: str, hint: Any) -> Any:
     try:
         value = yaml.load(text, _Loader)  # noqa: S506, a safe loader
     except (yaml.YAMLError, *_UNREADABLE):
-        value = text  # such as a lone *, which YAML takes for a reference
+        value = text  # such as a single *, which is an alias in YAML
     if str(value).lower() == "none" and NoneType in get_args(hint):
-        return None  # but a binding may be called none
+        return None  # unless none is a valid text, such as the binding none
     return [value] if get_origin(hint) is tuple and isinstance(value, str) else value
 
 
 def dump(values: Mapping[str, Any]) -> str:
-    """Settings as YAML that reads back as the same settings."""
+    """Return settings as YAML."""
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False)
 
 
 def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> list[str]:
-    """The settings that `values` leave to their defaults, such as `training.steps`."""
+    """Return the names of the settings that `values` lack, such as `training.steps`."""
     return [
         f"{section}.{field}"
         for section, fields in resolved.items()
@@ -143,7 +117,7 @@ def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> lis
 
 
 def differences(old: Mapping[str, Values], new: Mapping[str, Values]) -> list[str]:
-    """Every setting that differs, in words, such as `training.steps is 100, not 200`."""
+    """Describe the settings that differ, such as `training.steps is 100, not 200`."""
     found = []
     for section in {**old, **new}:
         before, after = old.get(section, {}), new.get(section, {})
@@ -155,7 +129,7 @@ def differences(old: Mapping[str, Values], new: Mapping[str, Values]) -> list[st
 
 
 def _as_lists(value: Any) -> Any:
-    """YAML has no tuples."""
+    """Convert tuples to lists, because YAML has no tuples."""
     return [_as_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -166,7 +140,7 @@ def _as_text(value: Any) -> str:
 
 
 def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make a `kind` from `values`, refusing keys it does not have and values that do not fit.
+    """Make a `kind` from `values`; raise for unknown keys and invalid values.
 
     `where` names the settings in error messages, such as `model`.
     """
@@ -174,29 +148,32 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     hints, bounded = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for key, value in values.items():
         _refuse_long_texts(f"{where}.{key}", value)
-        if value is None and NoneType not in get_args(hints[key]):  # the parser lets it pass
+        if value is None and NoneType not in get_args(hints[key]):  # which the parser accepts
             raise SettingsError(f"{where}.{key} must have a value")
-        if not isinstance(value, str):  # the parser reads numbers in texts
+        if not isinstance(value, str):  # the parser converts texts to numbers
             check(f"{where}.{key}", value, bounded[key])
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, where)
     try:
         parsed = parser.parse_object({where: dict(values)})
-    except (ArgumentError, OverflowError) as error:  # a whole number that no float can hold
+    except (
+        ArgumentError,
+        OverflowError,
+    ) as error:  # an integer too large for a float
         wrong = re.search(rf'"{re.escape(where)}\.(\w+)', str(error))
         if wrong is None:
             raise SettingsError(f"{where} does not fit: {' '.join(str(error).split())}") from error
         value = values[wrong[1]]
-        expected = _described(hints[wrong[1]], value)
-        raise SettingsError(f"{where}.{wrong[1]} must be {expected}, not {shown(value)}") from error
+        admitted = expected(hints[wrong[1]], value)
+        raise SettingsError(f"{where}.{wrong[1]} must be {admitted}, not {shown(value)}") from error
     return cast(T, parser.instantiate(parsed)[where])
 
 
 def _refuse_long_texts(name: str, value: Any) -> None:
-    """Refuse texts of a length that no setting has.
+    """Raise if a text is longer than any valid setting.
 
-    The parser reads texts as YAML by way of libyaml, which overflows the stack when it comes upon
-    tens of thousands of brackets (seen: a segmentation fault).
+    The parser reads texts with libyaml, which overflows the stack at tens of thousands of brackets
+    (observed: a segmentation fault).
     """
     rest = [value]
     while rest:
@@ -209,24 +186,24 @@ def _refuse_long_texts(name: str, value: Any) -> None:
             rest += part
 
 
-def _described(hint: Any, value: Any) -> str:
-    """What a type admits, in words."""
+def expected(hint: Any, value: Any) -> str:
+    """Describe the values of a type."""
     if get_origin(hint) is Literal:
         choices = [str(choice) for choice in get_args(hint)]
         return f"one of {', '.join(choices)}{nearest(str(value), choices)}"
     if get_args(hint):
-        return " or ".join(_described(part, value) for part in get_args(hint))
+        return " or ".join(expected(part, value) for part in get_args(hint))
     words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "absent"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def to_values(config: Any) -> Values:
-    """The plain values of a settings dataclass, as YAML or JSON can hold them."""
+    """Convert a settings dataclass to plain values for YAML or JSON."""
     return dataclasses.asdict(config)
 
 
 def refuse_unknown(keys: Iterable[str], valid: Iterable[str], where: str) -> None:
-    """Refuse the first key that is not valid, naming the nearest one that is."""
+    """Raise for the first unknown key, and suggest the nearest valid one."""
     known = list(valid)
     for key in keys:
         if key not in known:
@@ -237,9 +214,16 @@ def refuse_unknown(keys: Iterable[str], valid: Iterable[str], where: str) -> Non
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Suggest the valid name that `name` was probably meant to be, if one is near."""
-    matches = difflib.get_close_matches(name, list(valid), n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    """Return a suggestion of the nearest valid name, or an empty text."""
+    found = closest(name, valid)
+    return f" (did you mean {found!r}?)" if found is not None else ""
+
+
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """Return the nearest valid name: one with swapped letters, or else the most similar one."""
+    matches = difflib.get_close_matches(name, list(valid))
+    swapped = [match for match in matches if sorted(match) == sorted(name)]
+    return next(iter(swapped + matches), None)
 
 
 def _preset_folder() -> Traversable:
@@ -247,14 +231,14 @@ def _preset_folder() -> Traversable:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, as people mean it; YAML 1.1 wants 1.0e-3."""
+    """Reads 1e-3 as a number; YAML 1.1 requires 1.0e-3."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads, lists in one line."""
+    """Writes YAML for `_Loader`, with lists on one line."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write equal values out, each where it stands."""
+        """Write repeated values in full."""
         return True
 
 

@@ -79,7 +79,8 @@ class AnalysisRequest:
 
     Attributes:
         model: the folder of a model or a run
-        data: the store that the questions come from
+        data: the store that the questions come from; not used by binding and interchange, nor are
+            module, split and answered, because they ask nested fractions
         module: the module of the questions
         split: the split of the questions
         count: the number of questions

@@ -33,6 +33,8 @@ def interpret(
     if file is not None:
         raise SettingsError(f"{file} is a file; name a folder for the analysis")
     analysis = ANALYSES[name]
+    if request.data is None and analysis.questions != "nested":
+        raise SettingsError("name the store that the questions come from: --data DIR")
     loaded = load(request.model).float().to(choose_device(request.device))
     model = checked_model(loaded, options)
     described = describe(model, request.model)  # now: a run that goes on will have other weights
@@ -45,8 +47,7 @@ def interpret(
 def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) -> Sample:
     if analysis.questions == "nested":
         return drawn_sample(request.count, request.seed)
-    if request.data is None:
-        raise SettingsError("name the store that the questions come from: --data DIR")
+    assert request.data is not None  # noqa: S101, for the type checker
     is_answered = analysis.questions == "answered" if request.answered is None else request.answered
     return draw(
         model,

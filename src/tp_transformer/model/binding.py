@@ -1,4 +1,4 @@
-"""How a filler and a role become one vector: one class per binding.
+"""Bindings of a filler and a role to one vector; each is a class.
 
 A binding takes the filler that each head retrieved and the role that the head emitted, and gives
 the vector of `d_bound` numbers per head that the output map reads (equation 4). What each one
@@ -41,18 +41,18 @@ from tp_transformer.foundation.settings import nearest
 class Binding(nn.Module):
     """Binds fillers (…, head, position, d_head) to roles (…, head, position, d_role).
 
-    The result is (…, head, position, d_bound). The role is what the role map gives, `d_role`
-    numbers per head; a binding with a `d_role` of 0 has no role map, and gets None for the role.
-    `role_gain` scales the initial role map where the binding itself would enlarge its vectors. The
-    options of a binding are the keyword-only parameters of its class.
+    The result is (…, head, position, d_bound). The role map computes roles of `d_role` dimensions
+    per head; a binding with a `d_role` of 0 has no role map, and its role is None. `role_gain`
+    scales the initial role map of bindings that would enlarge their vectors. The options of a
+    binding are the keyword-only parameters of its class.
     """
 
-    # Whether it binds each value before attention retrieves it, to a role of the value's position.
+    # Whether values are bound before attention, to roles of their own positions.
     binds_values = False
     role_gain = 1.0
 
     def __init__(
-        self, n_heads: int, d_head: int, d_bound: int | None = None, *, d_role: int | None = None
+        self, n_heads: int, d_head: int, d_bound: int | None = None, d_role: int | None = None
     ) -> None:
         super().__init__()
         self.n_heads, self.d_head = n_heads, d_head
@@ -60,11 +60,11 @@ class Binding(nn.Module):
         self.d_role = d_head if d_role is None else d_role
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
-        """Bind every filler to its role."""
+        """Bind each filler to its role."""
         raise NotImplementedError
 
     def penalty(self, role: Tensor) -> Tensor | None:
-        """What training adds to the loss for each position, (…, position), or None for nothing."""
+        """Return a term to add to the training loss, (…, position), or None."""
         return None
 
     def neutral_role(self) -> Tensor | None:
@@ -89,11 +89,11 @@ class NoBinding(Binding):
 
 @BINDINGS.register("constant")
 class ConstantBinding(Binding):
-    """One learned role per head, the same at all positions; plain attention to begin with."""
+    """One learned role per head, the same at all positions; initially plain attention."""
 
     def __init__(self, n_heads: int, d_head: int) -> None:
         super().__init__(n_heads, d_head, d_role=0)
-        self.role = nn.Parameter(torch.ones(n_heads * d_head))  # a vector: weights decay, it not
+        self.role = nn.Parameter(torch.ones(n_heads * d_head))  # a vector does not decay
 
     def forward(self, filler: Tensor, role: Tensor | None = None) -> Tensor:
         """Multiply filler and learned role elementwise."""
@@ -130,7 +130,10 @@ class ResidualBinding(Binding):
 class SigmoidBinding(Binding):
     """Gated attention (Qiu et al., 2025): the filler times a sigmoid of the role.
 
-    The gate has one number per element of the filler or, with `per_head`, one per head.
+    Args:
+        n_heads: number of heads
+        d_head: size of fillers
+        per_head: whether the gate has one number per head, not one per element of the filler
     """
 
     def __init__(self, n_heads: int, d_head: int, *, per_head: bool = False) -> None:
@@ -154,7 +157,7 @@ class SiluBinding(Binding):
 class ValueBinding(Binding):
     """A sigmoid gate of each value, computed from the value's own position (Qiu et al., 2025).
 
-    The filler is then a weighted sum of gated values, which the query cannot gate any further.
+    The filler is then a weighted sum of gated values, independent of a gate of the query.
     """
 
     binds_values = True
@@ -168,9 +171,15 @@ class ValueBinding(Binding):
 class DictionaryBinding(Binding):
     """Discrete roles (Jiang et al., 2021): a softmax over a dictionary of unit vectors.
 
-    The role map scores `n_roles` vectors, which all heads of a layer share. The filler is added to
-    its product with the selected role, as in the published code. `one_hot` and `exclusive` weigh
-    that code's regularisers: for one role per head, and for different roles in different heads.
+    The filler is added to its product with the selected role, as in the published code. Two
+    regularisers are that code's.
+
+    Args:
+        n_heads: number of heads
+        d_head: size of fillers
+        n_roles: size of the dictionary, which all heads of a layer share
+        one_hot: weight of the regulariser for one role per head
+        exclusive: weight of the regulariser for different roles in different heads
     """
 
     def __init__(
@@ -188,7 +197,7 @@ class DictionaryBinding(Binding):
         self.initialise()
 
     def initialise(self) -> None:
-        """Draw directions uniformly, with lengths of about one."""
+        """Initialise with uniform directions and lengths of about one."""
         nn.init.normal_(self.roles, std=self.d_head**-0.5)
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
@@ -197,10 +206,10 @@ class DictionaryBinding(Binding):
         return filler + filler * selected
 
     def penalty(self, role: Tensor) -> Tensor | None:
-        """The weighted regularisers of the scores `role`, each a mean over heads.
+        """Return the weighted regularisers of the scores `role`, each a mean over heads.
 
-        The published code also rewards the sum of squared weights. As weights add up to one, that
-        is `one_hot` again, up to a constant.
+        The published code also maximises the sum of squared weights. As weights sum to one, this is
+        the same as `one_hot`, up to a constant.
         """
         if not (self.one_hot or self.exclusive):
             return None
@@ -214,7 +223,7 @@ class DictionaryBinding(Binding):
 
 @BINDINGS.register("tensor")
 class TensorBinding(Binding):
-    """The full tensor product (the appendix): every filler element times every role element."""
+    """The full tensor product of filler and role (appendix of the paper)."""
 
     def __init__(self, n_heads: int, d_head: int) -> None:
         super().__init__(n_heads, d_head, d_head * d_head)
@@ -230,6 +239,11 @@ class LowRankBinding(Binding):
 
     With rank d_head this is the paper's optimal d_head-dimensional compression of the tensor
     product; with rank d_head^2 it can be the tensor product itself.
+
+    Args:
+        n_heads: number of heads
+        d_head: size of fillers and roles
+        rank: size of the projections of a filler and a role
     """
 
     def __init__(self, n_heads: int, d_head: int, *, rank: Size) -> None:
@@ -239,7 +253,7 @@ class LowRankBinding(Binding):
         self.initialise()
 
     def initialise(self) -> None:
-        """Draw each head's two projections Xavier-uniformly, as every other matrix."""
+        """Initialise the two projections of each head Xavier-uniformly."""
         for projection in (self.filler_projection, self.role_projection):
             for head in projection:
                 nn.init.xavier_uniform_(head)
@@ -263,8 +277,8 @@ class ConvolutionBinding(Binding):
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Convolve filler and role circularly: element j is the sum of filler_k * role_(j - k)."""
         if not filler.numel():
-            return filler * role  # there is no FFT of nothing
-        # There is no FFT in half precision on CPUs.
+            return filler * role  # the FFT does not support empty tensors
+        # CPUs have no FFT in half precision.
         wide = torch.promote_types(filler.dtype, torch.float32)
         spectrum = torch.fft.rfft(filler.to(wide)) * torch.fft.rfft(role.to(wide))
         return torch.fft.irfft(spectrum, n=self.d_head).to(filler.dtype)
@@ -275,7 +289,7 @@ class ConvolutionBinding(Binding):
 
 
 def binding_options(name: str) -> dict[str, inspect.Parameter]:
-    """The options of a binding by name."""
+    """Return the options of a binding by name."""
     parameters = inspect.signature(BINDINGS[name]).parameters
     return {key: one for key, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
 

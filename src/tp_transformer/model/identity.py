@@ -1,4 +1,4 @@
-"""What identifies a model in a file of results: its hash, its name, its training step."""
+"""Identification of a model in files of results: its name, its hash, its training step."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ def model_hash(model: AnyModel) -> str:
     """Return the hash of a model's configuration, vocabulary and weights."""
     digest = hashlib.sha256()
     described = model.config_values(model.config)
-    digest.update(json.dumps([described, model.vocabulary.symbols], sort_keys=True).encode())
+    digest.update(json.dumps([described, model.vocabulary.to_json()], sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
         content = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {content.dtype} {tuple(content.shape)}".encode())

@@ -1,6 +1,6 @@
 """Exact-match scores of models.
 
-- questions, held_out: the questions of an evaluation.
+- options, questions, held_out: the options and the questions of an evaluation.
 - verdict: whether each answer is correct, by one forward pass.
 - evaluate, journal: an evaluation of all modules, and its state while it runs.
 - diagnose: the kinds of wrong answers.

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tp_transformer.data.modules import EXTRAPOLATE, EXTRAPOLATED, INTERPOLATE, MODULE_NAMES
-from tp_transformer.data.store import STORE_SPLITS, TRAIN
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, INTERPOLATE
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.task import TRAIN, Task
+from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.statistics import (
     Agreement,
     Interval,
@@ -18,8 +20,6 @@ from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.results import GENERATED, Results, SplitScore
 
 PAPER, OURS = "paper", "measured"  # origins of rows
-SPLIT_TITLES = {TRAIN: "Train", INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"}
-SIZES = {TRAIN: len(MODULE_NAMES), INTERPOLATE: len(MODULE_NAMES), EXTRAPOLATE: len(EXTRAPOLATED)}
 PUBLISHED_COUNT = 10_000  # questions of each module in the published test splits
 HELD_OUT_UNKNOWN = "may include questions held out for validation: the run of the model is unknown"
 SURE = 0.05  # significance level of Holm-adjusted p-values
@@ -47,9 +47,29 @@ class Row:
     cells: dict[str, Cell]
 
 
+def task_of(results: Sequence[Results]) -> Task:
+    """The task of results, which must be the same; its modules are those of all of them."""
+    task = results[0].task if results else MATHEMATICS
+    for other in (one.task for one in results[1:]):
+        if other.name != task.name:
+            raise ResultsError(f"results on {task.name} and on {other.name} cannot be compared")
+        splits = {
+            split: tuple(dict.fromkeys([*task.splits.get(split, ()), *other.splits.get(split, ())]))
+            for split in {**task.splits, **other.splits}
+        }
+        task = replace(task, splits=splits)
+    return task
+
+
+def is_published(results: Sequence[Results]) -> bool:
+    """Whether the paper has results on this task."""
+    return task_of(results).name == MATHEMATICS.name
+
+
 def rows(results: Sequence[Results]) -> list[Row]:
-    """Return the rows of the paper as printed, then those of the results."""
-    return [*_paper_rows(), *map(_row, named_apart(results))]
+    """Return the rows of the paper as printed, if they are on this task, then ours."""
+    paper = _paper_rows() if is_published(results) else []
+    return [*paper, *map(_row, named_apart(results))]
 
 
 def named_apart(results: Sequence[Results]) -> list[Results]:
@@ -69,43 +89,43 @@ def named_apart(results: Sequence[Results]) -> list[Results]:
 def module_names(results: Sequence[Results], split: str) -> list[str]:
     """Return the modules of a split for which any of the results has a score, in order."""
     asked = {name for one in results if split in one.splits for name in one.splits[split].modules}
-    return [name for name in STORE_SPLITS[split] if name in asked]
+    return [name for name in task_of(results).splits[split] if name in asked]
 
 
-def coverage(split: str, n_modules: int | None) -> str:
+def coverage(task: Task, split: str, n_modules: int | None) -> str:
     """Return the number of modules of an average, as `3 of 56 modules`; empty if all."""
-    if n_modules is None or n_modules >= SIZES[split]:
-        return ""
-    return f"{n_modules} of {SIZES[split]} modules"
+    total = len(task.splits[split])
+    return "" if n_modules is None or n_modules >= total else f"{n_modules} of {total} modules"
 
 
 def caveats(results: Sequence[Results]) -> list[str]:
     """Return what makes the results incomparable with the paper or with each other."""
     found: dict[str, list[str]] = {}  # names of results by caveat
+    task, published = task_of(results), is_published(results)
     for one in results:
         for name, split in one.splits.items():
-            if limits := _limits(name, split):
+            if limits := _limits(task, name, split, published):
                 found.setdefault(f"{name} {limits}", []).append(one.name)
         if TRAIN in one.splits and one.held_out is None:
             found.setdefault(f"train {HELD_OUT_UNKNOWN}", []).append(one.name)
-        if one.data.get("kind") == GENERATED:
+        if published and one.data.get("kind") == GENERATED:
             what = "the questions were generated, not the published ones"
             found.setdefault(what, []).append(one.name)
     lines = [f"{', '.join(names)}: {what}" for what, names in found.items()]
-    for name in SPLIT_TITLES:
+    for name in task.splits:
         sets = {frozenset(one.splits[name].modules) for one in results if name in one.splits}
         if len(sets) > 1:
             lines.append(f"{name}: the averages are not all over the same modules")
     return lines
 
 
-def _limits(name: str, split: SplitScore) -> str:
-    """Describe how a split differs from the published one; empty if it does not."""
+def _limits(task: Task, name: str, split: SplitScore, published: bool) -> str:
+    """Describe how a split differs from all of it, or from the published one; empty if not."""
     found = []
-    if covered := coverage(name, len(split.modules)):
+    if covered := coverage(task, name, len(split.modules)):
         found.append(f"covers {covered}")
     counts = sorted({one.n for one in split.modules.values()})
-    if name != TRAIN and counts != [PUBLISHED_COUNT]:
+    if published and name != TRAIN and counts != [PUBLISHED_COUNT]:
         some = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
         found.append(f"has {some} questions of each module, not {PUBLISHED_COUNT:,}")
     return " and ".join(found)
@@ -169,6 +189,7 @@ class SplitPair:
     """The comparison of two models on the same questions of a split."""
 
     split: str
+    title: str  # of the split
     modules: dict[str, ModulePair]
     left_out: tuple[str, ...]  # modules whose questions differ between the two
     difference: float  # of the averages over modules, the first minus the second
@@ -182,8 +203,9 @@ def pairs(first: Results, others: Sequence[Results]) -> list[list[SplitPair]]:
 
     The p-values of all averages are adjusted together, because each comparison is a further test.
     """
+    splits = task_of([first, *others]).splits
     found = [
-        [one for split in SPLIT_TITLES if (one := _pair_split(first, other, split)) is not None]
+        [one for split in splits if (one := _pair_split(first, other, split)) is not None]
         for other in others
     ]
     adjusted = iter(holm([one.p for of_other in found for one in of_other]))
@@ -203,6 +225,7 @@ def _pair_split(first: Results, second: Results, split: str) -> SplitPair | None
     p = difference_test(agreements)
     return SplitPair(
         split=split,
+        title=first.task.title(split),
         modules={
             name: ModulePair(agreement=one, p=p_module, p_holm=adjusted)
             for (name, one), p_module, adjusted in zip(

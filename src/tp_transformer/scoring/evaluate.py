@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +22,13 @@ from tp_transformer.foundation.distributed import Ranks, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import Show, Update
-from tp_transformer.foundation.ranges import Count, PositiveInt, check_fields
 from tp_transformer.model import identity
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
-from tp_transformer.scoring.questions import Choice, EvaluationQuestions, choose
+from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.questions import EvaluationQuestions, choose
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
 from tp_transformer.scoring.verdict import (
     CPU_TOKENS,
@@ -42,44 +42,11 @@ from tp_transformer.scoring.verdict import (
     judge_in_bfloat16,
 )
 
-DIAGNOSED = 100  # default number of wrong answers of each module to diagnose
 JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16}
 DECODED_AT_ONCE = 512  # questions per rank between two saves
 LONGEST = 200  # tokens of an answer of a model without positions
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """Options of an evaluation.
-
-    Attributes:
-        decode: number of questions on which verdicts are verified by greedy decoding
-        diagnose: number of wrong answers of each module and split to decode and diagnose
-        predictions: file for all answers; all wrong answers are then decoded and diagnosed
-        precision: bfloat16 is faster on processors with native bfloat16; small margins are
-            recomputed in float32
-        symbols_per_pass: maximum number of tokens of a batch; absent: depends on the device. It has
-            no effect on verdicts
-    """
-
-    decode: Count = 0
-    diagnose: Count = DIAGNOSED
-    predictions: Path | None = None
-    precision: str = "float32"
-    symbols_per_pass: PositiveInt | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.precision not in JUDGES:
-            raise SettingsError(
-                f"precision must be one of {', '.join(JUDGES)}, not {self.precision!r}"
-            )
-
-    def limit(self, device: torch.device) -> int:
-        """Return the maximum number of tokens of a batch on a device."""
-        return self.symbols_per_pass or (CPU_TOKENS if device.type == "cpu" else GPU_TOKENS)
 
 
 def evaluate(
@@ -118,6 +85,7 @@ def evaluate(
             data={
                 "name": store.path.name,
                 "kind": store.source.get("kind"),
+                "task": store.task.to_json(),
                 "sha256": {n: s.digest for n, s in store.items()},
                 "held_out": None if held_out is None else len(held_out),
             },
@@ -173,7 +141,9 @@ class Evaluation:
         self.right = journal.known == RIGHT
 
     def _ask_share(self) -> None:
-        find, limit = JUDGES[self.work.precision], self.work.limit(self.ranks.device)
+        find = JUDGES[self.work.precision]
+        most = CPU_TOKENS if self.ranks.device.type == "cpu" else GPU_TOKENS
+        limit = self.work.symbols_per_pass or most
         journal, rank, n_ranks = self._journal, self.ranks.rank, self.ranks.n_ranks
         left = np.flatnonzero(~journal.done)
         total = self.questions.n
@@ -378,7 +348,7 @@ def _check_inputs(
     longest = max(questions.question_lengths.max(), questions.answer_lengths.max())
     if model.n_positions is not None and longest + 2 > model.n_positions:
         raise SettingsError(
-            f"the store has texts of {longest} characters; the model reads at most "
+            f"the store has texts of {longest} tokens; the model reads at most "
             f"{model.n_positions - 2}"
         )
     for file in files:

@@ -8,35 +8,14 @@ from typing import overload
 
 import numpy as np
 
-from tp_transformer.data.modules import match_modules
-from tp_transformer.data.store import STORE_SPLITS, TRAIN, Segment, Split, Store
+from tp_transformer.data.store import TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.ranges import Count, Seed, check_fields
+from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.verdict import passes
 
 _TEXTS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The choice of questions.
-
-    Attributes:
-        modules: names of modules, or patterns such as arithmetic__*
-        splits: splits of the store; absent: all
-        train_count: number of random training questions of each module
-        seed: seed of the choice of training questions
-    """
-
-    modules: tuple[str, ...] = ("*",)
-    splits: tuple[str, ...] | None = None
-    train_count: Count = 1000
-    seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -54,10 +33,10 @@ def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[Mo
 
     Training questions exclude those held out, on which the model was not trained.
     """
-    match_modules(choice.modules)  # raises if a pattern matches no module of any split
-    names = [name for name in STORE_SPLITS if name in store]
+    store.task.match(choice.modules, TRAIN)  # raises if a pattern matches no module of any split
+    names = list(store)
     if choice.splits is not None:
-        names = [name for name in STORE_SPLITS if name in choice.splits]
+        names = [name for name in store if name in choice.splits]
         for name in choice.splits:
             _ = store[name]  # raises if the store lacks it
     found = []
@@ -92,7 +71,7 @@ def _rows(
     # Excluded after sampling, so that models with other held-out rows get nearly the same rows.
     n_drawn = choice.train_count + len(left_out)
     if n_drawn < len(rows):
-        key = key_of(choice.seed, STORE_SPLITS[TRAIN].index(module))
+        key = key_of(choice.seed, split.task.place(TRAIN, module))
         rows = rows[permute(np.arange(n_drawn), len(rows), key)]
     rows = rows[~np.isin(rows, left_out)]
     return np.sort(rows[: choice.train_count])

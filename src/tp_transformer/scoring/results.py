@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tp_transformer.data.store import STORE_SPLITS
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.task import Task
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.statistics import Interval, average_interval, wilson
@@ -148,12 +149,17 @@ class Results:
     """The results of an evaluation, with the model, the data and the environment."""
 
     model: Values  # name, config, n_parameters, step, sha256
-    data: Values  # name, kind, sha256 of each split, number of held-out questions
+    data: Values  # name, kind, task, sha256 of each split, number of held-out questions
     choice: Values  # fields of `Choice`
     made: Values  # time, device, versions, precision
     splits: dict[str, SplitScore]
     near_ties: list[Values]  # answers with a margin near 0
     decoding: Values | None = None  # the comparison with greedy decoding, if requested
+
+    @property
+    def task(self) -> Task:
+        """What the questions are of; results of before there were tasks do not say."""
+        return Task.from_json(self.data["task"]) if "task" in self.data else MATHEMATICS
 
     @property
     def held_out(self) -> int | None:
@@ -218,11 +224,6 @@ class Results:
             )
             for name, split in values["splits"].items()
         }
-        for name, split in splits.items():
-            if name not in STORE_SPLITS or not split.modules:
-                raise ValueError(f"the split {name!r} is unknown or has no modules")
-            for unknown in split.modules.keys() - set(STORE_SPLITS[name]):
-                raise ValueError(f"{name} has no module {unknown!r}")
         if not splits:
             raise ValueError("there is no split")
         model = {**values["model"], "name": str(values["model"]["name"])}
@@ -239,7 +240,7 @@ class Results:
             _whole(decoding["n"], "n")
             _whole(decoding["near_ties_among_them"], "near_ties_among_them")
             decoding = {**decoding, "other_verdict": list(decoding["other_verdict"])}
-        return cls(
+        found = cls(
             model=model,
             data=data,
             choice=dict(values["choice"]),
@@ -248,6 +249,12 @@ class Results:
             near_ties=list(values["near_ties"]),
             decoding=decoding,
         )
+        for name, split in splits.items():
+            if name not in found.task.splits or not split.modules:
+                raise ValueError(f"the split {name!r} is unknown or has no modules")
+            for unknown in split.modules.keys() - set(found.task.splits[name]):
+                raise ValueError(f"{name} has no module {unknown!r}")
+        return found
 
 
 def _whole(value: Any, name: str, least: int = 0) -> int:

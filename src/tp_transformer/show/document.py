@@ -1,13 +1,13 @@
-"""Results for other documents: Markdown, CSV, LaTeX."""
+"""Comparisons of results as Markdown, CSV and LaTeX."""
 
 import csv
 import io
 from collections.abc import Sequence
 from typing import Any
 
+from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.scoring.compare import (
     OURS,
-    SPLIT_TITLES,
     Cell,
     SplitPair,
     caveats,
@@ -16,24 +16,34 @@ from tp_transformer.scoring.compare import (
     named_apart,
     pairs,
     rows,
+    task_of,
 )
 from tp_transformer.scoring.results import ModuleScore, Results
-from tp_transformer.show.table import SOURCES, footnotes, pair_line, steps_of
+from tp_transformer.show.table import (
+    SOURCES,
+    above_95,
+    averages_heads,
+    averages_title,
+    footnotes,
+    pair_line,
+    steps_of,
+)
 
 
 def markdown(results: Sequence[Results]) -> str:
-    """Table 1, the modules and the pairs, in Markdown."""
+    """Return Table 1, the modules and the pairs as Markdown."""
     results = named_apart(results)
-    lines = ["## Table 1", "", *_markdown_table(*_table_1_strings(results)), ""]
+    task = task_of(results)
+    lines = [f"## {averages_title(results)}", "", *_markdown_table(*_averages(results)), ""]
     lines += [f"{line}  " for line in footnotes(results)]
-    for split in SPLIT_TITLES:
+    for split in task.splits:
         heads, body = _module_strings(results, split)
         if body:
-            lines += ["", f"## {SPLIT_TITLES[split]}", "", *_markdown_table(heads, body)]
+            lines += ["", f"## {task.title(split)}", "", *_markdown_table(heads, body)]
     for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
         lines += ["", f"## {results[0].name} minus {other.name}, on the same questions", ""]
         lines += [f"- {pair_line(one, results[0].name, other.name)}" for one in found] or [
-            "The two were not asked the same questions of any module."
+            "The two have no module with the same questions."
         ]
     return "\n".join(lines) + "\n"
 
@@ -44,33 +54,26 @@ def _markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list
     return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
 
 
-def _table_1_strings(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
-    heads = ["Model", "Source", "Weights", "Steps", "Train"]
-    heads += ["Interpolation", ">95%", "Extrapolation", ">95%"]
+def _averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
+    task = task_of(results)
     body = []
     for row in rows(results):
-        train, interpolation, extrapolation = (
-            _strings(name, row.cells.get(name)) for name in SPLIT_TITLES
-        )
-        body.append(
-            [
-                *(row.name, row.source, row.weights, steps_of(row), train[0]),
-                *interpolation,
-                *extrapolation,
-            ]
-        )
-    return heads, body
+        body.append([row.name, row.source, row.weights, steps_of(row)])
+        for split in task.splits:
+            cell = row.cells.get(split)
+            body[-1] += [_average(task, split, cell), *above_95(split, cell)]
+    return ["Model", "Source", "Weights", "Steps", *averages_heads(task)], body
 
 
-def _strings(split: str, cell: Cell | None) -> tuple[str, str]:
+def _average(task: Task, split: str, cell: Cell | None) -> str:
     if cell is None:
-        return "-", "-"
+        return "-"
     text = f"{cell.accuracy:.2%}"
     if cell.interval is not None:
         text += f" ({cell.interval[0]:.2%} to {cell.interval[1]:.2%})"
-    if covered := coverage(split, cell.n_modules):
+    if covered := coverage(task, split, cell.n_modules):
         text += f" ({covered})"
-    return text, "-" if cell.above_95 is None else str(cell.above_95)
+    return text
 
 
 def _module_strings(results: Sequence[Results], split: str) -> tuple[list[str], list[list[str]]]:
@@ -94,9 +97,9 @@ CSV_COLUMNS = (
 
 
 def csv_text(results: Sequence[Results]) -> str:
-    """Everything as one long table.
+    """Return all values as one table in long format.
 
-    `kind` is average, module, difference, module difference, or note: what is not comparable.
+    `kind` is average, module, difference, module difference, or note (a caveat).
     """
     results = named_apart(results)
     output = io.StringIO()
@@ -191,35 +194,40 @@ def _csv_pairs(first: str, second: str, found: Sequence[SplitPair]) -> list[dict
 
 
 def latex(results: Sequence[Results]) -> str:
-    """Table 1 as the paper sets it, ours below a line, and the modules."""
+    """Return Table 1, with the results below the rows of the paper, and the modules as LaTeX."""
     results = named_apart(results)
+    task = task_of(results)
+    titles = {split: _escaped(task.title(split)) for split in task.splits}
+    wide = {split: rf"\multicolumn{{2}}{{c}}{{{title}}}" for split, title in titles.items()}
+    heads = [titles[split] if split == TRAIN else wide[split] for split in titles]
+    below = ["" if split == TRAIN else r" acc & $>$95\%" for split in titles]
+    n_columns = 3 + len(averages_heads(task))
     lines = [
         r"% needs \usepackage{booktabs, longtable}",
-        r"\begin{tabular}{lccccccc}",
+        rf"\begin{{tabular}}{{l{'c' * (n_columns - 1)}}}",
         r"\toprule",
-        r" & Weights & Steps & Train & \multicolumn{2}{c}{Interpolation}"
-        r" & \multicolumn{2}{c}{Extrapolation} \\",
-        r" & & & & acc & $>$95\% & acc & $>$95\% \\",
+        f" & {' & '.join(['Weights', 'Steps', *heads])} " r"\\",
+        f" & & &{' &'.join(below)} " r"\\",
     ]
     source = None
     for row in rows(results):
         if row.source != source:
             source = row.source
             title = _escaped(SOURCES[source])
-            lines += [r"\midrule", rf"\multicolumn{{8}}{{l}}{{\emph{{{title}}}}} \\"]
-        train, interpolation, extrapolation = (
-            _latex(name, row.cells.get(name)) for name in SPLIT_TITLES
-        )
-        cells = [_escaped(row.name), row.weights, steps_of(row), train[0]]
-        lines.append(" & ".join([*cells, *interpolation, *extrapolation]) + r" \\")
+            lines += [r"\midrule", rf"\multicolumn{{{n_columns}}}{{l}}{{\emph{{{title}}}}} \\"]
+        cells = [_escaped(row.name), row.weights, steps_of(row)]
+        for split in task.splits:
+            cell = row.cells.get(split)
+            cells += [_latex(task, split, cell), *above_95(split, cell)]
+        lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     for line in caveats(results):
-        note = _escaped(f"Not comparable in full: {line}.")
+        note = _escaped(f"Not fully comparable: {line}.")
         lines.append(rf"\par\noindent{{\footnotesize {note}\par}}")
-    for split in SPLIT_TITLES:
+    for split in task.splits:
         heads, body = _module_strings(results, split)
         if body:
-            lines += ["", rf"% {SPLIT_TITLES[split]}"]
+            lines += ["", rf"% {task.title(split)}"]
             lines += [rf"\begin{{longtable}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
             lines += [" & ".join(map(_escaped, heads)) + r" \\", r"\midrule"]
             lines += [" & ".join(map(_escaped, line)) + r" \\" for line in body]
@@ -227,16 +235,16 @@ def latex(results: Sequence[Results]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latex(split: str, cell: Cell | None) -> tuple[str, str]:
+def _latex(task: Task, split: str, cell: Cell | None) -> str:
     if cell is None:
-        return "-", "-"
+        return "-"
     text = _escaped(f"{cell.accuracy:.2%}")
     if cell.interval is not None:
         low, high = cell.interval
         text += rf" {{\small$\pm${100 * (high - low) / 2:.2f}}}"
-    if covered := coverage(split, cell.n_modules):
+    if covered := coverage(task, split, cell.n_modules):
         text += rf" {{\small({covered})}}"
-    return text, "-" if cell.above_95 is None else str(cell.above_95)
+    return text
 
 
 def _escaped(text: str) -> str:

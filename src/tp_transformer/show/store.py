@@ -14,21 +14,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.data.modules import (
-    AREAS,
-    DIFFICULTIES,
-    EXTRAPOLATE,
-    EXTRAPOLATED,
-    INTERPOLATE,
-    MAX_ANSWER,
-    MAX_QUESTION,
-    MODULE_NAMES,
-)
-from tp_transformer.data.store import TRAIN, Segment, Split, Store
+from tp_transformer.data.store import Segment, Split, Store
+from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.errors import StoreError
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _WIDE = 110  # columns of a terminal that has room for every difficulty
+_N_BINS = 16  # of a histogram, at most
 
 Values = dict[str, Any]
 
@@ -42,10 +34,11 @@ def summarise(
         raise StoreError(f"{store.path} has no rows of the modules asked for")
     return {
         "path": str(store.path),
+        "task": store.task.to_json(),
         "source": store.source,
         "skipped": store.skipped,
         "splits": {name: _describe(*found) for name, found in chosen.items() if found[1]},
-        "samples": _draw_samples(chosen, samples, np.random.default_rng(seed)),
+        "samples": _draw_samples(store.task, chosen, samples, np.random.default_rng(seed)),
     }
 
 
@@ -79,16 +72,19 @@ def _add(some: Sequence[int], more: Sequence[int]) -> list[int]:
 
 
 def _draw_samples(
-    chosen: dict[str, tuple[Split, tuple[Segment, ...]]], count: int, chance: np.random.Generator
+    task: Task,
+    chosen: dict[str, tuple[Split, tuple[Segment, ...]]],
+    count: int,
+    chance: np.random.Generator,
 ) -> list[Values]:
     """Some rows of each area, of different modules as far as there are any, easy ones first."""
     found = []
-    for area in AREAS:
+    for area in task.areas:
         of_area = [
             (split, segment)
             for split, segments in chosen.values()
             for segment in segments
-            if segment.module.startswith(f"{area}__")
+            if task.area(segment.module) == area
         ]
         # Training first; the later splits only where it has too few modules.
         modules = list(dict.fromkeys(segment.module for _, segment in of_area))
@@ -102,7 +98,7 @@ def _draw_samples(
 
 def render(summary: Values, console: Console) -> None:
     """Draw a summary, as wide as the terminal."""
-    source = summary["source"]
+    source, task = summary["source"], Task.from_json(summary["task"])
     origin = ", ".join(str(source[key]) for key in ("kind", "name") if key in source)
     origin = f"from {origin}" if "seed" not in source else f"{origin} with seed {source['seed']}"
     sizes = " · ".join(
@@ -112,8 +108,8 @@ def render(summary: Values, console: Console) -> None:
     heading = f"  {n_bytes / 2**20:,.1f} MiB {origin}"
     console.print(Text.assemble((summary["path"], "bold"), heading))
     console.print(sizes, end="\n\n")
-    console.print(_counts(summary["splits"], console.width))
-    console.print(_lengths(summary["splits"], console.width))
+    console.print(_counts(task, summary["splits"], console.width))
+    console.print(_lengths(task, summary["splits"], console.width))
     console.print(_questions(summary["samples"]))
     for line in [*generated_lines(source), *skipped_lines(summary["skipped"])]:
         console.print(Text(line, style="yellow"))
@@ -148,46 +144,68 @@ def generated_lines(source: Values) -> list[str]:
     return lines
 
 
-def _counts(splits: Values, width: int) -> Table:
-    """A row for each area and module; a module's extrapolation file counts in the same row."""
-    train = [*DIFFICULTIES, "unspecified"] if width >= _WIDE else ["rows"]
+def _counts(task: Task, splits: Values, width: int) -> Table:
+    """A row for each area and module; what continues a module counts in the same row."""
+    train = [*task.difficulties, "unspecified"] if width >= _WIDE else ["rows"]
     train = [key for key in train if any(key in m for m in _modules(splits, TRAIN).values())]
     columns = [(TRAIN, key) for key in train]
-    columns += [(name, "rows") for name in (INTERPOLATE, EXTRAPOLATE) if name in splits]
-    bar_width = 32 if width >= _WIDE else 16
+    columns += [(name, "rows") for name in task.test_splits if name in splits]
+    longest, bar_width = _longest(task, splits, "question"), 32 if width >= _WIDE else 16
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("module", no_wrap=True)
     for split, key in columns:
-        table.add_column(key if key in DIFFICULTIES else split, justify="right", no_wrap=True)
-    table.add_column(f"lengths to {MAX_QUESTION}", no_wrap=True)
-    partners = {module: name for name, module in EXTRAPOLATED.items()}
-    for area in AREAS:
-        names = [name for name in MODULE_NAMES if name.startswith(f"{area}__")]
-        entries = {name: _entries(splits, name, partners.get(name, "")) for name in names}
-        entries = {name: own for name, own in entries.items() if any(own.values())}
-        if entries:
-            cells = _row(list(entries.values()), columns, bar_width)
+        table.add_column(key if key in task.difficulties else split, justify="right", no_wrap=True)
+    table.add_column(f"lengths to {longest}", no_wrap=True)
+    rows: dict[str, list[str]] = {}  # a row's module, and what continues it
+    for name in task.modules:
+        rows.setdefault(task.continues.get(name, name), []).append(name)
+    for area in task.areas:
+        own = {
+            name: entries
+            for name, names in rows.items()
+            if task.area(name) == area and (entries := _entries(splits, names))
+        }
+        if own and area:
+            entries = [entry for entries in own.values() for entry in entries]
+            cells = _row(entries, columns, longest, bar_width)
             table.add_row(area, *cells, style="bold cyan")
-        for name, own in entries.items():
-            table.add_row(f"  {name.partition('__')[2]}", *_row([own], columns, bar_width))
+        for name, entries in own.items():
+            title = f"  {name.removeprefix(area + (task.area_separator or ''))}"
+            table.add_row(title, *_row(entries, columns, longest, bar_width))
     return table
 
 
-def _entries(splits: Values, module: str, partner: str) -> dict[str, Values]:
-    """What each split says about a module."""
-    own = {name: _modules(splits, name).get(module, {}) for name in (TRAIN, INTERPOLATE)}
-    return {**own, EXTRAPOLATE: _modules(splits, EXTRAPOLATE).get(partner, {})}
+def _entries(splits: Values, names: Sequence[str]) -> list[tuple[str, Values]]:
+    """What each split says about some modules."""
+    return [
+        (split, _modules(splits, split)[name])
+        for split in splits
+        for name in names
+        if name in _modules(splits, split)
+    ]
 
 
 def _row(
-    modules: Sequence[dict[str, Values]], columns: Sequence[tuple[str, str]], width: int
+    entries: Sequence[tuple[str, Values]],
+    columns: Sequence[tuple[str, str]],
+    longest: int,
+    width: int,
 ) -> list[str]:
-    counts = [sum(own[split].get(key, 0) for own in modules) for split, key in columns]
+    counts = [
+        sum(entry.get(key, 0) for of_split, entry in entries if of_split == split)
+        for split, key in columns
+    ]
     lengths: list[int] = []
-    for entry in (entry for own in modules for entry in own.values()):
-        lengths = _add(lengths, entry.get("question_lengths", []))
+    for _, entry in entries:
+        lengths = _add(lengths, entry["question_lengths"])
     cells = [f"{count:,}" if count else "·" for count in counts]
-    return [*cells, sparkline(lengths, MAX_QUESTION, width)]
+    return [*cells, sparkline(lengths, longest, width)]
+
+
+def _longest(task: Task, splits: Values, column: str) -> int:
+    """The tokens of the longest text that a task can have, or has here."""
+    limit = task.max_question if column == "question" else task.max_answer
+    return limit or max(len(split[f"{column}_lengths"]) for split in splits.values()) - 1
 
 
 def _modules(splits: Values, name: str) -> Values:
@@ -208,23 +226,27 @@ def binned(counts: Sequence[int], longest: int, n_bins: int) -> "np.ndarray[Any,
     return np.bincount(places, weights=np.asarray(counts, float), minlength=n_bins)[:n_bins]
 
 
-def _lengths(splits: Values, width: int) -> Group:
+def _lengths(task: Task, splits: Values, width: int) -> Group:
     """Histograms of questions and answers, side by side, of every split."""
     bar = (width - 2) // 2 - 18
     tables = []
-    for column, longest, step in (("question", MAX_QUESTION, 10), ("answer", MAX_ANSWER, 2)):
+    for column in ("question", "answer"):
+        longest = _longest(task, splits, column)
+        step = -(-longest // _N_BINS)
+        n_bins = -(-longest // step)
         counts: list[int] = []
         for split in splits.values():
             counts = _add(counts, split[f"{column}_lengths"])
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column(f"{column}s", justify="right", no_wrap=True)
-        table.add_column("characters long", width=bar, no_wrap=True)
+        table.add_column(f"{task.vocabulary.tokenisation} long", width=bar, no_wrap=True)
         table.add_column("", justify="right")
-        bins = binned(counts, longest, longest // step)
+        bins = binned(counts, n_bins * step, n_bins)
         for i, value in enumerate(bins):
             cells = horizontal_bar(value / max(bins.max(), 1), bar)
             share = f"{value / max(bins.sum(), 1):.1%}"
-            table.add_row(f"{i * step + 1}-{(i + 1) * step}", Text(cells, style="green"), share)
+            ends = f"{i * step + 1}-{(i + 1) * step}" if step > 1 else str(i + 1)
+            table.add_row(ends, Text(cells, style="green"), share)
         tables.append(table)
     return Group(Text(), Columns(tables, padding=(0, 1)), Text())
 
@@ -239,7 +261,7 @@ def _questions(samples: Sequence[Values]) -> Group:
     lines: list[Text | Padding] = []
     area = None
     for sample in samples:
-        if sample["area"] != area:
+        if sample["area"] and sample["area"] != area:
             area = sample["area"]
             lines.append(Text(area, style="bold cyan"))
         text = Text(sample["question"])

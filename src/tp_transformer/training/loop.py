@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.feed import Ahead, Feed
-from tp_transformer.data.modules import INTERPOLATE
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
@@ -342,7 +341,7 @@ class Loop:
                 self._choose(self._score(self.feed.validation))
             if self.monitor is not None:
                 score = self._score(self.monitor)
-                self._record_score(MONITOR, score, split=INTERPOLATE)
+                self._record_score(MONITOR, score, split=self.feed.split.task.test_splits[0])
 
     def _score(self, questions: LocalQuestions) -> Score:
         share = questions(self.ranks.rank, self.ranks.n_ranks)

@@ -204,6 +204,8 @@ def matrix_blocks(model: nn.Module) -> dict[Tensor, Blocks]:
         found[attention.out_proj.weight] = (1, attention.n_heads)
         for layer in attention.children():
             if isinstance(layer, nn.Linear) and layer is not attention.out_proj:
-                n_maps, rest = divmod(layer.out_features, attention.binding.d_head)
+                binding = attention.binding
+                size = binding.d_role if layer is attention.role_proj else binding.d_head
+                n_maps, rest = divmod(layer.out_features, size)
                 found[layer.weight] = (1, 1) if rest else (n_maps, 1)
     return found

@@ -6,17 +6,16 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 
 from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
-from tp_transformer.data.modules import INTERPOLATE
-from tp_transformer.data.store import MANIFEST, TRAIN, Split, open_store
-from tp_transformer.foundation import atomic, settings
+from tp_transformer.data.store import MANIFEST, TRAIN, Split, Store, open_store
+from tp_transformer.foundation import atomic, run_folder, settings
 from tp_transformer.foundation.allocator import refuse_beyond_memory
 from tp_transformer.foundation.distributed import (
     Ranks,
@@ -26,25 +25,9 @@ from tp_transformer.foundation.distributed import (
 )
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.provenance import versions
-from tp_transformer.foundation.run_folder import (
-    BEST,
-    CONFIG,
-    LAST,
-    LOCK,
-    LOG,
-    METRICS,
-    ORIGIN,
-    read_origin,
-)
-from tp_transformer.foundation.run_folder import sha256 as file_sha256
+from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, LOCK, LOG, METRICS, ORIGIN
 from tp_transformer.foundation.settings import Values
-from tp_transformer.model.family import (
-    AnyModel,
-    ModelConfig,
-    class_of,
-    from_config,
-    model_config,
-)
+from tp_transformer.model.family import AnyModel, ModelConfig, class_of, from_config, model_config
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
 from tp_transformer.training.display import Display, Lines
@@ -96,15 +79,10 @@ def run_config(values: dict[str, Values]) -> RunConfig:
     settings.refuse_unknown(values, RunConfig.__dataclass_fields__, "a run")
     if "model" not in values:
         raise SettingsError("a run needs the section 'model'")
-    return RunConfig(
-        model=model_config(values["model"]),
-        data=settings.to_dataclass(FeedConfig, values.get("data", {}), "data"),
-        optim=settings.to_dataclass(OptimConfig, values.get("optim", {}), "optim"),
-        training=settings.to_dataclass(TrainingConfig, values.get("training", {}), "training"),
-        validation=settings.to_dataclass(
-            ValidationConfig, values.get("validation", {}), "validation"
-        ),
-    )
+    hints = get_type_hints(RunConfig)
+    del hints["model"]
+    stages = {n: settings.to_dataclass(kind, values.get(n, {}), n) for n, kind in hints.items()}
+    return RunConfig(model=model_config(values["model"]), **stages)
 
 
 def config_values(config: RunConfig) -> dict[str, Values]:
@@ -159,6 +137,8 @@ def _train(
         loop = ranks.each(
             lambda: _make_loop(run_config(plan["values"]), Path(plan["data"]), run, ranks)
         )
+        if not plan["origin"]:
+            ranks.first(lambda: _begin(run, stack))
         notes = _describe(loop, run, plan, ranks)
         _resume(loop, ranks, notes)
         if loop.finished:
@@ -186,19 +166,23 @@ def _run(loop: Loop, metrics: Recorder) -> int | None:
 
 
 def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: ExitStack) -> str:
-    """Lock a run folder; return its settings, its data and its origin as JSON."""
+    """Return the settings, the data and the origin of a run as JSON.
+
+    An existing run is locked. A new run gets its folder after its settings have been checked.
+    """
     is_begun = (run / ORIGIN).is_file()
     if not is_begun:
         _refuse_other_folder(run)
         if config is None or data is None:
             raise UserError(f"{run} is not a run yet: to start one, give --config and --data")
-        open_store(data)  # raises if it is not a store, before the folder is created
-    run.mkdir(parents=True, exist_ok=True)
-    _lock(run, stack)
-    checkpoint.clear_leftovers(run)
-    origin = read_origin(run) if is_begun else {}
+    else:
+        _lock(run, stack)
+    origin = run_folder.read_origin(run) if is_begun else {}
     folder = Path(data).resolve() if data is not None else Path(origin["data"])
-    fingerprint = _fingerprint(folder)
+    store, fingerprint = _open(folder), run_folder.sha256(folder / MANIFEST)
+    if config is not None:  # as many rows of the embedding as the task has tokens
+        model = class_of(config.model).sized(config.model, store.task.vocabulary)
+        config = replace(config, model=model)
     notes: list[str] = []
     if is_begun:
         config = _same_config(run, config, origin.get("config_sha256"), notes)
@@ -227,6 +211,13 @@ def _refuse_other_folder(run: Path) -> None:
             raise FolderError(f"{run} holds something else ({name}); choose a new folder")
 
 
+def _begin(run: Path, stack: ExitStack) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    _lock(run, stack)
+    if (run / ORIGIN).is_file():
+        raise FolderError(f"another process has started {run}; repeat the command to resume it")
+
+
 def _lock(run: Path, stack: ExitStack) -> None:
     # A separate file, because `atomic.whole` locks the folder itself.
     (run / LOCK).touch()
@@ -234,6 +225,7 @@ def _lock(run: Path, stack: ExitStack) -> None:
     if held is None:
         raise FolderError(f"another process is training {run}")
     stack.callback(os.close, held)
+    checkpoint.clear_leftovers(run)
 
 
 def _same_config(
@@ -244,7 +236,7 @@ def _same_config(
     A file that was changed or truncated is an error, unless the given settings restore it.
     """
     file = run / CONFIG
-    if sha256 is not None and file_sha256(file) != sha256:
+    if sha256 is not None and run_folder.sha256(file) != sha256:
         text = "" if config is None else settings.dump(config_values(config))
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
             raise SettingsError(
@@ -253,7 +245,7 @@ def _same_config(
             )
         _write_text(file, text)
         notes.append(f"{file} was changed after the run was started; it is restored")
-    values = settings.run_values(file, (), RunConfig)
+    values = settings.run_values(file, {}, RunConfig)
     if sha256 is None and "count" not in values.get("validation", {}):
         # The last setting in the file of a run from before hashes were recorded.
         raise SettingsError(f"{file} is truncated: it does not set validation.count; restore it")
@@ -269,10 +261,9 @@ def _same_config(
     return begun
 
 
-def _fingerprint(data: Path) -> str:
+def _open(data: str | Path) -> Store:
     try:
-        open_store(data)  # raises if it is not a store
-        return hashlib.sha256((data / MANIFEST).read_bytes()).hexdigest()
+        return open_store(data)
     except (OSError, ValueError) as error:  # also a path that is invalid or too long
         raise UserError(f"cannot read the store of the run: {error!r:.200}") from error
 
@@ -285,7 +276,8 @@ def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
             f"a batch of {config.data.batch_size} cannot be divided among {ranks.n_ranks} ranks"
         )
     torch.manual_seed(config.training.seed)
-    model = from_config(config.model)
+    model = from_config(config.model, store.task.vocabulary)
+    model.max_answer = store.task.max_answer or max(one.max_lengths[1] for one in store.values())
     _refuse_lengths(model, split, config.data)
     _refuse_sizes(model, split, config.data, ranks)
     feed = Feed(
@@ -299,9 +291,12 @@ def _make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
     )
     monitor = None
     if config.validation.monitor:
-        _refuse_lengths(model, store[INTERPOLATE], config.data)
+        if not store.task.test_splits:
+            raise SettingsError(f"{data} has no test split to monitor")
+        test = store[store.task.test_splits[0]]
+        _refuse_lengths(model, test, config.data)
         count = config.validation.monitor
-        monitor = monitored(store[INTERPOLATE], config.data.modules, count, model.vocabulary)
+        monitor = monitored(test, config.data.modules, count, model.vocabulary)
     return Loop(
         model.to(ranks.device),
         feed,
@@ -320,7 +315,7 @@ def _refuse_lengths(model: AnyModel, split: Split, config: FeedConfig) -> None:
         longest = max(len(one.question_lengths), len(one.answer_lengths)) - 1
         if model.n_positions is not None and longest + 2 > model.n_positions:
             raise SettingsError(
-                f"{one.module} has texts of {longest} characters; the model reads at most "
+                f"{one.module} has texts of {longest} tokens; the model reads at most "
                 f"{model.n_positions - 2}"
             )
 
@@ -330,13 +325,13 @@ def _refuse_sizes(model: AnyModel, split: Split, config: FeedConfig, ranks: Rank
     if ranks.device.type == "cpu":  # weights, gradient and two averages of Adam
         refuse_beyond_memory("weights, gradient and averages", 16 * model.n_parameters)
     segments = split.select(config.modules)
-    n_characters = sum(
+    n_tokens = sum(
         n * length
         for one in segments
         for lengths in (one.question_lengths, one.answer_lengths)
         for length, n in enumerate(lengths)
     )
-    mean = n_characters // max(1, sum(one.count for one in segments))
+    mean = n_tokens // max(1, sum(one.count for one in segments))
     ids = config.batch_size // ranks.n_ranks * (4 + mean)
     refuse_beyond_memory(f"batches of {config.batch_size:,}", 8 * ids * STEPS_AHEAD)
 
@@ -374,7 +369,7 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
 
 def _write_origin(run: Path, values: dict[str, Values], origin: dict[str, Any]) -> None:
     _write_text(run / CONFIG, settings.dump(values))
-    origin = {**origin, "config_sha256": file_sha256(run / CONFIG)}
+    origin = {**origin, "config_sha256": run_folder.sha256(run / CONFIG)}
     # Written last: a folder with this file is a run.
     _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
 

@@ -1,7 +1,8 @@
 """Validation: loss and exact match on questions that are not trained on.
 
-Questions held out of the training split select the best model. Questions of the interpolation split
-are test questions: their scores are recorded (a monitor) but have no effect on the run.
+Questions held out of the training split select the best model. Questions of the first test split
+(of the Mathematics Dataset, interpolation) are test questions: their scores are recorded (a
+monitor) but have no effect on the run.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +33,7 @@ class ValidationConfig:
     Attributes:
         every: number of steps between validations
         count: number of questions, spread evenly over modules and difficulties; 0 for no validation
-        monitor: number of questions of the interpolation split to score at each validation, spread
+        monitor: number of questions of the first test split to score at each validation, spread
             evenly over modules; 0 for none. Their scores affect neither checkpoints nor stopping
     """
 

@@ -1,183 +1,188 @@
 """`tpt data`: the Mathematics Dataset made, read, looked at and passed on."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from jsonargparse import Namespace
+from typing import TYPE_CHECKING, Literal
 
 from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
-from tp_transformer.verbs.verb import MODULES, Verb
+from tp_transformer.verbs.verb import Group, Verb
+
+SplitName = Literal["train", "interpolate", "extrapolate"]
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
 
-def _generate(options: Namespace) -> None:
-    from tp_transformer.data.partial import Order
-    from tp_transformer.data.produce import produce
-    from tp_transformer.foundation.parallel import workers
-    from tp_transformer.foundation.progress import progress
-    from tp_transformer.show.store import generated_lines
+@dataclass(frozen=True, kw_only=True)
+class Generate(Verb):
+    """Make questions with DeepMind's own generator, the same for the same seed.
 
-    order = Order(
-        modules=tuple(options.modules),
-        splits=tuple(
-            name
-            for split in options.splits
-            for name in (
-                [f"train-{difficulty}" for difficulty in options.difficulties]
-                if split == "train"
-                else [split]
-            )
-        ),
-        count=options.count,
-        test_count=options.test_count,
-        seed=options.seed,
-    )
-    open_pool = workers(options.executor or options.workers)
-    with progress("generating") as update:
-        store = produce(order, options.out, open_pool, progress=update)
-    print(f"{options.out}: {_rows_of(store)}")
-    for line in generated_lines(store.source):
-        print(line)
+    Attributes:
+        out: the store to write, a folder
+        modules: only these modules; `*` stands for any characters, as in 'arithmetic__*'
+        splits: which of the dataset's splits
+        difficulties: which difficulties of training questions
+        count: questions of each module, split and difficulty
+        test_count: questions of each module in the test splits, if not as many
+        seed: another seed, other questions
+        workers: processes; one per core by default
+        executor: dask://HOST:PORT, a Dask cluster to work on instead
+    """
 
+    goes_on = True
+    out: Path
+    modules: tuple[str, ...] = ("*",)
+    splits: tuple[SplitName, ...] = ("train", "interpolate", "extrapolate")
+    difficulties: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
+    count: PositiveInt = 1000
+    test_count: PositiveInt | None = None
+    seed: Seed = 0
+    workers: Workers | None = None
+    executor: str | None = None
 
-def _prepare(options: Namespace) -> None:
-    from tp_transformer.data.corpus import prepare
-    from tp_transformer.foundation.progress import progress
-    from tp_transformer.show.store import skipped_lines
+    def __call__(self) -> None:
+        from tp_transformer.data.mathematics.partial import Order
+        from tp_transformer.data.mathematics.produce import produce
+        from tp_transformer.foundation.parallel import workers
+        from tp_transformer.foundation.progress import progress
+        from tp_transformer.show.store import generated_lines
 
-    with progress("reading", in_bytes=True) as update:
-        skip = options.on_error == "skip"
-        store = prepare(options.source, options.out, skip_errors=skip, progress=update)
-    print(f"{options.out}: {_rows_of(store)}")
-    print(*skipped_lines(store.skipped), sep="\n", end="\n" if store.skipped else "")
-
-
-def _show(options: Namespace) -> None:
-    import json
-
-    from rich.console import Console
-
-    from tp_transformer.data.store import open_store
-    from tp_transformer.show.store import render, summarise
-
-    summary = summarise(open_store(options.store), options.modules, options.samples, options.seed)
-    if options.json:
-        print(json.dumps(summary, indent=2))
-    else:
-        render(summary, Console(highlight=False))
-
-
-def _export(options: Namespace) -> None:
-    from tp_transformer.data.export import export
-    from tp_transformer.data.store import open_store
-    from tp_transformer.foundation.progress import progress
-
-    store = open_store(options.store)
-    with progress("writing") as update:
-        n_rows = export(
-            store, options.out, format=options.format, modules=options.modules, progress=update
+        splits: list[str] = []
+        for split in self.splits:
+            is_train = split == "train"
+            splits += [f"train-{name}" for name in self.difficulties] if is_train else [split]
+        order = Order(
+            modules=self.modules,
+            splits=tuple(splits),
+            count=self.count,
+            test_count=self.test_count,
+            seed=self.seed,
         )
-    print(f"{options.out}: {n_rows:,} rows as {options.format}")
+        open_pool = workers(self.executor or self.workers)
+        with progress("generating") as update:
+            store = produce(order, self.out, open_pool, progress=update)
+        print(f"{self.out}: {_rows_of(store)}")
+        for line in generated_lines(store.source):
+            print(line)
 
 
-def _verify(options: Namespace) -> None:
-    from tp_transformer.data.verify import verify
-    from tp_transformer.foundation.progress import progress
+@dataclass(frozen=True, kw_only=True)
+class Prepare(Verb):
+    """Read the published dataset into a store: the v1.0 archive, its folder, the Hugging Face copy.
 
-    with progress("verifying", in_bytes=True) as update:
-        lines = verify(options.store, progress=update)
-    print(*lines, sep="\n")
+    Attributes:
+        source: the .tar.gz, or a folder
+        out: the store to write, a folder
+        on_error: what to do about faults: stop at the first, or leave out and report
+    """
+
+    source: Path = field(metadata={"flag": "source"})
+    out: Path
+    on_error: Literal["stop", "skip"] = "stop"
+
+    def __call__(self) -> None:
+        from tp_transformer.data.mathematics.corpus import prepare
+        from tp_transformer.foundation.progress import progress
+        from tp_transformer.show.store import skipped_lines
+
+        with progress("reading", in_bytes=True) as update:
+            skip = self.on_error == "skip"
+            store = prepare(self.source, self.out, skip_errors=skip, progress=update)
+        print(f"{self.out}: {_rows_of(store)}")
+        print(*skipped_lines(store.skipped), sep="\n", end="\n" if store.skipped else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreVerb(Verb):
+    """Base class for verbs that read a store.
+
+    Attributes:
+        store: the store, a folder
+        modules: only these modules; `*` stands for any characters, as in 'arithmetic__*'
+    """
+
+    store: Path = field(metadata={"flag": "store"})
+    modules: tuple[str, ...] = ("*",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show(StoreVerb):
+    """Show what a store holds: counts, lengths, questions.
+
+    Attributes:
+        samples: questions of each area
+        seed: chooses the questions
+        json: for programs instead of people
+    """
+
+    samples: Count = 2
+    seed: Seed = 0
+    json: bool = False
+
+    def __call__(self) -> None:
+        import json
+
+        from rich.console import Console
+
+        from tp_transformer.data.store import open_store
+        from tp_transformer.show.store import render, summarise
+
+        summary = summarise(open_store(self.store), self.modules, self.samples, self.seed)
+        if self.json:
+            print(json.dumps(summary, indent=2))
+        else:
+            render(summary, Console(highlight=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(StoreVerb):
+    """Write a store for other tools.
+
+    Attributes:
+        format: the format of the dataset's authors, or one of other tools
+        out: a folder, or for v1.0 also a .tar.gz
+    """
+
+    format: Literal["v1.0", "parquet", "jsonl"]
+    out: Path
+
+    def __call__(self) -> None:
+        from tp_transformer.data.export import export
+        from tp_transformer.data.store import open_store
+        from tp_transformer.foundation.progress import progress
+
+        store = open_store(self.store)
+        with progress("writing") as update:
+            n_rows = export(
+                store, self.out, format=self.format, modules=[*self.modules], progress=update
+            )
+        print(f"{self.out}: {n_rows:,} rows as {self.format}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify(Verb):
+    """Check a store against the hashes that were kept when it was written.
+
+    Attributes:
+        store: the store, a folder
+    """
+
+    store: Path = field(metadata={"flag": "store"})
+
+    def __call__(self) -> None:
+        from tp_transformer.data.verify import verify
+        from tp_transformer.foundation.progress import progress
+
+        with progress("verifying", in_bytes=True) as update:
+            lines = verify(self.store, progress=update)
+        print(*lines, sep="\n")
 
 
 def _rows_of(store: "Store") -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in store.items())
 
 
-_STORE = {"type": Path, "help": "the store, a folder"}
-
-_VERBS = {
-    "generate": Verb(
-        "make questions with DeepMind's own generator, the same for the same seed",
-        _generate,
-        {
-            "--out": {"type": Path, "required": True, "help": "the store to write, a folder"},
-            "--modules": MODULES,
-            "--splits": {
-                "nargs": "+",
-                "choices": ["train", "interpolate", "extrapolate"],
-                "default": ["train", "interpolate", "extrapolate"],
-                "help": "which of the dataset's splits",
-            },
-            "--difficulties": {
-                "nargs": "+",
-                "choices": ["easy", "medium", "hard"],
-                "default": ["easy", "medium", "hard"],
-                "help": "which difficulties of training questions",
-            },
-            "--count": {
-                "type": PositiveInt,
-                "default": 1000,
-                "help": "questions of each module, split and difficulty",
-            },
-            "--test-count": {
-                "type": PositiveInt | None,
-                "help": "questions of each module in the test splits, if not as many",
-            },
-            "--seed": {"type": Seed, "default": 0, "help": "another seed, other questions"},
-            "--workers": {"type": Workers | None, "help": "processes; one per core by default"},
-            "--executor": {
-                "type": str | None,
-                "help": "dask://HOST:PORT, a Dask cluster to work on instead",
-            },
-        },
-        goes_on=True,
-    ),
-    "prepare": Verb(
-        "read the published dataset into a store: the v1.0 archive or folder, or the Hugging "
-        "Face copy",
-        _prepare,
-        {
-            "source": {"type": Path, "help": "the .tar.gz, or a folder"},
-            "--out": {"type": Path, "required": True, "help": "the store to write, a folder"},
-            "--on-error": {
-                "choices": ["stop", "skip"],
-                "default": "stop",
-                "help": "what to do about faults: stop at the first, or leave out and report",
-            },
-        },
-    ),
-    "show": Verb(
-        "show what a store holds: counts, lengths, questions",
-        _show,
-        {
-            "store": _STORE,
-            "--modules": MODULES,
-            "--samples": {"type": Count, "default": 2, "help": "questions of each area"},
-            "--seed": {"type": Seed, "default": 0, "help": "chooses the questions"},
-            "--json": {"action": "store_true", "help": "for programs instead of people"},
-        },
-    ),
-    "export": Verb(
-        "write a store for other tools",
-        _export,
-        {
-            "store": _STORE,
-            "--format": {"choices": ["v1.0", "parquet", "jsonl"], "required": True},
-            "--out": {
-                "type": Path,
-                "required": True,
-                "help": "a folder, or for v1.0 also a .tar.gz",
-            },
-            "--modules": MODULES,
-        },
-    ),
-    "verify": Verb(
-        "check a store against the hashes that were kept when it was written",
-        _verify,
-        {"store": _STORE},
-    ),
-}
-
-DATA = Verb("the Mathematics Dataset: read it, look at it, pass it on", verbs=_VERBS)
+DATA = Group(
+    "The Mathematics Dataset: read it, look at it, pass it on",
+    {"generate": Generate, "prepare": Prepare, "show": Show, "export": Export, "verify": Verify},
+)

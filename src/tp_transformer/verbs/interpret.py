@@ -1,60 +1,53 @@
 """`tpt interpret`: one verb for each registered analysis."""
 
 import sys
-from dataclasses import fields
-from functools import partial
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import ClassVar
 
-from jsonargparse import Namespace
-
-from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest
-from tp_transformer.verbs.verb import Arguments, Verb, arguments_of
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest
+from tp_transformer.interpret.core.options import AnalysisOptions
+from tp_transformer.verbs.verb import Group, Verb
 
 
-def _interpret(name: str, given: Namespace) -> None:
-    from rich.console import Console
+@dataclass(frozen=True, kw_only=True)
+class Interpret(Verb):
+    """Base class for the verbs of analyses.
 
-    from tp_transformer.foundation.progress import progress, showing
-    from tp_transformer.interpret.run import interpret
-    from tp_transformer.show.findings import render_findings, written_line
+    Attributes:
+        out: the folder for numbers and figures
+        caption: false for figures without a caption, which is then only in the JSON file
+    """
 
-    request, options = _filled(AnalysisRequest, given), _filled(ANALYSES[name].options, given)
-    with showing(progress):
-        found, files = interpret(name, request, options, given.out, caption=given.caption)
-    render_findings(found, Console(highlight=False))
-    print(written_line(files), file=sys.stderr)
+    analysis: ClassVar[str]
+    request: AnalysisRequest
+    out: Path
+    caption: bool = True
+    options: AnalysisOptions
 
+    def __call__(self) -> None:
+        from rich.console import Console
 
-def _filled(kind: type[T], given: Namespace) -> T:
-    """Make a dataclass from the arguments of the same names."""
-    return kind(**{field.name: given[field.name] for field in fields(kind)})
+        from tp_transformer.foundation.progress import progress, showing
+        from tp_transformer.interpret.run import interpret
+        from tp_transformer.show.findings import render_findings, written_line
 
-
-def _arguments(analysis: Analysis) -> Arguments:
-    arguments = arguments_of(AnalysisRequest)
-    if analysis.questions == "nested":
-        for flag in ("--data", "--module", "--split", "--answered"):
-            arguments[flag]["help"] = "not used: this analysis asks nested fractions"
-    else:
-        arguments["--data"]["required"] = True
-    out = {"type": Path, "required": True, "help": "the folder for numbers and figures"}
-    caption = {
-        "type": bool,
-        "default": True,
-        "help": "false for figures without a caption, which is then only in the JSON file",
-    }
-    return {**arguments, "--out": out, "--caption": caption, **arguments_of(analysis.options)}
+        with showing(progress):
+            found, files = interpret(
+                self.analysis, self.request, self.options, self.out, caption=self.caption
+            )
+        render_findings(found, Console(highlight=False))
+        print(written_line(files), file=sys.stderr)
 
 
-_VERBS = {
-    name: Verb(analysis.help, partial(_interpret, name), _arguments(analysis))
-    for name, analysis in ANALYSES.items()
-}
+def _verb(name: str) -> type[Interpret]:
+    """The verb of an analysis: `options` are those of the analysis."""
+    analysis = ANALYSES[name]
+    described = {"__doc__": f"{analysis.help}.", "analysis": name}
+    options = [("options", analysis.options)]
+    return make_dataclass(
+        name, options, bases=(Interpret,), namespace=described, frozen=True, kw_only=True
+    )
 
-INTERPRET = Verb("the analyses of the paper, on any checkpoint", verbs=_VERBS)
+
+INTERPRET = Group("The analyses of the paper, on any checkpoint", {n: _verb(n) for n in ANALYSES})

@@ -1,63 +1,133 @@
-"""What a verb is, and what several of them share."""
+"""What a verb is: a dataclass whose fields are the arguments of a command.
 
-import dataclasses
-import inspect
+jsonargparse parses and completes them. They are not added by its `add_class_arguments`, which would
+name an option `--n_best`, take several values as `[a, b]` and a flag as `--json true`.
+"""
+
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from jsonargparse import Namespace
 
 Arguments = dict[str, dict[str, Any]]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """Base class for verbs; calling a verb runs it.
+
+    The first line of the docstring describes the verb, `Attributes` describes the fields. A field
+    is an option of its name, unless its metadata has another `flag`: `--name`, `name` for a
+    positional argument, None for no argument. A dataclass as a field stands for its fields.
+    """
+
+    goes_on: ClassVar[bool] = False  # given again after it was stopped, where it stopped
+
+    def __call__(self) -> None:
+        """Run the command."""
+        raise NotImplementedError
+
+    @classmethod
+    def arguments(cls) -> Arguments:
+        """The arguments by flag: what `add_argument` takes, and the `group` of an argument."""
+        return dict(_arguments(cls))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelVerb(Verb):
+    """Base class for verbs that use a model.
+
+    Attributes:
+        model: the folder of a model or a run
+        device: the device that the model runs on
+    """
+
+    model: Path | None = None
+    device: Device = "auto"
 
 
 @dataclass(frozen=True)
-class Verb:
-    """A verb: what it does, and the function that does it with its arguments, or further verbs."""
+class Group:
+    """Verbs behind a common word, such as `tpt data`."""
 
     help: str
-    run: Callable[[Namespace], None] | None = None
-    arguments: Arguments = field(default_factory=dict)
-    verbs: "dict[str, Verb]" = field(default_factory=dict)
-    takes_settings: bool = False  # such as --model.n_layers=2, as `options.settings`
-    goes_on: bool = False  # given again after it was stopped, where it stopped
+    verbs: "Mapping[str, type[Verb] | Group]"
 
 
-MODEL = {"type": Path | None, "help": "the folder of a model or a run"}
-DEVICE = {"choices": ["auto", "cpu", "cuda", "mps"], "default": "auto"}
-MODULES = {
-    "nargs": "+",
-    "default": ["*"],
-    "help": "only these modules; `*` stands for any characters, as in 'arithmetic__*'",
-}
+def help_of(verb: type[Verb] | Group) -> str:
+    """What a verb does, in one line."""
+    if isinstance(verb, Group):
+        return verb.help
+    return (verb.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def arguments_of(kind: type) -> Arguments:
-    """Return an argument for each field of a dataclass, with the help from its docstrings."""
-    described = {}
-    for base in reversed(kind.__mro__):
-        listed = inspect.getdoc(base) if dataclasses.is_dataclass(base) else None
-        _, _, attributes = (listed or "").partition("Attributes:\n")
-        for name, text in re.findall(r"^    (\w+): ((?:.|\n     +)*)", attributes, re.MULTILINE):
-            described[name] = " ".join(text.split())
-    hints = get_type_hints(kind, include_extras=True)
-    found: Arguments = {}
-    for each in dataclasses.fields(kind):
+def documented(kind: type) -> dict[str, str]:
+    """The descriptions of parameters and attributes in the docstrings of a class and its bases."""
+    from docstring_parser import DocstringStyle, parse
+
+    return {
+        each.arg_name: " ".join((each.description or "").split())
+        for base in reversed(kind.__mro__)
+        for each in parse(base.__doc__ or "", DocstringStyle.GOOGLE).params
+    }
+
+
+def _arguments(kind: type) -> Iterator[tuple[str, dict[str, Any]]]:
+    described, hints = documented(kind), get_type_hints(kind, include_extras=True)
+    for each in fields(kind):
         hint = hints[each.name]
-        argument: dict[str, Any] = {"default": each.default, "help": described[each.name]}
-        literal = next((one for one in (hint, *get_args(hint)) if get_origin(one) is Literal), None)
-        if literal is not None:
-            argument["choices"] = list(get_args(literal))
-        elif any(get_origin(one) is Sequence for one in (hint, *get_args(hint))):
-            argument["nargs"] = "+"
-        else:
-            argument["type"] = hint
-        found[f"--{each.name.replace('_', '-')}"] = argument
-    return found
+        flag = each.metadata.get("flag", f"--{each.name.replace('_', '-')}")
+        if is_dataclass(hint):
+            yield from _arguments(cast(type, hint))
+        elif flag is not None:
+            yield flag, _argument(each, flag, hint, described[each.name])
+
+
+def _argument(each: Field[Any], flag: str, hint: Any, text: str) -> dict[str, Any]:
+    is_required = each.default is MISSING
+    argument: dict[str, Any] = {"help": text}
+    if flag.startswith("-"):
+        argument["help"] += " (required)" if is_required else _shown_default(each.default)
+        if hint is bool:
+            return {**argument, "action": "store_true"}
+        default = list(each.default) if isinstance(each.default, tuple) else each.default
+        argument |= {"required": is_required, "default": None if is_required else default}
+    parts = (hint, *get_args(hint))
+    many = next((part for part in parts if get_origin(part) in (tuple, Sequence)), None)
+    if many is not None:
+        hint = get_args(many)[0]
+        argument["nargs"] = "+" if is_required or flag.startswith("-") else "*"
+    literal = next((part for part in (hint, *parts) if get_origin(part) is Literal), None)
+    if literal is not None:
+        return {**argument, "choices": list(get_args(literal))}
+    metavar = "{true,false}" if bool in parts else each.name.upper()
+    return {**argument, "type": hint, "metavar": metavar}
+
+
+def _shown_default(default: Any) -> str:
+    """A default as a help text ends with; nothing if there is none, which the text explains."""
+    if default is None or default is False:
+        return ""
+    words = map(str, default) if isinstance(default, tuple | list) else [str(default)]
+    return f" (default: {' '.join(words)})"
+
+
+def filled(kind: type[T], given: Namespace) -> T:
+    """Make a dataclass from parsed arguments of the same names."""
+    hints, values = get_type_hints(kind), {}
+    for each in fields(cast(Any, kind)):
+        if is_dataclass(hints[each.name]):
+            values[each.name] = filled(hints[each.name], given)
+        elif each.name in given:
+            value = given[each.name]
+            values[each.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)
 
 
 def complain(line: str) -> None:

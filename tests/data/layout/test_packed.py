@@ -7,15 +7,16 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 
-from tp_transformer import Batch, Vocabulary, build
+from tp_transformer import Batch, build
 from tp_transformer.data.layout import packed
 from tp_transformer.data.layout.grouped import Side
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.layout.padded import Padded
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.loss import token_loss
 
-VOCABULARY = Vocabulary()
+VOCABULARY = MATHEMATICS.vocabulary
 SIZES = {"d_model": 16, "d_ff": 24, "n_heads": 4, "n_layers": 2}
 
 

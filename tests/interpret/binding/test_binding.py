@@ -170,7 +170,7 @@ def with_planted_states(model, makes):
 
     def edit(states):
         for row, ids in enumerate(read[-1].tolist()):
-            tokens = [model.vocabulary.symbols[one] for one in ids]
+            tokens = [model.vocabulary.tokens[one] for one in ids]
             operator = next(i for i in range(len(ids)) if tokens[i : i + 3] == [")", "/", "("]) + 1
             made = makes(*(int(one) for one in tokens if one.isdigit())).ravel()
             # A trace of everything else, so that no exchange leaves the state as it was.

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.batch import group_by_length
-from tp_transformer.data.store import STORE_SPLITS, Split, Store
+from tp_transformer.data.store import Split, Store
 from tp_transformer.expressions import Expression, parse
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.figures import END, START
@@ -109,9 +109,7 @@ def draw(
     if module not in found:
         raise SettingsError(_absent(store, split, module))
     rows = found[module]
-    order = permute(
-        np.arange(len(rows)), len(rows), key_of(seed, STORE_SPLITS[split].index(module))
-    )
+    order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
     taken: list[int] = []
     n_tried = 0
     for start in track("asking the model", range(0, len(order), max(count, BATCH_SIZE))):

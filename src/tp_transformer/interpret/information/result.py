@@ -144,7 +144,7 @@ class InformationResult(Result):
         lines = [
             f"The {state.name} of encoder layer {self.layer}: by the paper's protocol the mean "
             f"squared error is {errors}, averaged over heads (the paper's: "
-            f"{RECONSTRUCTION_ERROR[self.kind]}). The paper leaves open whether its \"100 samples\" "
+            f'{RECONSTRUCTION_ERROR[self.kind]}). The paper leaves open whether its "100 samples" '
             f"are positions or problems. They are scored with {self.d_head + 1} numbers per "
             "dimension that were fitted to them, and positions of one question resemble each other: "
             "the protocol can show that information is missing, not that it is there."

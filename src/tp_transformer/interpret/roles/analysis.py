@@ -143,6 +143,7 @@ def _named(clusterings: list[tuple[int, Clustering]], inputs: _Inputs) -> tuple[
         HeadClusters(
             head=head,
             assigned=positions.split(clustering.assigned),
+            centroids=clustering.centroids,
             names=naming.names(
                 clustering.assigned, inputs.n_clusters, said, positions.question, len(clusterings)
             ),
@@ -172,9 +173,7 @@ def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
             reversals.append(reversal.transfer(head, inputs.sides, inputs.seed))
     return _Untrained(
         n_structural=sum(head.n_structural for head in named),
-        best={
-            name: max(own, key=lambda found: found.accuracy) for name, own in probed.items()
-        },
+        best={name: max(own, key=lambda found: found.accuracy) for name, own in probed.items()},
         reversal=max(reversals, key=lambda found: found.accuracy, default=None),
     )
 

@@ -19,6 +19,7 @@ class HeadClusters:
 
     head: int
     assigned: tuple[Integers, ...]
+    centroids: npt.NDArray[np.float64]  # (cluster, d_head)
     names: tuple[Name | None, ...]
 
     @property
@@ -32,7 +33,12 @@ class HeadClusters:
             name and {"name": str(name), "is_structural": name.is_structural, **_counts(name)}
             for name in self.names
         ]
-        return {"head": self.head, "assigned": list(self.assigned), "names": names}
+        return {
+            "head": self.head,
+            "assigned": list(self.assigned),
+            "centroids": self.centroids,
+            "names": names,
+        }
 
 
 def _counts(name: Name) -> Values:

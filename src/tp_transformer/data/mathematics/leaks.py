@@ -1,0 +1,156 @@
+"""Test questions that occur in training, drawn again; and repeats within training, counted."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tp_transformer.data.mathematics.generate import question_at
+from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
+from tp_transformer.data.mathematics.partial import GeneratedFile, Pieces, Texts
+from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.foundation.parallel import OpenPool, in_order
+from tp_transformer.foundation.permutation import key_of
+
+MAX_ATTEMPTS = 20  # draws for a test question before it is kept although it occurs in training
+CHECKED_TOGETHER = 500_000  # test questions that are looked for in training at once: 100 MB
+DRAWN_HERE = 500  # so few redraws that starting workers would take longer
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A test question: its file, its row, and what is drawn there."""
+
+    split: str
+    module: str
+    seed: int
+    index: int
+
+    def draw(self, attempt: int) -> tuple[str, str]:
+        example = question_at(
+            self.module, self.split, seed=self.seed, index=self.index, attempt=attempt
+        )
+        return example.question, example.answer
+
+
+class Redraws:
+    """Test questions that occur in training, and what is drawn in their places."""
+
+    def __init__(
+        self, files: Sequence[GeneratedFile], pieces: Pieces, seed: int, open_pool: OpenPool
+    ) -> None:
+        self._train = [file for file in files if file.split in TRAIN_SPLITS]
+        self._pieces, self._seed, self._open_pool = pieces, seed, open_pool
+        self.found: dict[_Place, tuple[str, str]] = {}
+        tests = [file for file in files if file.split not in TRAIN_SPLITS]
+        self._left = [
+            _Place(file.split, file.module, seed, int(index))
+            for file, known in zip(tests, self._known(tests), strict=True)
+            for index in np.flatnonzero(known)
+        ]
+        for attempt in range(1, MAX_ATTEMPTS):
+            if not self._left:
+                break
+            self._draw(attempt)
+
+    def _known(self, tests: Sequence[GeneratedFile]) -> list[npt.NDArray[np.bool_]]:
+        """For each test file, which of its questions occur in training."""
+        if not tests or not self._train:
+            return [np.zeros(file.count, bool) for file in tests]
+        known: list[npt.NDArray[np.bool_]] = []
+        for group in _groups(tests, CHECKED_TOGETHER):
+            columns = [self._pieces.questions(file) for file in group]
+            chunks = [chunk for column in columns for chunk in column.chunks]
+            found = self._in_training(pa.chunked_array(chunks))
+            known += np.split(found, np.cumsum([len(column) for column in columns])[:-1])
+        return known
+
+    def _in_training(self, candidates: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+        wanted = pc.unique(candidates)
+        found = pa.array([], pa.string())
+        for file in self._train:
+            column = self._pieces.questions(file)
+            hits = column.filter(pc.is_in(column, value_set=wanted))
+            found = pc.unique(pa.chunked_array([found, *hits.chunks]))
+        return np.asarray(pc.is_in(candidates, value_set=found))
+
+    def _draw(self, attempt: int) -> None:
+        drawn = list(self._drawn(attempt))
+        known = self._in_training(pa.chunked_array([pa.array([text for text, _ in drawn])]))
+        places, self._left = self._left, []
+        for place, pair, occurs in zip(places, drawn, known, strict=True):
+            if occurs:
+                self._left.append(place)
+            else:
+                self.found[place] = pair
+
+    def _drawn(self, attempt: int) -> Iterable[tuple[str, str]]:
+        tasks = [(place, attempt) for place in self._left]
+        if len(tasks) <= DRAWN_HERE:
+            return map(_draw_at, tasks)
+        return in_order(_draw_at, tasks, self._open_pool)
+
+    def counts(self) -> dict[str, int]:
+        """How many questions of each test file were drawn again with success."""
+        return _by_file(self.found)
+
+    def still_in_training(self) -> dict[str, int]:
+        """How many questions of each test file occur in training however often they are drawn."""
+        return _by_file(self._left)
+
+    def apply(self, file: GeneratedFile, start: int, texts: Texts) -> tuple[list[str], list[str]]:
+        """A piece of a test file with what was drawn again in its place."""
+        questions, answers = (column.to_pylist() for column in texts)
+        for index in range(len(questions)):
+            pair = self.found.get(_Place(file.split, file.module, self._seed, start + index))
+            if pair:
+                questions[index], answers[index] = pair
+        return questions, answers
+
+
+def _draw_at(task: tuple[_Place, int]) -> tuple[str, str]:
+    place, attempt = task
+    return place.draw(attempt)
+
+
+def _by_file(places: Iterable[_Place]) -> dict[str, int]:
+    counts = Counter(f"{place.split}/{place.module}" for place in places)
+    return dict(sorted(counts.items()))
+
+
+def _groups(files: Iterable[GeneratedFile], most: int) -> Iterator[list[GeneratedFile]]:
+    """Files that have no more than so many questions together, or one file."""
+    group: list[GeneratedFile] = []
+    for file in files:
+        if group and sum(one.count for one in group) + file.count > most:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
+
+
+def count_repeats(files: Sequence[GeneratedFile], pieces: Pieces) -> dict[str, int]:
+    """How many training questions of each module have come before in that module."""
+    train = [file for file in files if file.split in TRAIN_SPLITS]
+    counts = {}
+    for module in dict.fromkeys(file.module for file in train):
+        own = [file for file in train if file.module == module]
+        digests = [_digests(texts[0]) for file in own for texts in pieces.read(file)]
+        joined = np.concatenate(digests)
+        counts[module] = len(joined) - len(np.unique(joined))
+    return {module: count for module, count in counts.items() if count}
+
+
+def _digests(texts: pa.StringArray) -> npt.NDArray[np.uint64]:
+    """64 bits for each text, which two of millions share by chance about never."""
+    offsets, data = texts_as_bytes(texts)
+    characters = np.frombuffer(data, np.uint8)
+    place = np.arange(len(characters)) - np.repeat(offsets[:-1], np.diff(offsets))
+    factors = key_of(np.arange(int(place.max(initial=0)) + 1)) | np.uint64(1)
+    terms = (characters.astype(np.uint64) + np.uint64(1)) * factors[place]
+    return np.add.reduceat(terms, offsets[:-1])

@@ -1,0 +1,138 @@
+"""Pieces of a corpus: some rows of a file, the check of them, and what is done about faults."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tp_transformer.data.mathematics.modules import (
+    CHARACTERS,
+    DIFFICULTIES,
+    MAX_ANSWER,
+    MAX_QUESTION,
+)
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.foundation.errors import CorpusError
+
+IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(CHARACTERS.encode(), np.uint8))
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass
+class Report:
+    """What is done about faults: the first is an error, or each is counted and left out."""
+
+    skip: bool
+    entries: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def fault(self, where: str, line: int | None, reason: str, rows: int, detail: str = "") -> None:
+        """Stop at a fault, or note that it cost `rows` rows of the file."""
+        if not self.skip:
+            at = where if line is None else f"{where}, line {line:,}"
+            raise CorpusError(f"{at}: {detail or reason}")
+        self.note(where, line, reason, rows)
+
+    def note(self, where: str, line: int | None, reason: str, rows: int) -> None:
+        """Note what was left out, and how many rows of it."""
+        entry = {"file": where, "reason": reason, "rows": 0, "first_line": line}
+        self.entries.setdefault((where, reason), entry)["rows"] += rows
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a file; `lines` are the numbers of the lines that the questions stand on."""
+
+    questions: pa.StringArray
+    answers: pa.StringArray
+    lines: range | Places
+    answer_below: bool = False  # the answer stands on the line after its question
+    clean: bool = False  # every character is known to be one of the 69
+    difficulties: pa.StringArray | None = None
+
+    def keep(self, rows: npt.NDArray[np.bool_]) -> "Piece":
+        """The chosen rows alone."""
+        mask = pa.array(rows)
+        difficulties = self.difficulties
+        return Piece(
+            self.questions.filter(mask),
+            self.answers.filter(mask),
+            np.asarray(self.lines)[rows],
+            self.answer_below,
+            self.clean,
+            None if difficulties is None else difficulties.filter(mask),
+        )
+
+
+def check(piece: Piece, name: str, report: Report) -> Piece:
+    """The rows whose texts the dataset could hold; what is wrong with the others is reported."""
+    faults: list[tuple[int, int, int, str]] = []  # row, column, its line, what is wrong
+    columns = (piece.questions, MAX_QUESTION), (piece.answers, MAX_ANSWER)
+    for column, (texts, longest) in enumerate(columns):
+        offsets, data = texts_as_bytes(texts)
+        lengths = offsets[1:] - offsets[:-1]
+        fits = lengths.min(initial=1) >= 1 and lengths.max(initial=1) <= longest
+        if fits and (piece.clean or MATHEMATICS.vocabulary.knows(data, offsets)):
+            continue
+        is_foreign = _rows_with_foreign(np.frombuffer(data, np.uint8), offsets)
+        for row in np.flatnonzero((lengths < 1) | (lengths > longest) | is_foreign).tolist():
+            line = int(piece.lines[row]) + (column and piece.answer_below)
+            faults.append((row, column, line, _what_is_wrong(texts[row], column, longest)))
+    if not faults:
+        return piece
+    good = np.ones(len(piece.questions), dtype=bool)
+    for row, _, line, problem in sorted(faults):
+        reason, _, detail = problem.partition(": ")
+        report.fault(name, line, reason, int(good[row]), f"{reason}: {detail}")
+        good[row] = False
+    return piece.keep(good)
+
+
+def _rows_with_foreign(data: Bytes, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Which rows hold a character that is not one of the 69."""
+    found = np.zeros(len(offsets) - 1, dtype=bool)
+    places = np.flatnonzero(~IS_ALLOWED[data])
+    found[np.searchsorted(offsets, places, side="right") - 1] = True
+    return found
+
+
+def _what_is_wrong(text: pa.StringScalar, column: int, longest: int) -> str:
+    """The kind of fault, a colon, and its particulars."""
+    noun = ("question", "answer")[column]
+    shown = text.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+    if not shown:
+        return f"empty {noun}: the line holds nothing"
+    foreign = [character for character in shown if character not in CHARACTERS]
+    if foreign:
+        return f"{noun} with a character outside the 69: {foreign[0]!r} in {_shorten(shown)}"
+    return f"{noun} of more than {longest} characters: {len(shown)} in {_shorten(shown)}"
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:39] + "…")
+
+
+def by_difficulty(piece: Piece, name: str, report: Report) -> list[tuple[str | None, Piece]]:
+    """The rows of each difficulty that a piece holds, if it says."""
+    values = [None] if piece.difficulties is None else pc.unique(piece.difficulties).to_pylist()
+    found: list[tuple[str | None, Piece]] = []
+    for value in values:
+        chosen = piece
+        if len(values) > 1:
+            rows = (
+                pc.is_null(piece.difficulties)
+                if value is None
+                else (pc.fill_null(pc.equal(piece.difficulties, value), False))
+            )
+            chosen = piece.keep(np.asarray(rows))
+        if value is None or value in DIFFICULTIES:
+            found.append((value, chosen))
+        else:
+            line, count = int(chosen.lines[0]), len(chosen.questions)
+            report.fault(name, line, f"unknown difficulty {value!r}", count)
+    return found

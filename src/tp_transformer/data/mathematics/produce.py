@@ -1,0 +1,136 @@
+"""A whole store from the generator: in parallel, continued when killed, without leaks into tests.
+
+Finished questions go to small files in a hidden folder beside the store, piece by piece, so that a
+run that was killed goes on where it stopped. When all are there, test questions that occur in
+training are drawn again, and everything is written as one store. What it holds does not depend on
+the number of workers or on interruptions.
+"""
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tp_transformer.data.manifest import is_store
+from tp_transformer.data.mathematics.deepmind import generator
+from tp_transformer.data.mathematics.generate import (
+    CHUNK,
+    Chunk,
+    GeneratedQuestions,
+    generate_chunks,
+)
+from tp_transformer.data.mathematics.leaks import Redraws, count_repeats
+from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
+from tp_transformer.data.mathematics.partial import GeneratedFile, Order, Pieces, unfinished
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.store import Store, open_store
+from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
+from tp_transformer.foundation.errors import StoreError
+from tp_transformer.foundation.parallel import OpenPool
+from tp_transformer.foundation.progress import Update
+
+PIECE_ROWS = 20_000
+PIECE_SECONDS = 20.0  # what a killed run loses at most
+
+
+def produce(
+    order: Order, out: str | Path, open_pool: OpenPool, *, progress: Update | None = None
+) -> Store:
+    """Generate what is ordered into the store `out`, going on with what a killed run has left."""
+    path = Path(out)
+    refuse_other(path)
+    generator()  # says so if the extra is not installed
+    files, described = order.files(), order.describe()
+    if is_store(path) and _is_made(path, described):
+        return open_store(path)
+    try:
+        with unfinished(path, order) as folder:
+            pieces = Pieces(folder)
+            _generate_missing(files, pieces, order.seed, open_pool, progress)
+            redraws = Redraws(files, pieces, order.seed, open_pool)
+            source = {
+                "kind": "generated",
+                **described,
+                "redrawn": redraws.counts(),
+                "still_in_training": redraws.still_in_training(),
+                "training_repeats": count_repeats(files, pieces),
+            }
+            with write_store(path, MATHEMATICS, source) as writer:
+                for file in files:
+                    _append(writer, file, pieces, redraws)
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise StoreError(f"cannot generate {path}: {error}") from error
+    return open_store(path)
+
+
+def _is_made(path: Path, described: dict[str, Any]) -> bool:
+    """Whether the very store that is ordered is there already."""
+    try:
+        source = open_store(path).source
+    except StoreError:
+        return False
+    return all(source.get(name) == value for name, value in described.items())
+
+
+def _generate_missing(
+    files: Sequence[GeneratedFile],
+    pieces: Pieces,
+    seed: int,
+    open_pool: OpenPool,
+    progress: Update | None,
+) -> None:
+    counts = {file: pieces.count(file) for file in files}
+    done, total = sum(counts.values()), sum(file.count for file in files)
+    chunks = (
+        Chunk(file.module, file.split, seed, start, min(start + CHUNK, file.count))
+        for file in files
+        for start in range(counts[file], file.count, CHUNK)
+    )
+    if done == total:
+        return
+    unsaved: list[GeneratedQuestions] = []
+    saved_at = time.monotonic()
+    try:
+        for questions in generate_chunks(chunks, open_pool):
+            if unsaved and not _together(unsaved, questions, saved_at):
+                _save(unsaved, pieces)
+                unsaved, saved_at = [], time.monotonic()
+            unsaved.append(questions)
+            done += len(questions)
+            if progress:
+                progress(done, total)
+    finally:
+        _save(unsaved, pieces)
+
+
+def _together(
+    unsaved: Sequence[GeneratedQuestions], questions: GeneratedQuestions, saved_at: float
+) -> bool:
+    """Whether the next questions belong to the same piece as those before them."""
+    first = unsaved[0].chunk
+    return (
+        (first.split, first.module) == (questions.chunk.split, questions.chunk.module)
+        and sum(map(len, unsaved)) < PIECE_ROWS
+        and time.monotonic() - saved_at < PIECE_SECONDS
+    )
+
+
+def _save(unsaved: Sequence[GeneratedQuestions], pieces: Pieces) -> None:
+    if unsaved:
+        first = unsaved[0].chunk
+        questions = [text for part in unsaved for text in part.questions]
+        answers = [text for part in unsaved for text in part.answers]
+        pieces.add(first.split, first.module, first.start, questions, answers)
+
+
+def _append(writer: StoreWriter, file: GeneratedFile, pieces: Pieces, redraws: Redraws) -> None:
+    start = 0
+    for texts in pieces.read(file):
+        questions, answers = texts
+        if file.split in TRAIN_SPLITS:
+            writer.append(*file.key, questions, answers)
+        else:
+            writer.append(*file.key, *redraws.apply(file, start, texts))
+        start += len(questions)

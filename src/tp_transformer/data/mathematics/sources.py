@@ -1,0 +1,158 @@
+"""Where a corpus lies: an archive, its folder, or a copy from the Hugging Face hub.
+
+Each gives its files as blocks of a few megabytes. An archive is streamed and never extracted.
+"""
+
+import os
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from tp_transformer.data.mathematics.archive import (
+    DAMAGE,
+    TrailingError,
+    ahead,
+    is_archive,
+    read_archive,
+    unzip,
+    why_refused,
+)
+from tp_transformer.foundation.errors import CorpusError
+
+BLOCK_BYTES = 2**22
+BLOCK_ROWS = 2**16
+TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
+_KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
+_DAMAGE = (*DAMAGE, pa.ArrowException)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a corpus, by the name it has there."""
+
+    name: str
+    kind: str
+    refused: str | None = None  # why it must not be read
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of a file, and how many bytes of the source have been read so far."""
+
+    file: SourceFile
+    data: bytes | memoryview | pa.RecordBatch | None  # None: the file has ended
+    n_read: int
+    damage: str | None = None  # why nothing more can be read of the file, or of the archive
+    is_doubtful: bool = False  # whether what came before it may be wrong too
+
+
+class Source:
+    """A corpus at a path, of a kind that is found out by looking."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.is_dir():
+            self._files = _list_folder(self.path)
+            kinds = {_kind(file.relative_to(self.path)) for file in self._files} - {OTHER}
+            if not kinds:
+                raise CorpusError(
+                    f"{self.path} holds no questions: neither .txt files of v1.0 nor .parquet or "
+                    f".jsonl files of the Hugging Face copy"
+                )
+            self.kind = "folder of " + " and ".join(sorted(kinds))
+            self.n_bytes = sum(file.stat().st_size for file in self._files if file.exists())
+        elif self.path.is_file():
+            if not is_archive(self.path):
+                raise CorpusError(f"{self.path} is neither a .tar.gz nor a folder")
+            self.kind = "v1.0 archive"
+            self.n_bytes = self.path.stat().st_size
+        else:
+            raise CorpusError(f"there is no archive or folder {self.path}")
+
+    def blocks(self) -> Generator[Block, None, None]:
+        """Every file, block by block, each ended by a block without data."""
+        return self._from_folder() if self.path.is_dir() else self._from_archive()
+
+    def _from_folder(self) -> Generator[Block, None, None]:
+        n_before = 0
+        for path in self._files:
+            name = path.relative_to(self.path).as_posix()
+            file = SourceFile(name, _kind(PurePosixPath(name)))
+            try:
+                if file.kind != OTHER:
+                    reader = _read_parquet if file.kind == PARQUET else _read_bytes
+                    for n_read, data in reader(path):
+                        yield Block(file, data, n_before + n_read)
+                n_before += path.stat().st_size
+                yield Block(file, None, n_before)
+            except _DAMAGE as error:
+                yield Block(file, None, n_before, f"cannot be read: {in_one_line(error)}")
+
+    def _from_archive(self) -> Generator[Block, None, None]:
+        # Until its first member is known, what is wrong is wrong with the archive itself.
+        file, where = SourceFile(self.path.name, OTHER), "here"
+        n_read, current = 0, None
+        try:
+            with self.path.open("rb") as raw:
+                for member, data in read_archive(ahead(unzip(raw))):
+                    if member is not current:
+                        kind = _kind(PurePosixPath(member.name))
+                        file = SourceFile(member.name, kind, why_refused(member))
+                        current, where = member, "here"
+                    n_read = raw.tell()
+                    if not member.isdir() or file.refused:
+                        yield Block(file, data, n_read)
+                    if data is None:
+                        file, where = SourceFile(self.path.name, OTHER), f"after {member.name}"
+        except _DAMAGE as error:
+            # What is cut off is right up to there, and so is what an end mark follows. What is
+            # damaged was perhaps damaged before it was noticed: gzip's checksum comes last.
+            cut_off = isinstance(error, EOFError)
+            damage = f"the archive is {'cut off' if cut_off else 'damaged'} {where} ({error})"
+            is_doubtful = not cut_off and not isinstance(error, TrailingError)
+            yield Block(file, None, n_read, damage, is_doubtful)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The message of an error of Arrow's, which may have several lines."""
+    return " ".join(str(error).split())
+
+
+def _kind(path: PurePosixPath | Path) -> str:
+    is_hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+    return OTHER if is_hidden else _KINDS.get(path.suffix, OTHER)
+
+
+def _list_folder(folder: Path) -> list[Path]:
+    """Every file; links are followed, of which the cache of the Hugging Face hub is made."""
+    found, seen = [], set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:
+            folders.clear()  # a link that leads back
+            continue
+        seen.add(real)
+        folders.sort()
+        found += [Path(parent) / name for name in sorted(names)]
+    return found
+
+
+def _read_bytes(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        while data := file.read(BLOCK_BYTES):
+            yield file.tell(), data
+
+
+def _read_parquet(path: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
+    with parquet.ParquetFile(path) as file:
+        names = [name for name in ("question", "answer", "difficulty") if name in file.schema.names]
+        if names[:2] != ["question", "answer"]:
+            raise pa.ArrowInvalid("it needs the columns `question` and `answer`")
+        n_rows, size = max(file.metadata.num_rows, 1), path.stat().st_size
+        n_read = 0
+        for batch in file.iter_batches(BLOCK_ROWS, columns=names, use_threads=False):
+            n_read += batch.num_rows
+            yield size * n_read // n_rows, batch

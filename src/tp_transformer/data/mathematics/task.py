@@ -1,0 +1,46 @@
+"""The Mathematics Dataset as a task."""
+
+from collections.abc import Iterable
+
+from tp_transformer.data.mathematics.modules import (
+    CHARACTERS,
+    DIFFICULTIES,
+    EXTRAPOLATE,
+    EXTRAPOLATED,
+    INTERPOLATE,
+    MAX_ANSWER,
+    MAX_QUESTION,
+    MODULE_NAMES,
+    TRAIN_SPLITS,
+    modules_of,
+)
+from tp_transformer.data.task import TASKS, TRAIN, Task
+from tp_transformer.data.vocabulary import EOS, PAD, SOS, Vocabulary
+
+MATHEMATICS = Task(
+    name="mathematics",
+    vocabulary=Vocabulary((PAD, SOS, EOS, *CHARACTERS)),
+    splits={
+        TRAIN: MODULE_NAMES,
+        INTERPOLATE: MODULE_NAMES,
+        EXTRAPOLATE: tuple(EXTRAPOLATED),
+    },
+    difficulties=DIFFICULTIES,
+    continues=EXTRAPOLATED,
+    area_separator="__",  # before it, the branch of mathematics
+    titles={INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"},
+    max_question=MAX_QUESTION,
+    max_answer=MAX_ANSWER,
+)
+
+
+@TASKS.register("mathematics")
+def mathematics() -> Task:
+    """The 56 modules of Saxton et al. (2019)."""
+    return MATHEMATICS
+
+
+def match_modules(patterns: str | Iterable[str], split: str) -> tuple[str, ...]:
+    """The files of a split of the dataset whose module matches a pattern; see `Task.match`."""
+    modules_of(split)  # refuses what is no split
+    return MATHEMATICS.match(patterns, TRAIN if split in TRAIN_SPLITS else split)

@@ -1,0 +1,188 @@
+"""Tasks: what there is to learn, in general; which tokens, modules and splits it has.
+
+A task is written into the store of its questions, so that whatever reads a store or the results of
+a model on it needs no other source. A task from outside the package is a function with one line:
+
+>>> @TASKS.register("mine")
+... def mine(*, count: int = 1000) -> Task: ...
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tp_transformer.data.checked import check_keys, checked, texts, texts_by_name, whole
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.registry import Registry
+
+TRAIN = "train"
+
+_SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
+_MOST_LISTED = 20  # modules that an error lists
+
+
+class Row(NamedTuple):
+    """A question with its answer, and where it belongs."""
+
+    split: str
+    module: str
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Questions and answers of one origin.
+
+    Attributes:
+        name: of the task
+        vocabulary: the tokens of questions and answers
+        splits: the modules of each split, in the order of their rows. A module is a group of
+            questions that are scored together. `train` is trained on, all others are for tests.
+        difficulties: by which the training questions of a module are divided, easy ones first
+        continues: the training module that a module of a test split continues, where the names
+            differ
+        area_separator: what divides the name of a module into an area and the rest
+        titles: of splits, where the name will not do
+        max_question: tokens of the longest question; absent means any number
+        max_answer: tokens of the longest answer; absent means any number
+        rows: gives every question of a task that is generated as a whole; not saved
+    """
+
+    name: str
+    vocabulary: Vocabulary
+    splits: Mapping[str, tuple[str, ...]]
+    difficulties: tuple[str, ...] = ()
+    continues: Mapping[str, str] = field(default_factory=dict)
+    area_separator: str | None = None
+    titles: Mapping[str, str] = field(default_factory=dict)
+    max_question: int | None = None
+    max_answer: int | None = None
+    rows: Callable[[], Iterable[Row]] | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for split, modules in self.splits.items():
+            if not _SPLIT_NAME.fullmatch(split):
+                raise ValueError(f"a split cannot be called {split!r}, since a file is to be")
+            if not modules or not all(modules) or len(set(modules)) != len(modules):
+                raise ValueError(f"{split} must have modules, each with a name of its own")
+
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of all splits."""
+        return tuple(dict.fromkeys(name for names in self.splits.values() for name in names))
+
+    @cached_property
+    def test_splits(self) -> tuple[str, ...]:
+        """The splits that are not trained on."""
+        return tuple(split for split in self.splits if split != TRAIN)
+
+    @cached_property
+    def areas(self) -> tuple[str, ...]:
+        """The areas of all modules; one without a name if modules have none."""
+        return tuple(dict.fromkeys(map(self.area, self.modules)))
+
+    def area(self, module: str) -> str:
+        """The area of a module."""
+        return module.partition(self.area_separator)[0] if self.area_separator else ""
+
+    def title(self, split: str) -> str:
+        """What a split is called in tables."""
+        return self.titles.get(split, split.capitalize())
+
+    @cached_property
+    def _places(self) -> dict[str, dict[str, int]]:
+        return {
+            split: {name: place for place, name in enumerate(names)}
+            for split, names in self.splits.items()
+        }
+
+    def has(self, split: str, module: str) -> bool:
+        """Whether a split has a module."""
+        return module in self._places.get(split, ())
+
+    def place(self, split: str, module: str) -> int:
+        """The place of a module in the order of a split."""
+        return self._places[split][module]
+
+    def rank(self, split: str, module: str, difficulty: str | None) -> tuple[int, int]:
+        """Where a module and difficulty stand in the order of a split's rows."""
+        levels = self.difficulties
+        return self.place(split, module), levels.index(difficulty) if difficulty else len(levels)
+
+    def match(self, patterns: str | Iterable[str], split: str) -> tuple[str, ...]:
+        """The modules of a split that match a pattern, such as `arithmetic__*`.
+
+        A module that continues another matches by either name, so that one choice of modules serves
+        every split. A pattern that matches nothing in any split is refused; the result can still be
+        empty, since not every split has every module.
+        """
+        chosen = [patterns] if isinstance(patterns, str) else list(patterns)
+        for pattern in chosen:
+            if not any(fnmatchcase(name, pattern) for name in self.modules):
+                raise SettingsError(self._no_match(pattern))
+        return tuple(
+            name
+            for name in self.splits.get(split, ())
+            if any(
+                fnmatchcase(name, pattern) or fnmatchcase(self.continues.get(name, name), pattern)
+                for pattern in chosen
+            )
+        )
+
+    def _no_match(self, pattern: str) -> str:
+        near = difflib.get_close_matches(pattern, self.modules, n=3)
+        meant = f" (the nearest are {', '.join(near)})" if near else ""
+        if self.area_separator:
+            example = f"as in '{self.area(self.modules[0])}{self.area_separator}*'"
+            there = f"{example}, and the areas are {', '.join(self.areas)}"
+        else:
+            more = ", …" if len(self.modules) > _MOST_LISTED else ""
+            there = f"and the modules are {', '.join(self.modules[:_MOST_LISTED])}{more}"
+        return f"no module matches {pattern!r}{meant}; `*` stands for any characters, {there}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.name,
+            "vocabulary": self.vocabulary.to_json(),
+            "splits": {split: list(modules) for split, modules in self.splits.items()},
+            "difficulties": list(self.difficulties),
+            "continues": dict(self.continues),
+            "area_separator": self.area_separator,
+            "titles": dict(self.titles),
+            "max_question": self.max_question,
+            "max_answer": self.max_answer,
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> "Task":
+        """From what `to_json` gave; a ValueError says what else it is."""
+        check_keys(values, "task", cls.__dataclass_fields__.keys() - {"rows"})
+        separator = values["area_separator"]
+        return cls(
+            name=checked(values["name"], str, "task.name"),
+            vocabulary=Vocabulary.from_json(values["vocabulary"]),
+            splits={
+                split: texts(modules, f"task.splits.{split}")
+                for split, modules in checked(values["splits"], dict, "task.splits").items()
+            },
+            difficulties=texts(values["difficulties"], "task.difficulties"),
+            continues=texts_by_name(values["continues"], "task.continues"),
+            area_separator=separator and checked(separator, str, "task.area_separator"),
+            titles=texts_by_name(values["titles"], "task.titles"),
+            max_question=_limit(values, "max_question"),
+            max_answer=_limit(values, "max_answer"),
+        )
+
+
+def _limit(values: dict[str, Any], name: str) -> int | None:
+    return None if values[name] is None else whole(values[name], f"task.{name}", least=1)
+
+
+TASKS: Registry[Callable[..., Task]] = Registry("task")

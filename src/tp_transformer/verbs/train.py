@@ -1,0 +1,165 @@
+"""Verbs about runs: trained, drawn."""
+
+import json
+from argparse import SUPPRESS
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+from jsonargparse import Namespace
+
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.run_folder import CONFIG
+from tp_transformer.verbs.verb import Arguments, Device, Verb, documented
+
+if TYPE_CHECKING:
+    from tp_transformer.training.run import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Verb):
+    """Train a model, or resume a run.
+
+    Attributes:
+        run: the run's folder (required, except for --print_config)
+        config: a preset's name or a YAML file, which the settings below change; not needed to
+            resume a run
+        data: the store; not needed to resume a run
+        budget: end after so much time, such as 90s, 45min, 2h or 1d12h; short for --training.budget
+        modules: train on these modules only; `*` stands for any characters; short for
+            --data.modules
+        device: the device to train on
+        compile: have torch compile the model
+        tensorboard: write curves for TensorBoard, too
+        print_config: print all settings as YAML, which --config reads, and exit
+    """
+
+    goes_on = True
+    run: Path | None = None
+    config: str | None = None
+    data: Path | None = None
+    budget: str | None = None
+    modules: tuple[str, ...] | None = None
+    device: Device = "auto"
+    compile: bool = False
+    tensorboard: bool = False
+    print_config: bool = field(default=False, metadata={"flag": "--print_config"})
+    settings: Namespace = field(default_factory=Namespace, metadata={"flag": None})
+
+    @classmethod
+    def arguments(cls) -> Arguments:
+        """The options, and the settings of a run as `--section.field`."""
+        return {**super().arguments(), **_settings()}
+
+    def __call__(self) -> None:
+        from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.foundation.settings import dump
+        from tp_transformer.show.panel import display
+        from tp_transformer.training.run import config_values, train
+
+        config = self.resolved()
+        if self.print_config:
+            if config is None:
+                raise SettingsError("name the settings to print: --config NAME_OR_FILE")
+            print(dump(config_values(config)), end="")
+            return
+        if self.run is None:
+            raise SettingsError("name the run's folder: --run DIR")
+        keep_freed_memory()
+        outcome = train(
+            config,
+            self.data,
+            self.run,
+            device=self.device,
+            compile=self.compile,
+            tensorboard=self.tensorboard,
+            display=display,
+        )
+        if outcome.is_first:
+            print(*outcome.lines(), sep="\n")
+        if outcome.signal is not None:
+            raise SystemExit(128 + outcome.signal)
+
+    def resolved(self) -> "RunConfig | None":
+        """The settings that were asked for; None for those that a run was begun with."""
+        from tp_transformer.foundation.settings import run_values
+        from tp_transformer.training.run import RunConfig, run_config
+
+        changed = dict(self.settings.items())
+        if self.budget is not None:
+            changed["training.budget"] = json.dumps(self.budget)
+        if self.modules is not None:
+            changed["data.modules"] = json.dumps(self.modules)
+        earlier = self.run / CONFIG if self.run is not None else None
+        if earlier is not None and not earlier.is_file():
+            earlier = None
+        source = self.config or (earlier if changed or self.print_config else None)
+        return None if source is None else run_config(run_values(source, changed, RunConfig))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawCurve(Verb):
+    """Draw how the error of runs fell, validation after validation.
+
+    Attributes:
+        runs: the runs' folders
+        out: a folder for the figure
+    """
+
+    runs: tuple[Path, ...] = field(metadata={"flag": "runs"})
+    out: Path
+
+    def __call__(self) -> None:
+        from tp_transformer.show.curve import read_curves, save_curves
+
+        curves = [curve for run in self.runs for curve in read_curves(run)]
+        files = save_curves(curves, self.out)
+        print(*(curve.line() for curve in curves), sep="\n")
+        print(f"drawn: {', '.join(map(str, files))}")
+
+
+def _settings() -> Arguments:
+    """The settings of a run as options, whose values `run_values` reads.
+
+    What several architectures have is one option, with a description for each of them.
+    """
+    from tp_transformer.model.base import ARCHITECTURES
+    from tp_transformer.model.binding import BINDINGS, binding_options
+    from tp_transformer.model.transformer import Transformer
+    from tp_transformer.training.run import RunConfig
+
+    arguments: Arguments = {}
+
+    def add(section: str, name: str, text: str, choices: Sequence[str] = ()) -> None:
+        empty = {"dest": f"settings.{section}.{name}", "default": SUPPRESS, "help": ""}
+        option = arguments.setdefault(f"--{section}.{name}", empty)
+        option |= {"choices": choices} if choices else {"metavar": name.upper()}
+        option |= {"group": f"settings of {section}", "help": f"{option['help']} {text}".strip()}
+
+    names = {model.config_type: name for name, model in ARCHITECTURES.items()}
+    usual = Transformer.architecture()
+    add("model", "architecture", f"the kind of model (default: {usual})", list(ARCHITECTURES))
+    for section, hint in get_type_hints(RunConfig).items():
+        for kind in get_args(hint) or (hint,):
+            described, hints = documented(kind), get_type_hints(kind)
+            label = f"[{names[kind]}] " if kind in names else ""
+            for each in fields(kind):
+                text = label + described[each.name] + _shown_default(each.default)
+                is_literal = get_origin(hints[each.name]) is Literal
+                add(section, each.name, text, get_args(hints[each.name]) if is_literal else ())
+    for binding, made in BINDINGS.items():
+        for name, option in binding_options(binding).items():
+            text = documented(made).get(name, "an option")
+            default = MISSING if option.default is option.empty else option.default
+            text = f"[{usual}] of the {binding} binding: {text}{_shown_default(default)}"
+            add("model", name, text)
+    return arguments
+
+
+def _shown_default(default: Any) -> str:
+    """A default as YAML has it."""
+    if default is MISSING:
+        return ""
+    text = default if isinstance(default, str) else json.dumps(default)
+    return f" (default: {text.replace('null', 'none')})"
