@@ -186,8 +186,8 @@ class Cells:
         image = axes.imshow(values, cmap="viridis", vmin=0, vmax=most, aspect="equal")
         axes.grid(visible=False)
         look: dict[str, Any] = {"family": "monospace"}
-        turned = {"rotation": 90} if self._longest > 1 else {}
-        axes.set_xticks(range(len(self.columns)), list(self.columns), **look, **turned)
+        turned = 90 if self._longest > 1 else 0
+        axes.set_xticks(range(len(self.columns)), list(self.columns), rotation=turned, **look)
         step = 1 if size >= self.READABLE else 2
         axes.set_yticks(range(0, len(self.rows), step), list(self.rows[::step]), **look)
         axes.tick_params(length=0, pad=1)

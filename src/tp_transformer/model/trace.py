@@ -43,7 +43,7 @@ class Trace:
         self._edits = dict(edits)
         self._joining = False
         self._tokens: dict[str, list[Tensor]] = {SOURCE: [], TARGET: []}  # ids, for the labels
-        self._symbols: Sequence[str] = ()
+        self._vocabulary: Sequence[str] = ()
 
     def __getitem__(self, name: str) -> Tensor:
         """Return the tensor at a point: (batch, …, position, last axis).
@@ -106,7 +106,7 @@ class Trace:
             queries,
             keys,
             title=f"{name}, question {question}, head {head}",
-            text=f"Rows attend to columns. {figures.TOKENS if self._symbols else ''}",
+            text=f"Rows attend to columns. {figures.TOKENS if self._vocabulary else ''}",
         )
 
     def _labels(self, side: str, question: int, count: int) -> list[str]:
@@ -116,22 +116,22 @@ class Trace:
         if len(ids) != count:
             return [str(place) for place in range(count)]
         labels = []
-        for symbol in (self._symbols[token] for token in ids):
-            if symbol == PAD:
+        for token in (self._vocabulary[index] for index in ids):
+            if token == PAD:
                 break
-            labels.append({SOS: figures.START, EOS: figures.END}.get(symbol, symbol))
-            if symbol == EOS:
+            labels.append({SOS: figures.START, EOS: figures.END}.get(token, token))
+            if token == EOS:
                 break
         return labels
 
-    def note_tokens(self, side: str, ids: Tensor, symbols: Sequence[str]) -> None:
+    def note_tokens(self, side: str, ids: Tensor, vocabulary: Sequence[str]) -> None:
         """Keep the ids (batch, position) that the model reads, as labels of plots."""
         if not self.is_of_this_thread:
             return
         if not self._joining:
             self._tokens[side].clear()
         self._tokens[side].append(ids.detach())
-        self._symbols = symbols
+        self._vocabulary = vocabulary
 
     @property
     def is_of_this_thread(self) -> bool:

@@ -59,7 +59,9 @@ def written_line(files: Sequence[Path]) -> str:
 
 def _one_name(names: Sequence[str]) -> str:
     """A name, or a pattern that several names match."""
-    return names[0] if len(names) == 1 else f"{os.path.commonprefix(list(names))}*"
+    if len(names) == 1:
+        return names[0]
+    return os.path.commonprefix(list(names)) + "*"  # noqa: RUF071  of names, not of paths
 
 
 def _one_of(suffixes: Sequence[str]) -> str:

@@ -144,10 +144,11 @@ class InformationResult(Result):
         lines = [
             f"The {state.name} of encoder layer {self.layer}: by the paper's protocol the mean "
             f"squared error is {errors}, averaged over heads (the paper's: "
-            f'{RECONSTRUCTION_ERROR[self.kind]}). The paper leaves open whether its "100 samples" '
-            f"are positions or problems. They are scored with {self.d_head + 1} numbers per "
-            "dimension that were fitted to them, and positions of one question resemble each other: "
-            "the protocol can show that information is missing, not that it is there."
+            f"{RECONSTRUCTION_ERROR[self.kind]}). The paper leaves open whether its "
+            '"100 samples" are positions or problems. They are scored with '
+            f"{self.d_head + 1} numbers per dimension that were fitted to them, and positions of "
+            "one question resemble each other: the protocol can show that information is missing, "
+            "not that it is there."
         ]
         sound = state.held_out
         if sound is None:
@@ -197,7 +198,7 @@ class InformationResult(Result):
 
 def _rows(state: StateInformation) -> list[tuple[str, ...]]:
     """Return a row for each reading of the paper's protocol, and one for held-out questions."""
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             f"{state.name}, {found.n} {found.reading}",
             f"{found.mse.mean():.3f}\n{_in_words(found.mse_interval)}",

@@ -129,8 +129,8 @@ class Reversal:
         return (
             f"reversal: probes are fitted where the reversed and the unreversed side agree "
             f"({self.n_agreeing:,} positions) and applied where they disagree "
-            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). By the best probe "
-            f"where they agree (head {best.layer}.{best.head}, accuracy "
+            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). By the best "
+            f"probe where they agree (head {best.layer}.{best.head}, accuracy "
             f"{best.probe.accuracy:.0%}), {self.verdict}."
         )
 
