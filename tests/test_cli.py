@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tp_transformer.data.partial import Order
 
 from commands import groups, verbs
 from tp_transformer import __version__
 from tp_transformer.cli import main, parse
+from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
@@ -134,10 +134,10 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypa
         for name in names:
             assert re.search(rf"^  --{section}\.{name} ", out, re.MULTILINE)
     text = one_line(out)
-    assert "after warm-up, before the schedule lowers it (default: 0.0001)" in text
+    assert "after warmup, before the schedule decreases it (default: 0.0001)" in text
     assert "--optim.clip_value CLIP_VALUE" in text
-    assert "largest element of the gradient; absent means any (default: none)" in text
-    assert "[transformer] rows of the embedding (default: 72) [lstm] symbols, each" in text
+    assert "maximum absolute value of a gradient element; absent: no limit (default: none)" in text
+    assert "vocabulary has tokens (default: none) [lstm] tokens, each a one-hot" in text
     assert "[lstm] hidden units (default: 2048)" in text
     assert "[transformer] of the low-rank binding: size of the projections" in text
     assert "binding: an option" not in text

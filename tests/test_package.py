@@ -60,6 +60,16 @@ def test_every_package_describes_itself():
         assert ast.get_docstring(ast.parse(file.read_text("utf-8"))), file
 
 
+def test_no_two_public_classes_share_a_name():
+    files: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(file)
+    assert len(files) > 100
+    assert not {name: found for name, found in files.items() if len(found) > 1}
+
+
 def test_packages_within_the_package_import_nothing_but_what_they_must():
     imports = {
         file.relative_to(ROOT).as_posix(): imported_files(file.relative_to(ROOT).as_posix())

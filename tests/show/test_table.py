@@ -137,8 +137,8 @@ def test_what_is_not_comparable_is_said():
         "few: interpolate covers 3 of 56 modules and has 400 questions of each module, not 10,000"
     )
     assert caveats([FEW]) == [line]
-    assert "Not comparable in full: few" in shown(render_comparison, [FEW], 120)
-    assert f"\\footnotesize Not comparable in full: {line}." in latex([FEW])
+    assert "Not fully comparable: few" in shown(render_comparison, [FEW], 120)
+    assert f"\\footnotesize Not fully comparable: {line}." in latex([FEW])
     notes = [x["note"] for x in csv.DictReader(io.StringIO(csv_text([FEW]))) if x["kind"] == "note"]
     assert notes == [line]
     assert line in markdown([FEW])
@@ -213,7 +213,7 @@ def test_any_name_can_be_shown(tmp_path, monkeypatch, name):
 def test_bars_and_what_they_mean_come_together():
     for results, width, has_bars in (([ONE], 80, True), ([ONE] * 5, 80, False)):
         text = shown(render_comparison, results, width)
-        assert ("█" in text) == ("▒ where the accuracy lies" in text) == has_bars
+        assert ("█" in text) == ("▒ its 95% interval" in text) == has_bars
 
 
 @pytest.mark.parametrize("n_results", [2, 5, 9])
@@ -247,7 +247,7 @@ def test_pairs_are_of_the_same_questions():
         assert one.p <= one.p_holm
     assert found.interval[0] < found.difference < found.interval[1]
     assert found.p < 1e-6
-    assert "by signs flipped within modules" in pair_line(found, "ours", "theirs")
+    assert "by sign flips within modules" in pair_line(found, "ours", "theirs")
     back = {one.split: one for one in pairs(TWO, [ONE])[0]}["interpolate"]
     assert back.difference == pytest.approx(-found.difference)
     same = pairs(ONE, [ONE])[0][0]

@@ -249,7 +249,7 @@ def lstm_config():
     """The LSTM with the settings of the other runs, except those that only a Transformer has."""
     shared = {name: value for name, value in SETTINGS.items() if not name.startswith("model.")}
     changed = {**shared, **RUN, "model.d_hidden": 16}
-    given = [f"--{name}={json.dumps(value)}" for name, value in changed.items()]
+    given = {name: json.dumps(value) for name, value in changed.items()}
     return run_config(run_values("lstm-saxton", given, RunConfig))
 
 

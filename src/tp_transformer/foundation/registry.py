@@ -1,4 +1,4 @@
-"""Registries: what can be chosen by name, from inside the package and from outside.
+"""Registries of objects by name, which other packages can extend.
 
 >>> @BINDINGS.register("mine")
 ... class MyBinding(Binding): ...
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Things of one kind by name; an unknown name is an error that lists the known ones."""
+    """Maps names to objects of one kind; an unknown name is an error that lists the names."""
 
     def __init__(self, noun: str, plural: str | None = None) -> None:
         self.noun = noun
@@ -23,7 +23,7 @@ class Registry(Mapping[str, T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """A decorator that adds what it decorates under a name."""
+        """Return a decorator that registers an object under a name."""
 
         def add(entry: T) -> T:
             if name in self._entries:

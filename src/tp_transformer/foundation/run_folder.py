@@ -1,13 +1,13 @@
 """The layout of a run folder, and what other packages read from it.
 
-RUN/config.yaml      every setting, resolved; usable as --config
-RUN/run.json         versions, seed, data, device: what it was begun with; hashes of settings, data
-RUN/metrics.jsonl    one line of metrics after another
+RUN/config.yaml      all settings, including defaults; can be used as --config
+RUN/run.json         versions, seed, data and device at the start; hashes of settings and data
+RUN/metrics.jsonl    metrics, one JSON object per line
 RUN/log.txt          messages, with date and time
 RUN/checkpoints/     the newest checkpoints, from which a run resumes
 RUN/best-models/     the models with the best validation so far
-RUN/best             a link to the best model
-RUN/last             a link to the newest checkpoint
+RUN/best             link to the best model
+RUN/last             link to the newest checkpoint
 """
 
 import hashlib
@@ -23,14 +23,14 @@ CHECKPOINTS, BEST_MODELS, BEST, LAST = "checkpoints", "best-models", "best", "la
 
 
 def run_of(folder: str | Path) -> Path | None:
-    """Return the run that a folder is, or that its model belongs to; None if there is none."""
+    """Return the run folder that a folder is or belongs to; None if there is none."""
     path = Path(folder).resolve()  # `last` is a link to a checkpoint
-    # Checkpoints and best models lie two levels below their run.
+    # Checkpoints and best models are two levels below their run.
     return next((one for one in (path, *path.parents[:2]) if (one / ORIGIN).is_file()), None)
 
 
 def read_origin(run: Path) -> dict[str, Any]:
-    """Return what a run was begun with, as `run.json` records it."""
+    """Return the contents of `run.json`."""
     file = run / ORIGIN
     try:
         origin = json.loads(file.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""What identifies a model in a file of results: its hash, its name, its training step."""
+"""Identification of a model in files of results: its name, its hash, its training step."""
 
 import hashlib
 import json

@@ -6,8 +6,8 @@ result (`journal.py`), so that an interrupted evaluation resumes on any number o
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from tp_transformer.foundation import atomic, provenance
 from tp_transformer.foundation.distributed import Ranks, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Show, Update
 from tp_transformer.model import identity
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
@@ -47,7 +47,6 @@ DECODED_AT_ONCE = 512  # questions per rank between two saves
 LONGEST = 200  # tokens of an answer of a model without positions
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
-Show = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
 
 
 def evaluate(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, Store, open_store
-from tp_transformer.foundation import atomic, settings
+from tp_transformer.foundation import atomic, run_folder, settings
 from tp_transformer.foundation.allocator import refuse_beyond_memory
 from tp_transformer.foundation.distributed import (
     Ranks,
@@ -25,17 +25,7 @@ from tp_transformer.foundation.distributed import (
 )
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.provenance import versions
-from tp_transformer.foundation.run_folder import (
-    BEST,
-    CONFIG,
-    LAST,
-    LOCK,
-    LOG,
-    METRICS,
-    ORIGIN,
-    read_origin,
-)
-from tp_transformer.foundation.run_folder import sha256 as file_sha256
+from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, LOCK, LOG, METRICS, ORIGIN
 from tp_transformer.foundation.settings import Values
 from tp_transformer.model.family import AnyModel, ModelConfig, class_of, from_config, model_config
 from tp_transformer.training import checkpoint
@@ -187,9 +177,9 @@ def _claim(run: Path, config: RunConfig | None, data: str | Path | None, stack: 
             raise UserError(f"{run} is not a run yet: to start one, give --config and --data")
     else:
         _lock(run, stack)
-    origin = read_origin(run) if is_begun else {}
+    origin = run_folder.read_origin(run) if is_begun else {}
     folder = Path(data).resolve() if data is not None else Path(origin["data"])
-    store, fingerprint = _open(folder), file_sha256(folder / MANIFEST)
+    store, fingerprint = _open(folder), run_folder.sha256(folder / MANIFEST)
     if config is not None:  # as many rows of the embedding as the task has tokens
         model = class_of(config.model).sized(config.model, store.task.vocabulary)
         config = replace(config, model=model)
@@ -246,7 +236,7 @@ def _same_config(
     A file that was changed or truncated is an error, unless the given settings restore it.
     """
     file = run / CONFIG
-    if sha256 is not None and file_sha256(file) != sha256:
+    if sha256 is not None and run_folder.sha256(file) != sha256:
         text = "" if config is None else settings.dump(config_values(config))
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
             raise SettingsError(
@@ -379,7 +369,7 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
 
 def _write_origin(run: Path, values: dict[str, Values], origin: dict[str, Any]) -> None:
     _write_text(run / CONFIG, settings.dump(values))
-    origin = {**origin, "config_sha256": file_sha256(run / CONFIG)}
+    origin = {**origin, "config_sha256": run_folder.sha256(run / CONFIG)}
     # Written last: a folder with this file is a run.
     _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
 

@@ -32,11 +32,7 @@ class Generate(Verb):
     goes_on = True
     out: Path
     modules: tuple[str, ...] = ("*",)
-    splits: tuple[Literal["train", "interpolate", "extrapolate"], ...] = (
-        "train",
-        "interpolate",
-        "extrapolate",
-    )
+    splits: tuple[SplitName, ...] = ("train", "interpolate", "extrapolate")
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
     count: PositiveInt = 1000
     test_count: PositiveInt | None = None
