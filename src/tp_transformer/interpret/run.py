@@ -18,9 +18,17 @@ from tp_transformer.model.transformer import Transformer
 
 
 def interpret(
-    name: str, request: AnalysisRequest, options: AnalysisOptions, out: str | Path
+    name: str,
+    request: AnalysisRequest,
+    options: AnalysisOptions,
+    out: str | Path,
+    *,
+    caption: bool = True,
 ) -> tuple[Result, list[Path]]:
-    """Analyse a model, write numbers and figures into a folder; return the result and the files."""
+    """Analyse a model, write numbers and figures into a folder; return the result and the files.
+
+    Figures have a caption unless `caption` is false.
+    """
     file = next((path for path in (Path(out), *Path(out).parents) if path.is_file()), None)
     if file is not None:
         raise SettingsError(f"{file} is a file; name a folder for the analysis")
@@ -33,7 +41,7 @@ def interpret(
     sample = _sample(analysis, model, request)
     found = analysis(model, sample, seed=request.seed, **vars(options))
     found = replace(found, context=replace(found.context, model=described))
-    return found, found.save(out)
+    return found, found.save(out, caption=caption)
 
 
 def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) -> Sample:

@@ -122,6 +122,11 @@ class Model(Traced, Generic[Config, Memory, State]):
         """
         return trace(self, *names, edit=edit)
 
+    def note_tokens(self, side: str, ids: Tensor) -> None:
+        """Let active traces keep the ids (batch, position) of the source or the target."""
+        for _, active in self._traces:
+            active.note_tokens(side, ids, self.vocabulary.tokens)
+
     @property
     def trace_names(self) -> list[str]:
         """All names that `trace` accepts."""

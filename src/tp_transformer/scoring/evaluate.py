@@ -7,8 +7,8 @@ result (`journal.py`), so that an interrupted evaluation resumes on any number o
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from tp_transformer.foundation import atomic, provenance
 from tp_transformer.foundation.distributed import Ranks, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Show, Update
 from tp_transformer.model import identity
 from tp_transformer.model.base import Model
 from tp_transformer.model.family import AnyModel, load
@@ -49,7 +49,6 @@ DECODED_AT_ONCE = 512  # questions per rank between two saves
 LONGEST = 200  # tokens of an answer of a model without positions
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
-Show = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
 
 
 def evaluate(
