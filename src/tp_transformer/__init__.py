@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from tp_transformer.model.recurrent import LSTMConfig as LSTMConfig
     from tp_transformer.model.trace import trace as trace
     from tp_transformer.model.transformer import Transformer as Transformer
-    from tp_transformer.training.run import RunConfig as RunConfig
+    from tp_transformer.training.config import RunConfig as RunConfig
     from tp_transformer.training.run import train as train
 
 _HOMES = {
     "Batch": "data.batch",
     "LSTM": "model.recurrent",
     "LSTMConfig": "model.recurrent",
-    "RunConfig": "training.run",
+    "RunConfig": "training.config",
     "TPMultiheadAttention": "model.attention",
     "Transformer": "model.transformer",
     "TransformerConfig": "model.config",
