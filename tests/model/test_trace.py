@@ -336,3 +336,14 @@ def test_two_threads_trace_one_model_without_mixing():
         with model.trace(name) as alone:
             model.solve([question], max_length=2)
         torch.testing.assert_close(ours, factor * alone[name])
+
+
+def test_a_trace_as_text_and_in_a_notebook():
+    model = tpt.build("tp-transformer-tiny", n_layers=1)
+    with model.trace("encoder.*.self_attention.role", "embedding") as trace:
+        assert "embedding: not passed yet" in repr(trace)
+        model.solve(["What is 3 + 4?"])
+    shape = tuple(trace["encoder.0.self_attention.role"].shape)
+    assert f"encoder.0.self_attention.role: {shape}" in repr(trace)
+    assert f"<td>encoder.0.self_attention.role</td><td>{shape}</td>" in trace._repr_html_()
+    assert "not passed" not in trace._repr_html_()
