@@ -31,6 +31,7 @@ from tp_transformer.foundation.errors import SettingsError, StoreError, UserErro
 
 if TYPE_CHECKING:
     import datasets
+    from torch.utils.data import Dataset
 
     from tp_transformer.data.batch import Batch
 
@@ -57,6 +58,14 @@ class Example:
     difficulty: str | None
     question: str
     answer: str
+
+
+if TYPE_CHECKING:
+
+    class _Examples(Sequence[Example], Dataset[Example]):
+        """What torch's loader asks of type checkers; when it runs, a sequence will do."""
+else:
+    _Examples = Sequence
 
 
 def open_store(folder: str | Path) -> "Store":
@@ -117,7 +126,7 @@ class Store(Mapping[str, "Split"]):
         return Store, (self.path,)
 
 
-class Split(Sequence[Example]):
+class Split(_Examples):
     """The rows of one split, by number from 0; a module's rows are one range of numbers.
 
     A split is also a map-style dataset for torch's loader, which makes batches with `collate`:

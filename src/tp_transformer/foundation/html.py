@@ -1,4 +1,4 @@
-"""Small HTML tables: what notebooks show for the objects of the package.
+"""Small HTML tables and texts: what notebooks show for the objects of the package.
 
 Texts are escaped, and nothing is loaded from elsewhere.
 """
@@ -23,8 +23,17 @@ def table(
     body = list(rows)
     lines = [_row("th", heads), *(_row("td", cells) for cells in body[:MOST])]
     more = [f"and {len(body) - MOST:,} more"] if len(body) > MOST else []
-    below = "".join(f"<p>{escape(note)}</p>" for note in (*more, *notes))
+    below = _lines([*more, *notes])
     return f"<div><p><b>{escape(title)}</b></p><table>{''.join(lines)}</table>{below}</div>"
+
+
+def paragraphs(title: str, lines: Iterable[str]) -> str:
+    """Return a titled text."""
+    return f"<div><p><b>{escape(title)}</b></p>{_lines(lines)}</div>"
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"<p>{escape(line)}</p>" for line in lines if line)
 
 
 def _row(tag: str, cells: Sequence[object]) -> str:
