@@ -62,8 +62,8 @@ def _plot_questions(roles: RolesResult, head: HeadClusters) -> "Figure":
         drawn.suptitle(title.capitalize())
         below = figures.caption(
             drawn,
-            "Squares: the cluster of each token; below, its name if it has a clear one, otherwise "
-            "its most frequent kind of token. Frames: numerator (blue) and denominator (gold), by "
+            "Squares: the cluster of each token; below, its name or, if none is clear, its most "
+            "frequent kind of token. Frames: numerator (blue) and denominator (gold), by "
             f"the parse. {figures.TOKENS} {roles.context.caption}",
         )
         drawn.set_figheight(down * unit + below + 0.3)
@@ -137,7 +137,7 @@ def _describe(roles: RolesResult, head: HeadClusters, number: int) -> str:
         if cluster == number
     )
     ((kind, count),) = kinds.most_common(1)
-    return f"no clear name; {kind} {100 * count / kinds.total():.0f}% of {kinds.total()}"
+    return f"unclear: {kind} ({100 * count / kinds.total():.0f}% of {kinds.total()})"
 
 
 def _draw_square(axes: "Axes", x: float, y: float, number: int) -> None:
