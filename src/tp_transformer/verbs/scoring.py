@@ -79,6 +79,6 @@ class Compare(Verb):
             print(made[self.format](results), end="")
         if self.figures is not None:
             from tp_transformer.show.bars import save_bars
+            from tp_transformer.show.findings import written_line
 
-            for file in save_bars(results, self.figures):
-                print(file, file=sys.stderr)
+            print(written_line(save_bars(results, self.figures)), file=sys.stderr)
