@@ -205,6 +205,12 @@ def test_one_question_is_enough():
     assert result.n_clusters <= 8
     assert result.effects[0].surprise_interval is None
     assert "1 question, " in result.summary()[0]
+    (table,) = result.tables()
+    assert [row[0] for row in table.rows] == ["head 0", table.rows[1][0]]
+    for cell, effect in zip(table.rows[0][1:], result.effects, strict=False):
+        low, high = (100 * end for end in effect.interval)
+        share = f"{100 * effect.share:.0f}\n{low:.0f}-{high:.0f}"
+        assert cell == (share if effect.touched else "-")
     assert "Fewer than 10 questions" in " ".join(result.summary())
 
 
