@@ -86,7 +86,7 @@ class Trace:
             question: the index of the question in the call
             head: the index of the head
         """
-        if not name.endswith(".weights"):
+        if name.rpartition(".")[2] != "weights":
             raise TraceError(f"{name!r} cannot be plotted: only attention weights can")
         weights = self[name]  # (batch, head, query, key)
         for noun, index, count in zip(
