@@ -113,6 +113,21 @@ def test_a_model_that_answers_nothing_still_has_the_binding_problem_put_to_it(su
             run(name, tmp_path / "out", data=sums_store, model=tmp_path / "model", count=8)
 
 
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ({"split": "extrapolate", "module": None}, "arithmetic__add_or_sub_big (extrapolate"),
+        ({"split": None}, f"{MODULE} (interpolate"),
+    ],
+)
+def test_the_first_test_split_and_its_only_module(
+    given, origin, half_trained, sums_store, tmp_path
+):
+    source = {"data": sums_store, "model": half_trained, "count": 8, **given}
+    found, _ = run("information", tmp_path / "out", **source)
+    assert f"8 questions of {origin}, seed 0)" in found.context.sample.origin
+
+
 def test_questions_need_a_store_unless_they_are_generated(half_trained, tmp_path, capsys):
     with pytest.raises(UserError, match="--data DIR"):
         run("roles", tmp_path / "out", model=half_trained)

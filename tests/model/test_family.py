@@ -119,6 +119,16 @@ def test_a_plain_transformer_can_have_the_parameters_of_a_tp_transformer(size, e
         assert row in (ROOT / "docs" / "model.md").read_text("utf-8")
 
 
+def test_parameters_are_matched_for_the_vocabulary_of_a_task():
+    digits = tpt.Vocabulary(("<pad>", "<sos>", "<eos>", *"0123456789"))
+    tp, plain = (
+        tpt.build(f"{name}-tiny", vocabulary=digits) for name in ("tp-transformer", "transformer")
+    )
+    matched = match_parameters(plain.config, tp.n_parameters, digits)
+    assert matched.d_ff == 312
+    assert abs(from_config(matched, digits).n_parameters - tp.n_parameters) <= 2 * (2 * 64 + 1)
+
+
 def test_matching_fewer_parameters_than_there_can_be_leaves_a_narrow_model():
     assert match_parameters(tpt.TransformerConfig(d_model=8, n_heads=2, n_layers=1), 1).d_ff == 1
 

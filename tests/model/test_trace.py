@@ -13,6 +13,7 @@ from tp_transformer.model import solver
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.decoding import greedy
 from tp_transformer.model.trace import trace
+from variants import DISTINCT
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let p be 12."]
 HEADS, D_HEAD = 4, 16
@@ -117,7 +118,7 @@ def test_solving_traces_in_the_callers_order_and_padded():
 
 
 @pytest.mark.parametrize("call", ["forward", "solve"])
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", DISTINCT)
 def test_every_point_can_be_replaced(binding, call):
     model = model_of(binding)
     batch = batch_for(model)

@@ -16,7 +16,7 @@ from tp_transformer.scoring.compare import (
     OURS,
     PAPER,
     Cell,
-    Row,
+    ScoreRow,
     SplitPair,
     caveats,
     coverage,
@@ -285,7 +285,7 @@ def averages_title(results: Sequence[Results]) -> str:
     return "Table 1" if is_published(results) else "Averages"
 
 
-def _averages(task: Task, found: Sequence[Row]) -> Table:
+def _averages(task: Task, found: Sequence[ScoreRow]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", overflow="fold")
     for heading in ("Weights", "Steps", *averages_heads(task, longest=9)):
@@ -331,7 +331,7 @@ def _terminal_cells(task: Task, split: str, cell: Cell | None) -> list[Text | st
     return [text, *above_95(split, cell)]
 
 
-def steps_of(row: Row) -> str:
+def steps_of(row: ScoreRow) -> str:
     """Format the training steps of a row as in the paper."""
     if row.steps is None:
         return "-"

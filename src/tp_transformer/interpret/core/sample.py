@@ -20,6 +20,7 @@ from tp_transformer.model.solver import evaluating
 from tp_transformer.scoring.verdict import judge
 
 BATCH_SIZE = 32  # questions
+PAPERS_MODULE = "arithmetic__mixed"
 TRIED = 32  # questions of a module that are parsed, to say whether it has expressions
 
 
@@ -93,19 +94,23 @@ def draw(
     model: AnyModel,
     store: Store,
     *,
-    module: str = "arithmetic__mixed",
-    split: str = "interpolate",
+    module: str | None = None,
+    split: str | None = None,
     count: int = 128,
     seed: int = 0,
     answered: bool = True,
 ) -> Sample:
     """Draw random questions of a module; by default only those that the model answers correctly.
 
-    If the model answers fewer questions than `count`, the sample is smaller and its origin says so.
+    Without a split they come from the first test split; without a module, from the paper's, or from
+    the only one of the split. If the model answers fewer questions than `count`, the sample is
+    smaller and its origin says so.
     """
     if count < 1:
         raise SettingsError(f"a sample has at least 1 question, not {count}")
+    split = split or store.task.test_splits[0]
     found = store[split].modules
+    module = module or (next(iter(found)) if len(found) == 1 else PAPERS_MODULE)
     if module not in found:
         raise SettingsError(_absent(store, split, module))
     rows = found[module]
