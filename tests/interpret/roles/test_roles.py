@@ -258,5 +258,5 @@ def test_squares_of_any_number_can_be_read(model, found, tmp_path, n_clusters, n
     words = files[0].read_text().splitlines()
     assert sum(word in "()/0123456789#%" for word in words) >= 3 * n_tokens
     clusters = {int(one) for own in drawn.heads[0].assigned for one in own}
-    assert sum(word.startswith("unclear: ") for word in words) == len(clusters)
+    assert sum(word.startswith("~ ") for word in words) == len(clusters)
     assert "# and % are the start and end tokens." in " ".join(words)
