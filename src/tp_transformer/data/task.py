@@ -142,8 +142,7 @@ class Task:
             example = f"as in '{self.area(self.modules[0])}{self.area_separator}*'"
             there = f"{example}, and the areas are {', '.join(self.areas)}"
         else:
-            more = ", …" if len(self.modules) > _MOST_LISTED else ""
-            there = f"and the modules are {', '.join(self.modules[:_MOST_LISTED])}{more}"
+            there = f"and the modules are {listed(self.modules)}"
         return f"no module matches {pattern!r}{meant}; `*` stands for any characters, {there}"
 
     def to_json(self) -> dict[str, Any]:
@@ -179,6 +178,12 @@ class Task:
             max_question=_limit(values, "max_question"),
             max_answer=_limit(values, "max_answer"),
         )
+
+
+def listed(modules: Iterable[str]) -> str:
+    """Return the names of modules as an error lists them, the first of them if there are many."""
+    names = list(modules)
+    return ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
 
 
 def _limit(values: dict[str, Any], name: str) -> int | None:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.batch import group_by_length
-from tp_transformer.data.store import Store
+from tp_transformer.data.store import TRAIN, Store
+from tp_transformer.data.task import listed
 from tp_transformer.expressions import Expression, parse
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
@@ -19,6 +20,7 @@ from tp_transformer.scoring.verdict import judge
 
 START, END = "#", "%"  # how the paper's figures print the start and end tokens
 BATCH_SIZE = 32  # questions
+PAPER_MODULE = "arithmetic__mixed"  # of the analyses in the paper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,21 +93,27 @@ def draw(
     model: AnyModel,
     store: Store,
     *,
-    module: str = "arithmetic__mixed",
-    split: str = "interpolate",
+    module: str | None = None,
+    split: str | None = None,
     count: int = 128,
     seed: int = 0,
     answered: bool = True,
 ) -> Sample:
     """Draw random questions of a module; by default only those that the model answers correctly.
 
+    Without a split, they are of the first test split of the task; without a module, of the paper's
+    module, arithmetic__mixed, or of the only module of the split.
     If the model answers fewer questions than `count`, the sample is smaller and its origin says so.
     """
     if count < 1:
         raise SettingsError(f"a sample has at least 1 question, not {count}")
+    split = _chosen_split(store) if split is None else split
     found = store[split].modules
+    module = _chosen_module(store, split) if module is None else module
     if module not in found:
-        raise SettingsError(f"{store.path} has no {module} in its {split} split")
+        raise SettingsError(
+            f"{store.path} has no {module} in its {split} split; it has {listed(found)}"
+        )
     rows = found[module]
     order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
     taken: list[int] = []
@@ -129,6 +137,27 @@ def draw(
         origin += f", all of {n_tried:,} that it" if is_short else ", which it"
         origin += " answers correctly"
     return Sample(questions=tuple(questions), answers=tuple(answers), origin=origin)
+
+
+def _chosen_split(store: Store) -> str:
+    """Return the first test split of a store."""
+    tests = [split for split in store.task.test_splits if split in store]
+    if not tests:
+        raise SettingsError(f"{store.path} has no test split; name a split: --split {TRAIN}")
+    return tests[0]
+
+
+def _chosen_module(store: Store, split: str) -> str:
+    """Return the paper's module, or the only module of a split."""
+    found = store[split].modules
+    if PAPER_MODULE in found:
+        return PAPER_MODULE
+    if len(found) > 1:
+        raise SettingsError(
+            f"{store.path} has no {PAPER_MODULE} in its {split} split; name one of its modules "
+            f"with --module: {listed(found)}"
+        )
+    return next(iter(found))
 
 
 def _is_right(
