@@ -22,7 +22,7 @@ from tp_transformer.foundation.registry import Registry
 
 TRAIN = "train"
 
-_SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
+SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
 _MOST_LISTED = 20  # modules that an error lists
 
 
@@ -67,7 +67,7 @@ class Task:
 
     def __post_init__(self) -> None:
         for split, modules in self.splits.items():
-            if not _SPLIT_NAME.fullmatch(split):
+            if not SPLIT_NAME.fullmatch(split):
                 raise ValueError(f"a split cannot be called {split!r}, since a file is to be")
             if not modules or not all(modules) or len(set(modules)) != len(modules):
                 raise ValueError(f"{split} must have modules, each with a name of its own")

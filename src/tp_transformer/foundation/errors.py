@@ -18,7 +18,7 @@ class TextError(UserError):
 
 
 class CorpusError(UserError):
-    """A copy of the Mathematics Dataset that is damaged or not what it should be; says where."""
+    """A source of questions that is damaged or not what it should be; the message says where."""
 
 
 class StoreError(UserError):

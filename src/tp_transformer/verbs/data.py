@@ -124,28 +124,86 @@ class Tasks(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Verb):
-    """Read the published dataset into a store: the v1.0 archive, its folder, the Hugging Face copy.
+    """Read questions and answers into a store: pairs of your own, or the Mathematics Dataset.
 
     Attributes:
-        source: the .tar.gz, or a folder
+        source: with --task, a file of JSON lines, CSV, TSV, Parquet or text of alternating lines,
+            or a folder of such files; without it, the Mathematics Dataset: the v1.0 archive, its
+            folder, or the Hugging Face copy
         out: the store to write, a folder
         on_error: what to do about faults: stop at the first, or leave out and report
+        task: the name of your task
+        tokenisation: whether a token is a character, or a word between blanks
+        splits: shares of the splits, where the rows do not name theirs; train=0.9,test=0.1 if
+            neither this nor a column of splits is given
+        seed: seed of the splits and of the order of rows
+        question_column: the column of questions
+        answer_column: the column of answers
+        split_column: the column of splits; it may be absent
+        group_column: the column of groups, which are scored one by one; it may be absent
     """
 
     source: Path = field(metadata={"flag": "source"})
     out: Path
     on_error: Literal["stop", "skip"] = "stop"
+    task: str | None = None
+    tokenisation: Literal["characters", "words"] = "characters"
+    splits: str | None = None
+    seed: Seed = 0
+    question_column: str = "question"
+    answer_column: str = "answer"
+    split_column: str = "split"
+    group_column: str = "group"
 
     def __call__(self) -> None:
-        from tp_transformer.data.mathematics.corpus import prepare
-        from tp_transformer.foundation.progress import progress
-        from tp_transformer.show.store import skipped_lines
+        from tp_transformer.show.store import generated_lines, skipped_lines
 
+        store = self._mathematics() if self.task is None else self._pairs(self.task)
+        print(f"{self.out}: {_rows_of(store)}")
+        for line in [*generated_lines(store.source), *skipped_lines(store.skipped)]:
+            print(line)
+
+    def _mathematics(self) -> "Store":
+        from tp_transformer.data.mathematics.corpus import prepare
+        from tp_transformer.data.pair_files import looks_like_pairs
+        from tp_transformer.foundation.progress import progress
+
+        if looks_like_pairs(self.source):
+            raise SettingsError(
+                f"{self.source} is not a copy of the Mathematics Dataset; to read questions and "
+                "answers of your own, name their task: --task NAME"
+            )
+        for each in fields(self):
+            is_of_pairs = each.name not in ("source", "out", "on_error")
+            if is_of_pairs and getattr(self, each.name) != each.default:
+                flag = each.name.replace("_", "-")
+                raise SettingsError(f"--{flag} is for pairs of your own; name their --task")
         with progress("reading", in_bytes=True) as update:
             skip = self.on_error == "skip"
-            store = prepare(self.source, self.out, skip_errors=skip, progress=update)
-        print(f"{self.out}: {_rows_of(store)}")
-        print(*skipped_lines(store.skipped), sep="\n", end="\n" if store.skipped else "")
+            return prepare(self.source, self.out, skip_errors=skip, progress=update)
+
+    def _pairs(self, task: str) -> "Store":
+        from tp_transformer.data.pair_files import Columns, split_shares
+        from tp_transformer.data.pairs import prepare_pairs
+        from tp_transformer.foundation.progress import progress
+
+        with progress("writing") as update:
+            return prepare_pairs(
+                self.source,
+                self.out,
+                task=task,
+                columns=Columns(
+                    question=self.question_column,
+                    answer=self.answer_column,
+                    split=self.split_column,
+                    group=self.group_column,
+                ),
+                tokenisation=self.tokenisation,
+                shares=None if self.splits is None else split_shares(self.splits),
+                seed=self.seed,
+                skip_errors=self.on_error == "skip",
+                progress=update,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
