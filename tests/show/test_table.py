@@ -48,6 +48,16 @@ def test_every_module_is_shown_whole_with_how_sure_it_is(width):
     assert "…" not in text
 
 
+def test_the_loss_is_shown_at_80_columns():
+    """Also where names and numbers are as long as they get."""
+    some = {name: modules[:-1] for name, modules in MATHEMATICS.splits.items()}
+    text = shown(render_results, made_up("ours", splits=some, skill=1.0), 80)
+    averages = text[text.index("average over") :]
+    assert re.search(r"questions +loss$", averages, re.MULTILINE)
+    assert len(re.findall(r" 0\.250$", averages, re.MULTILINE)) == len(some)
+    assert max(map(len, averages.splitlines())) <= 80
+
+
 def test_modules_are_sorted_into_strong_and_weak():
     text = shown(render_results, ONE, 80)
     text = text[text.index("Interpolation") : text.index("Extrapolation")]

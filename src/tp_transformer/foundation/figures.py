@@ -202,8 +202,8 @@ def plot_weights(
 ) -> "Figure":
     """Plot attention weights (query, key) with their tokens, a title, and a text as caption."""
     cells = Cells(rows, columns)
-    smallest = cells.width(cells.READABLE)
-    width = COLUMN if smallest <= COLUMN else max(PAGE, cells.width(cells.smallest))
+    smallest = cells.width(cells.smallest)
+    width = COLUMN if smallest <= COLUMN else max(PAGE, smallest)
     size = cells.size(width)
     with figure(width, 1.0) as (drawn, axes):
         image = cells.draw(axes, weights, size, float(weights.max()))

@@ -99,7 +99,7 @@ class Trace:
             question: the index of the question in the call
             head: the index of the head
         """
-        if not name.endswith(".weights"):
+        if name.rpartition(".")[2] != "weights":
             raise TraceError(f"{name!r} cannot be plotted: only attention weights can")
         weights = self[name]  # (batch, head, query, key)
         for noun, index, count in zip(
@@ -130,11 +130,9 @@ class Trace:
             return [str(place) for place in range(count)]
         labels = []
         for token in (self._vocabulary[index] for index in ids):
-            if token == PAD:
-                break
+            if token == PAD or (token == EOS and side == TARGET):
+                break  # after its end token, a row of `solve` only waits for the others
             labels.append({SOS: figures.START, EOS: figures.END}.get(token, token))
-            if token == EOS:
-                break
         return labels
 
     def note_tokens(self, side: str, ids: Tensor, vocabulary: Sequence[str]) -> None:

@@ -114,7 +114,7 @@ def _commonest(one: ModuleScore) -> str:
 def _summary(results: Results, width: int) -> Table:
     table = Table(title=Text(results.name, style="bold"), title_justify="left", box=None)
     table.header_style, table.pad_edge = "bold", False
-    table.add_column("average over modules", no_wrap=True)
+    table.add_column("average over modules")  # wrapped where there is little room
     headings = ["accuracy", "95% interval", ">95%", "surely", "questions", "loss"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ class Outcome:
     run: Path
     step: int
     best: Best | None
+    question: str  # of the data, for the next command
     signal: int | None = None
     was_finished: bool = False  # before this call
     is_first: bool = True  # whether this is rank 0, which prints
@@ -54,7 +56,7 @@ class Outcome:
                 f"{self.best.exact_match:.1%} of the held-out questions correct"
             )
         lines.append(f"last: {self.run / LAST}")
-        return [*lines, f"next: tpt solve --model {self.run} 'What is 3 + 4?'"]
+        return [*lines, f"next: tpt solve --model {self.run} {quote(self.question)}"]
 
 
 def train(
@@ -224,6 +226,7 @@ def _outcome(loop: Loop, *, signal: int | None = None, was_finished: bool = Fals
         run=loop.run_folder,
         step=loop.state.step,
         best=loop.state.best,
+        question=loop.feed.example,
         signal=signal,
         was_finished=was_finished,
         is_first=loop.ranks.is_first,

@@ -18,7 +18,7 @@ class Evaluate(ModelVerb):
         out: the results to write, a JSON file
     """
 
-    goes_on = True
+    resumes = True
     data: Path
     out: Path
     choice: Choice
@@ -50,7 +50,7 @@ class Evaluate(ModelVerb):
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Verb):
-    """Set results side by side, and beside the paper's Table 1.
+    """Compare results with each other and with Table 1 of the paper.
 
     Attributes:
         results: files that `tpt evaluate` wrote
@@ -80,6 +80,6 @@ class Compare(Verb):
             print(made[self.format](results), end="")
         if self.figures is not None:
             from tp_transformer.show.bars import save_bars
+            from tp_transformer.show.findings import written_line
 
-            for file in save_bars(results, self.figures):
-                print(file, file=sys.stderr)
+            print(written_line(save_bars(results, self.figures)), file=sys.stderr)

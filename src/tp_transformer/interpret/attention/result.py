@@ -111,7 +111,7 @@ def _findings(rankings: tuple[Ranking, ...]) -> list[str]:
             more = f" and {others} more" if (others := len(ranking.clear) - 1) else ""
             followed.append(f"{name} (head {head}{more})")
         else:
-            unclear.append(f"{name} (best candidate: head {head})")
+            unclear.append(name)
     kinds = {
         "Followed": followed,
         "Followed by no head beyond the baselines": unclear,

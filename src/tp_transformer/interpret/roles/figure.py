@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SHOWN = 6  # questions in a figure
 MARGIN = 0.05  # inches around the drawing
 DIGIT = 0.055  # inches for a digit of the smallest size, if there are two in a square
+MANY = 40  # clusters in a legend, from which on it has more columns and less text
 PITCH = 2.5  # squares from one line of characters to the next
 SIDE_COLOURS = {NUMERATOR: figures.COLOURS[0], DENOMINATOR: figures.COLOURS[1]}  # as in the paper
 
@@ -62,8 +63,8 @@ def _plot_questions(roles: RolesResult, head: HeadClusters) -> "Figure":
         drawn.suptitle(title.capitalize())
         below = figures.caption(
             drawn,
-            "Squares: the cluster of each token; below, its name if it has a clear one, otherwise "
-            "its most frequent kind of token. Frames: numerator (blue) and denominator (gold), by "
+            "Squares: the cluster of each token; below, its name or, if none is clear, after ~ its "
+            "most frequent kind of token. Frames: numerator (blue) and denominator (gold), by "
             f"the parse. {figures.TOKENS} {roles.context.caption}",
         )
         drawn.set_figheight(down * unit + below + 0.3)
@@ -107,17 +108,19 @@ def _runs(values: list[str | None]) -> list[tuple[int, int, str]]:
 def _draw_legend(
     axes: "Axes", roles: RolesResult, head: HeadClusters, drawn: set[int], y: float, unit: float
 ) -> float:
-    """Draw the squares of drawn and of named clusters in two columns; return where they end."""
+    """Draw the squares of drawn and of named clusters in columns; return where they end."""
     named = {number for number, name in enumerate(head.names) if name is not None}
     entries = sorted(drawn | named)
-    middle = -(-len(entries) // 2)
-    across = figures.COLUMN / 2
+    n_columns = 2 if len(entries) <= MANY else 4
+    across = figures.COLUMN / n_columns
     ends = [y]
-    for x, column in ((0.0, entries[:middle]), (across / unit, entries[middle:])):
-        end = y
-        for number in column:
+    for place in range(n_columns):
+        x, end = place * across / unit, y
+        n_rows = -(-len(entries) // n_columns)
+        for number in entries[place * n_rows : (place + 1) * n_rows]:
             _draw_square(axes, x, end, number)
-            lines = figures.broken(_describe(roles, head, number), across - 2 * unit)
+            text = _describe(roles, head, number, with_share=len(entries) <= MANY)
+            lines = figures.broken(text, across - 2 * unit)
             look: dict[str, Any] = {"fontsize": figures.SMALLEST, "linespacing": 1.1}
             axes.text(x + 1.3, end + 0.1, lines, va="top", **look)
             end += 1.15 + lines.count("\n") * figures.PER_LINE / unit
@@ -125,7 +128,7 @@ def _draw_legend(
     return max(ends)
 
 
-def _describe(roles: RolesResult, head: HeadClusters, number: int) -> str:
+def _describe(roles: RolesResult, head: HeadClusters, number: int, *, with_share: bool) -> str:
     """Return the name of a cluster, or its most frequent kind of token if it has no clear name."""
     name = head.names[number]
     if name is not None:
@@ -137,7 +140,8 @@ def _describe(roles: RolesResult, head: HeadClusters, number: int) -> str:
         if cluster == number
     )
     ((kind, count),) = kinds.most_common(1)
-    return f"no clear name; {kind} {100 * count / kinds.total():.0f}% of {kinds.total()}"
+    share = f" ({100 * count / kinds.total():.0f}% of {kinds.total()})" if with_share else ""
+    return f"~ {kind}{share}"
 
 
 def _draw_square(axes: "Axes", x: float, y: float, number: int) -> None:
