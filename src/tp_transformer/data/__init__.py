@@ -5,16 +5,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tp_transformer.data.feed import Feed
+    from tp_transformer.data.generated import write_task
     from tp_transformer.data.mathematics.corpus import prepare
     from tp_transformer.data.mathematics.generate import generate
+    from tp_transformer.data.pair_files import Columns
+    from tp_transformer.data.pairs import prepare_pairs
     from tp_transformer.data.store import Example, Split, Store
     from tp_transformer.data.store import open_store as open  # noqa: A004
-    from tp_transformer.data.writer import write_task
 
-__all__ = ["Example", "Feed", "Split", "Store", "generate", "open", "prepare", "write_task"]
+__all__ = [
+    "Columns",
+    "Example",
+    "Feed",
+    "Split",
+    "Store",
+    "generate",
+    "open",
+    "prepare",
+    "prepare_pairs",
+    "write_task",
+]
 
 # Loaded when first used: importing the package must stay quick.
 _HOMES = {
+    "Columns": ("pair_files", "Columns"),
     "Example": ("store", "Example"),
     "Feed": ("feed", "Feed"),
     "Split": ("store", "Split"),
@@ -22,7 +36,8 @@ _HOMES = {
     "generate": ("mathematics.generate", "generate"),
     "open": ("store", "open_store"),
     "prepare": ("mathematics.corpus", "prepare"),
-    "write_task": ("writer", "write_task"),
+    "prepare_pairs": ("pairs", "prepare_pairs"),
+    "write_task": ("generated", "write_task"),
 }
 
 if not TYPE_CHECKING:  # type checkers would accept any name
