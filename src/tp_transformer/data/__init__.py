@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tp_transformer.data.feed import Feed
+    from tp_transformer.data.generated import write_task
     from tp_transformer.data.mathematics.corpus import prepare
     from tp_transformer.data.mathematics.generate import generate
     from tp_transformer.data.store import Example, Split, Store
     from tp_transformer.data.store import open_store as open  # noqa: A004
-    from tp_transformer.data.writer import write_task
 
 __all__ = ["Example", "Feed", "Split", "Store", "generate", "open", "prepare", "write_task"]
 
@@ -22,7 +22,7 @@ _HOMES = {
     "generate": ("mathematics.generate", "generate"),
     "open": ("store", "open_store"),
     "prepare": ("mathematics.corpus", "prepare"),
-    "write_task": ("writer", "write_task"),
+    "write_task": ("generated", "write_task"),
 }
 
 if not TYPE_CHECKING:  # type checkers would accept any name
