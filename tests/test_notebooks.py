@@ -52,10 +52,11 @@ def test_it_has_no_outputs_and_names_that_exist(file):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of the Jupyter libraries
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_it_runs(file, tmp_path):
+def test_it_runs(file, tmp_path, monkeypatch):
     import nbformat
     from nbclient import NotebookClient
 
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # other tests run beside it
     notebook = nbformat.read(file, as_version=4)
     for cell in notebook.cells:
         if "parameters" in cell.metadata.get("tags", ()):
