@@ -43,6 +43,8 @@ def test_its_commands_exist(page):
             check_torchrun(arguments)
         elif program == "python":
             assert (ROOT / arguments[0]).is_file()
+        elif program == "mkdir":
+            assert arguments[0] == "-p"
         else:
             assert [program, *arguments] == ["pip", "install", "."]
 

@@ -1,4 +1,4 @@
-"""`tpt data`: the Mathematics Dataset made, read, looked at and passed on."""
+"""`tpt data`: generate, prepare, show, export and verify stores."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,12 @@ class Generate(Verb):
         difficulties: which difficulties of training questions
         count: questions of each module, split and difficulty
         test_count: questions of each module in the test splits, if not as many
-        seed: another seed, other questions
+        seed: seed of the generator
         workers: processes; one per core by default
         executor: dask://HOST:PORT, a Dask cluster to work on instead
     """
 
-    goes_on = True
+    resumes = True
     out: Path
     modules: tuple[str, ...] = ("*",)
     splits: tuple[SplitName, ...] = ("train", "interpolate", "extrapolate")
