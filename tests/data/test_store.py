@@ -320,7 +320,11 @@ WRONG_VALUES = [
     (("task", "name"), 7, "task.name must be a text"),
     (("task", "vocabulary"), ["a"], "a vocabulary must list <eos>, <pad>, <sos>"),
     (("task", "vocabulary"), {"tokenisation": "runes", "tokens": []}, "characters or words"),
-    (("task", "splits"), {"../train": ["a"]}, "the split name '../train' must be usable as a file name"),
+    (
+        ("task", "splits"),
+        {"../train": ["a"]},
+        "the split name '../train' must be usable as a file name",
+    ),
     (("task", "splits", "train"), ["a", "a"], "each with a name of its own"),
     (("task", "splits", "train"), [7], r"task.splits.train\[\] must be a text"),
     (("task", "continues"), {"a": 1}, "task.continues.'a' must be a text"),

@@ -68,7 +68,10 @@ class Task:
     def __post_init__(self) -> None:
         for split, modules in self.splits.items():
             if not _SPLIT_NAME.fullmatch(split):
-                raise ValueError(f"the split name {split!r} must be usable as a file name (letters, digits, _ and -)")
+                raise ValueError(
+                    f"the split name {split!r} must be usable as a file name "
+                    "(letters, digits, _ and -)"
+                )
             if not modules or not all(modules) or len(set(modules)) != len(modules):
                 raise ValueError(f"{split} must have modules, each with a name of its own")
 

@@ -190,7 +190,9 @@ class Vocabulary:
         if found is None:
             for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
                 text = data[start : start + length].tobytes().decode("utf-8", "replace")
-                self.encode([text], first=row + 1)  # raises for the first text with an unknown token
+                self.encode(
+                    [text], first=row + 1
+                )  # raises for the first text with an unknown token
             raise TextError("a text is not valid UTF-8")
         return found
 
