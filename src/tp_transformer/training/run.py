@@ -152,10 +152,12 @@ def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list
             "threads": torch.get_num_threads(),
         }
         ranks.first(lambda: write_origin(run, plan["values"], origin))
+    n_train = len(loop.feed.sampler)
     notes = [
         *plan["notes"],
-        f"{loop.model.n_parameters:,} parameters; {len(loop.feed.sampler):,} questions to train "
-        f"on, {len(loop.feed.held_out_rows):,} held out; {_device_name(ranks.device)}, "
+        f"{loop.model.n_parameters:,} parameters; "
+        f"{n_train:,} question{'s' if n_train > 1 else ''} to train on, "
+        f"{len(loop.feed.held_out_rows):,} held out; {_device_name(ranks.device)}, "
         f"{ranks.n_ranks} rank{'s' if ranks.n_ranks > 1 else ''}",
     ]
     for name, version in facts.items():

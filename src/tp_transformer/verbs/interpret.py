@@ -5,7 +5,7 @@ from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.verbs.verb import Group, Verb
 
@@ -41,12 +41,13 @@ class Interpret(Verb):
 
 
 def _verb(name: str) -> type[Interpret]:
-    """The verb of an analysis: `options` are those of the analysis."""
+    """The verb of an analysis: its options, and a store unless it asks nested fractions."""
     analysis = ANALYSES[name]
     described = {"__doc__": f"{analysis.help}.", "analysis": name}
-    options = [("options", analysis.options)]
+    request = AnalysisRequest if analysis.questions == "nested" else StoreRequest
+    own = [("request", request), ("options", analysis.options)]
     return make_dataclass(
-        name, options, bases=(Interpret,), namespace=described, frozen=True, kw_only=True
+        name, own, bases=(Interpret,), namespace=described, frozen=True, kw_only=True
     )
 
 
