@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         interruptions.set_resumable(False)
         verb = parse(sys.argv[1:] if arguments is None else arguments)
-        interruptions.set_resumable(verb.goes_on)
+        interruptions.set_resumable(verb.resumes)
         verb()
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, Terminated) as error:
@@ -117,7 +117,7 @@ def _meant(option: str, known: Iterable[str]) -> str:
 
 
 def _explain(error: BaseException) -> int:
-    """Say in a line why a command has ended; its exit code. A mistake of ours is raised again."""
+    """Say in a line why a command has ended; its exit code. Unexpected exceptions are re-raised."""
     number = error.number if isinstance(error, Terminated) else interruptions.received()
     if isinstance(error, KeyboardInterrupt) and number is None:
         number = signal.SIGINT

@@ -95,7 +95,7 @@ def busy(options):
         time.sleep(600)
     finally:
         time.sleep({tidying})
-Models.__call__, Models.goes_on = busy, True
+Models.__call__, Models.resumes = busy, True
 run()
 """
 

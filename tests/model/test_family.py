@@ -29,6 +29,10 @@ COUNTS = {
     "transformer-small": 1_399_296,
     "tp-transformer-tiny": 267_712,
     "transformer-tiny": 238_592,
+    "lookup": 267_712,
+    "quotients": 397_184,
+    "recall": 267_712,
+    "scan": 267_712,
 }
 
 

@@ -116,7 +116,7 @@ class Split:
         if size != entry.bytes:
             found = "is missing" if size is None else f"has {size:,} bytes"
             raise StoreError(
-                f"{self.path} {found}, where {MANIFEST} promises {entry.bytes:,}; "
+                f"{self.path} {found}, but {MANIFEST} records {entry.bytes:,}; "
                 f"prepare the store again"
             )
 
@@ -247,7 +247,7 @@ class Split:
         mapped = _MappedFile(self.path, self._entry.order, self.task, self.max_lengths)
         if mapped.starts[-1] != len(self):
             raise StoreError(
-                f"{self.path} has {mapped.starts[-1]:,} rows, where {MANIFEST} promises "
+                f"{self.path} has {mapped.starts[-1]:,} rows, but {MANIFEST} records "
                 f"{len(self):,}; prepare the store again"
             )
         if not np.isin(self._starts, mapped.starts).all():

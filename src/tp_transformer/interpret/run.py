@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.distributed import choose_device
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.errors import SettingsError, TextError, UserError
 from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.options import AnalysisOptions
@@ -46,7 +46,12 @@ def interpret(
 
 def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) -> Sample:
     if analysis.questions == "nested":
-        return drawn_sample(request.count, request.seed)
+        sample = drawn_sample(request.count, request.seed)
+        try:
+            model.vocabulary.encode(sample.questions, "question")
+        except TextError as error:
+            raise UserError(f"this analysis asks nested fractions; {error}") from error
+        return sample
     assert request.data is not None  # noqa: S101, for the type checker
     is_answered = analysis.questions == "answered" if request.answered is None else request.answered
     return draw(

@@ -18,7 +18,7 @@ class Evaluate(ModelVerb):
         out: the results to write, a JSON file
     """
 
-    goes_on = True
+    resumes = True
     data: Path
     out: Path
     choice: Choice
@@ -49,7 +49,7 @@ class Evaluate(ModelVerb):
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Verb):
-    """Set results side by side, and beside the paper's Table 1.
+    """Compare results with each other and with Table 1 of the paper.
 
     Attributes:
         results: files that `tpt evaluate` wrote

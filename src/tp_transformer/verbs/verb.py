@@ -27,7 +27,7 @@ class Verb:
     positional argument, None for no argument. A dataclass as a field stands for its fields.
     """
 
-    goes_on: ClassVar[bool] = False  # given again after it was stopped, where it stopped
+    resumes: ClassVar[bool] = False  # whether the same command resumes after an interruption
 
     def __call__(self) -> None:
         """Run the command."""
