@@ -16,7 +16,7 @@ from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.training.run import RunConfig, config_values, run_config
+from tp_transformer.training.config import RunConfig, config_values, run_config
 from tp_transformer.verbs.data import Generate
 from tp_transformer.verbs.model import Solve
 from tp_transformer.verbs.scoring import Evaluate

@@ -27,8 +27,9 @@ from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.scoring import compare
 from tp_transformer.scoring.results import Results
+from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.optim import OPTIMIZERS
-from tp_transformer.training.run import RunConfig, run_config, train
+from tp_transformer.training.run import train
 
 
 @pytest.fixture

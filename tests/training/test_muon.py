@@ -13,6 +13,7 @@ from runs import SETTINGS, assert_same_run, config, records
 from tp_transformer import train
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.training import muon as muon_file
+from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.muon import ELEMENT_SIZE, MOMENTUM, Muon, matrix_blocks, orthogonalise
 from tp_transformer.training.optim import (
     OptimConfig,
@@ -20,7 +21,6 @@ from tp_transformer.training.optim import (
     make_optimizer,
     set_learning_rate,
 )
-from tp_transformer.training.run import RunConfig, run_config
 
 RECIPE = {"optimizer": "muon", "learning_rate": 0.01, "adam_rate": 0.7, "betas": (0.9, 0.99)}
 

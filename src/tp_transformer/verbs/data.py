@@ -14,6 +14,7 @@ from tp_transformer.verbs.verb import Arguments, Group, Verb
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
+SplitName = Literal["train", "interpolate", "extrapolate"]
 _MATHEMATICS, _MATHEMATICS_COUNT = "mathematics", 1000
 _COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
 

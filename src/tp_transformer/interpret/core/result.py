@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tp_transformer.foundation import atomic, figures, provenance
+from tp_transformer.foundation import atomic, figures, html, provenance
 from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model import identity
@@ -64,6 +64,13 @@ class Result(ABC):
     """Base class for the results of analyses."""
 
     context: Context
+
+    def __str__(self) -> str:
+        return "\n".join(self.summary())
+
+    def _repr_html_(self) -> str:
+        tables = (html.table(one.title, one.columns, one.rows, [one.note]) for one in self.tables())
+        return html.paragraphs(self.name, self.summary()) + "".join(tables)
 
     @property
     @abstractmethod
