@@ -1,9 +1,12 @@
 """What is added from outside the package, and what is trained end to end."""
 
 import json
+import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +14,7 @@ import torch
 from torch import nn
 
 import tp_transformer as tpt
+from documents import ROOT, blocks
 from runs import config, make_store
 from tp_transformer.cli import main
 from tp_transformer.data.generated import write_task
@@ -227,6 +231,77 @@ def test_results_on_different_tasks_are_not_compared():
     results = [Results(**made, data={"task": task.to_json()}) for task in tasks]
     with pytest.raises(ResultsError, match="on reversal and on mathematics cannot be compared"):
         compare.rows(results)
+
+
+def snippet(word):
+    """The Python in CONTRIBUTING.md that has a word."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (found,) = (code for code in blocks("python", text) if word in code)
+    return found
+
+
+def tpt_in(folder, *arguments, **variables):
+    """Run `tpt` as a process of its own in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "tp_transformer", *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_line_imports_extensions(register, store, tmp_path):
+    """An installed package has a binding, and a file of one's own has an analysis."""
+    register(BINDINGS, "shifted", Shifted)
+    tpt.build("tp-transformer-tiny", n_layers=1, binding="shifted").save(tmp_path / "model")
+    site = tmp_path / "site"
+    (site / "mine-1.0.dist-info").mkdir(parents=True)
+    (site / "mine.py").write_text(snippet("ShiftedBinding"), "utf-8")
+    (site / "mine-1.0.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1.0\n", "utf-8")
+    (site / "mine-1.0.dist-info" / "entry_points.txt").write_text(
+        "[tp_transformer.extensions]\nmine = mine\n", "utf-8"
+    )
+    (tmp_path / "norms.py").write_text(snippet("NormsOptions"), "utf-8")
+    path = f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    options = ["--model=model", f"--data={store}", "--split=train", "--count=2", "--out=out"]
+    options.append(f"--module={next(iter(tpt.data.open(store)['train'].modules))}")
+    done = tpt_in(
+        tmp_path,
+        "interpret",
+        "norms",
+        *options,
+        "--factor=2",
+        PYTHONPATH=path,
+        TPT_IMPORT="norms.py",
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    assert "The mean norm of the value vectors is" in done.stdout
+    assert json.loads((tmp_path / "out" / "norms.json").read_text("utf-8"))["mean"] > 0
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["norms.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing.here", "names 'nothing.here', but there is no such module"),
+        ("nothing.py", "but there is no such file"),
+        ("json.py", "as there is a module 'json' already"),
+    ],
+)
+def test_an_extension_that_cannot_be_imported_is_named(
+    name, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").touch()
+    monkeypatch.setenv("TPT_IMPORT", name)
+    with pytest.raises(SystemExit) as stopped:
+        main(["models"])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tpt: TPT_IMPORT")
+    assert message in said
 
 
 def test_a_name_that_is_taken_is_refused():

@@ -71,5 +71,5 @@ def test_information_and_tensor_products_are_of_words(model):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_analysis_of_characters_is_refused(model, name):
-    with pytest.raises(UserError, match="the characters of expressions, but the tokens of .* words"):
+    with pytest.raises(UserError, match=r"characters of expressions, but the tokens of .* words"):
         ANALYSES[name](model, SAMPLE)
