@@ -22,7 +22,7 @@ from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import TASKS, Row, Task
 from tp_transformer.data.verify import verify
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import ResultsError, SettingsError
+from tp_transformer.foundation.errors import ResultsError, SettingsError, UserError
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.model.base import ARCHITECTURES
@@ -74,6 +74,38 @@ def test_a_binding_trains_solves_and_is_saved(register, store, tmp_path):
     assert attention.binding.shift == 2.0
     with pytest.raises(SettingsError, match="the shifted binding has no shif"):
         tpt.TPMultiheadAttention(8, 2, binding="shifted", shif=2.0)
+
+
+class Wide(Binding):
+    """A binding with an option that a model has."""
+
+    def __init__(self, n_heads, d_head, *, d_ff: int = 3):
+        super().__init__(n_heads, d_head)
+
+
+def test_a_binding_with_an_option_of_a_model_is_refused(register):
+    with pytest.raises(ValueError, match="the wide binding cannot have an option d_ff"):
+        register(BINDINGS, "wide", Wide)
+    assert "wide" not in BINDINGS
+    assert tpt.build("tp-transformer-tiny", d_ff=7).config.d_ff == 7
+
+
+@pytest.mark.parametrize("shift", ["one", True, [1.0]])
+def test_options_of_plain_types_are_checked(register, shift):
+    register(BINDINGS, "shifted", Shifted)
+    with pytest.raises(SettingsError, match="the shift of the shifted binding must be a number"):
+        tpt.build("tp-transformer-tiny", binding="shifted", shift=shift)
+    assert tpt.build("tp-transformer-tiny", binding="shifted", shift=1).config.binding_options
+
+
+def test_a_model_whose_binding_is_not_registered_says_so(register, tmp_path, monkeypatch):
+    with monkeypatch.context():
+        register(BINDINGS, "shifted", Shifted)
+        tpt.build("tp-transformer-tiny", binding="shifted", shift=0.5).save(tmp_path / "model")
+    monkeypatch.undo()
+    message = "there is no binding 'shifted'.*import the module that registers another"
+    with pytest.raises(UserError, match=message):
+        tpt.load(tmp_path / "model")
 
 
 BENCH = {
@@ -144,6 +176,35 @@ def test_an_optimizer_trains_and_resumes_exactly(register, store, tmp_path):
     train(None, None, run, quiet=True)
     for key, tensor in tpt.load(run / "last").state_dict().items():
         assert torch.equal(tensor, expected[key]), key
+
+
+class Forgetful(torch.optim.SGD):
+    """Its state is a number, or a tensor of another shape than the parameter's."""
+
+    kept: object
+    n_steps = 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        Forgetful.n_steps += 1
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["kept"] = self.kept
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [(3, "keeps 'kept', which is not a tensor"), (torch.ones(3, 1), r"of shape \(3, 1\)")],
+)
+def test_an_optimizer_whose_state_cannot_be_saved_is_refused_at_once(
+    kept, message, register, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Forgetful, "kept", kept, raising=False)
+    monkeypatch.setattr(Forgetful, "n_steps", 0)
+    register(OPTIMIZERS, "forgetful", lambda model, _: Forgetful(model.parameters(), lr=0.1))
+    options = {"optim__optimizer": "forgetful", "training__steps": 9}
+    with pytest.raises(UserError, match=message):
+        train(config(**options), store, tmp_path / "run", quiet=True)
+    assert Forgetful.n_steps == 1
 
 
 def reversal(*, count: int = 60, greek: bool = False) -> Task:

@@ -193,7 +193,13 @@ def expected(hint: Any, value: Any) -> str:
         return f"one of {', '.join(choices)}{nearest(str(value), choices)}"
     if get_args(hint):
         return " or ".join(expected(part, value) for part in get_args(hint))
-    words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "absent"}
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+        NoneType: "absent",
+    }
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
