@@ -147,6 +147,14 @@ def test_help_lists_every_option_with_its_documentation(capsys, monkeypatch, wor
     assert not listed
 
 
+@pytest.mark.parametrize(("words", "verb"), verbs())
+def test_an_option_that_is_true_by_default_can_be_switched_off(words, verb):
+    arguments = verb.arguments()
+    for field in fields(verb):
+        if field.default is True:
+            assert arguments[f"--{field.name}"]["type"] is bool, words
+
+
 def one_line(text):
     """Without line breaks, also those after hyphens."""
     return re.sub(r"(?<=\w)- (?=\w)", "-", " ".join(text.split()))
