@@ -137,8 +137,8 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypa
     assert "after warmup, before the schedule decreases it (default: 0.0001)" in text
     assert "--optim.clip_value CLIP_VALUE" in text
     assert "maximum absolute value of a gradient element; absent: no limit (default: none)" in text
-    assert "vocabulary has tokens (default: none) [lstm] tokens, each a one-hot" in text
-    assert "[lstm] hidden units (default: 2048)" in text
+    assert "the size of the vocabulary (default: none) [lstm] number of tokens" in text
+    assert "[lstm] number of hidden units (default: 2048)" in text
     assert "[transformer] of the low-rank binding: size of the projections" in text
     assert "binding: an option" not in text
     assert "--model.d_role" not in text  # of the base class, not an option

@@ -13,11 +13,11 @@ from torch import nn
 import tp_transformer as tpt
 from runs import config, make_store
 from tp_transformer.cli import main
+from tp_transformer.data.generated import write_task
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import TASKS, Row, Task
 from tp_transformer.data.verify import verify
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.data.writer import write_task
 from tp_transformer.foundation.errors import ResultsError, SettingsError
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import run_values

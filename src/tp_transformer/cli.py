@@ -43,14 +43,14 @@ _OWN = {"--help", "--version", "--print_shtab"}  # options of `tpt` itself
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
     _allow_any_character()
-    verb: Verb | None = None
     try:
+        interruptions.set_resumable(False)
         verb = parse(sys.argv[1:] if arguments is None else arguments)
+        interruptions.set_resumable(verb.resumes)
         verb()
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, Terminated) as error:
-        goes_on = verb is not None and verb.goes_on
-        raise SystemExit(_explain(error, goes_on=goes_on)) from None
+        raise SystemExit(_explain(error)) from None
 
 
 def parse(arguments: Sequence[str]) -> Verb:
@@ -118,14 +118,13 @@ def _meant(option: str, known: Iterable[str]) -> str:
     return f" (did you mean {found}?)" if found else ""
 
 
-def _explain(error: BaseException, *, goes_on: bool) -> int:
-    """Say in a line why a command has ended; its exit code. A mistake of ours is raised again."""
+def _explain(error: BaseException) -> int:
+    """Say in a line why a command has ended; its exit code. Unexpected exceptions are re-raised."""
     number = error.number if isinstance(error, Terminated) else interruptions.received()
     if isinstance(error, KeyboardInterrupt) and number is None:
         number = signal.SIGINT
     if number is not None:  # whatever a library has made of it
-        more = "; the same command goes on where this one stopped" if goes_on else ""
-        complain(interruptions.describe(number) + more)
+        complain(interruptions.describe(number))
         return 128 + number
     if isinstance(error, BrokenPipeError):
         # Whoever read our output has had enough. Python would complain when it flushes the rest.

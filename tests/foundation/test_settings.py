@@ -24,7 +24,11 @@ class Stage:
 
 def test_presets_are_the_designs():
     assert settings.preset_names() == [
+        "lookup",
         "lstm-saxton",
+        "quotients",
+        "recall",
+        "scan",
         "tp-transformer",
         "tp-transformer-b",
         "tp-transformer-c",

@@ -329,7 +329,7 @@ def test_sinusoids_are_the_transcriptions(d_model):
 def test_positions_have_an_end():
     model = model_of(n_positions=10)
     scores(model, batch_of(10), batch_of(10))
-    with pytest.raises(TextError, match=r"11 symbols.*10 positions"):
+    with pytest.raises(TextError, match=r"11 tokens.*10 positions"):
         scores(model, batch_of(11), batch_of(4))
 
 

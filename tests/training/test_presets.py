@@ -9,6 +9,7 @@ from tp_transformer.training.optim import OptimConfig
 
 SCHLAG = ("tp-transformer", "tp-transformer-b", "tp-transformer-c", "transformer")
 SAXTON = ("transformer-saxton", "lstm-saxton")
+TASKS = ("lookup", "quotients", "recall", "scan")
 OURS = ("tp-transformer-small", "transformer-small", "tp-transformer-tiny", "transformer-tiny")
 
 
@@ -17,7 +18,7 @@ def resolved(name):
 
 
 def test_every_preset_is_covered_here():
-    assert sorted(SCHLAG + SAXTON + OURS) == tpt.preset_names()
+    assert sorted(SCHLAG + SAXTON + OURS + TASKS) == tpt.preset_names()
 
 
 @pytest.mark.parametrize("name", SCHLAG)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import tp_transformer
 from runs import command, config, make_store, options, tpt
 from tp_transformer import train
+from tp_transformer.data.store import open_store
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.run_folder import LOCK
@@ -33,6 +35,16 @@ def test_the_folder_explains_itself(undisturbed, store):
     assert {"torch", "python", "numpy", "tp_transformer", "seed", "device", "threads"} < set(origin)
 
 
+def test_a_module_that_the_store_lacks_is_named_and_leaves_no_folder(capsys, store, tmp_path):
+    run = tmp_path / "run"
+    asked = [*command(store, run), "--modules", "*gcd", "algebra__linear_1d", "--device", "cpu"]
+    code, out, err = tpt(capsys, *asked)
+    assert (code, out) == (2, "")
+    assert f"{store} has no algebra__linear_1d in its train split; it has " in err
+    assert ", ".join(open_store(store)["train"].modules) in err
+    assert not run.exists()
+
+
 def test_settings_survive_the_folder():
     for name in tp_transformer.preset_names():
         values = read(name)
@@ -46,6 +58,11 @@ def test_the_command_line_trains_and_tells_what_next(capsys, store, tmp_path):
     assert code == 0
     assert f"{run} is finished, after step 2" in out
     assert re.search(r"best: .*run/best, of step 2", out)
+    suggested = shlex.split(out.splitlines()[-1].removeprefix("next: tpt "))
+    assert suggested[:3] == ["solve", "--model", str(run)]
+    questions = [one.question for one in open_store(store)["train"].examples("*gcd")]
+    assert suggested[3] in questions
+    assert tpt(capsys, *suggested)[0] == 0
     assert read(run / "config.yaml")["data"]["modules"] == ["*gcd"]
     code, out, _ = tpt(capsys, "train", "--run", str(run))
     assert code == 0

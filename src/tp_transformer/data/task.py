@@ -22,7 +22,7 @@ from tp_transformer.foundation.registry import Registry
 
 TRAIN = "train"
 
-_SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
+SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
 _MOST_LISTED = 20  # modules that an error lists
 
 
@@ -48,7 +48,7 @@ class Task:
         continues: the training module that a module of a test split continues, where the names
             differ
         area_separator: what divides the name of a module into an area and the rest
-        titles: of splits, where the name will not do
+        titles: display names of splits
         max_question: tokens of the longest question; absent means any number
         max_answer: tokens of the longest answer; absent means any number
         rows: gives every question of a task that is generated as a whole; not saved
@@ -67,8 +67,10 @@ class Task:
 
     def __post_init__(self) -> None:
         for split, modules in self.splits.items():
-            if not _SPLIT_NAME.fullmatch(split):
-                raise ValueError(f"a split cannot be called {split!r}, since a file is to be")
+            if not SPLIT_NAME.fullmatch(split):
+                raise ValueError(
+                    f"the split name {split!r} must be usable as a file name: letters, digits, _, -"
+                )
             if not modules or not all(modules) or len(set(modules)) != len(modules):
                 raise ValueError(f"{split} must have modules, each with a name of its own")
 
@@ -142,8 +144,7 @@ class Task:
             example = f"as in '{self.area(self.modules[0])}{self.area_separator}*'"
             there = f"{example}, and the areas are {', '.join(self.areas)}"
         else:
-            more = ", …" if len(self.modules) > _MOST_LISTED else ""
-            there = f"and the modules are {', '.join(self.modules[:_MOST_LISTED])}{more}"
+            there = f"and the modules are {listed(self.modules)}"
         return f"no module matches {pattern!r}{meant}; `*` stands for any characters, {there}"
 
     def to_json(self) -> dict[str, Any]:
@@ -162,7 +163,7 @@ class Task:
 
     @classmethod
     def from_json(cls, values: Any) -> "Task":
-        """From what `to_json` gave; a ValueError says what else it is."""
+        """Inverse of `to_json`; raises ValueError for invalid values."""
         check_keys(values, "task", cls.__dataclass_fields__.keys() - {"rows"})
         separator = values["area_separator"]
         return cls(
@@ -179,6 +180,12 @@ class Task:
             max_question=_limit(values, "max_question"),
             max_answer=_limit(values, "max_answer"),
         )
+
+
+def listed(modules: Iterable[str]) -> str:
+    """Return the names of modules as an error lists them, the first of them if there are many."""
+    names = list(modules)
+    return ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
 
 
 def _limit(values: dict[str, Any], name: str) -> int | None:

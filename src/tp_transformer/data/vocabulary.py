@@ -22,7 +22,7 @@ PAD, SOS, EOS = "<pad>", "<sos>", "<eos>"
 _BLANK = ord(" ")
 _MOST_SHOWN = 100  # tokens that an error lists
 # Categories of Unicode that no token has: controls, surrogates, unassigned, separators of lines.
-_NO_TEXT = {"Cc", "Cs", "Cn", "Zl", "Zp"}
+NO_TEXT = {"Cc", "Cs", "Cn", "Zl", "Zp"}
 
 Ids = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.integer[Any]]
@@ -89,13 +89,13 @@ class Vocabulary:
             raise ValueError(f"a vocabulary must list {', '.join(sorted(missing))}")
 
     def _is_special(self, token: str) -> bool:
-        """Whether a token is none of a text's; among words, `<x>` may be one like any other."""
+        """Whether a token cannot occur in a text; a word may have angle brackets."""
         if self.is_words:
             return token in (PAD, SOS, EOS)
         return len(token) > 2 and token[0] + token[-1] == "<>" and token.isprintable()
 
     def _is_token(self, token: str) -> bool:
-        is_text = not any(unicodedata.category(character) in _NO_TEXT for character in token)
+        is_text = not any(unicodedata.category(character) in NO_TEXT for character in token)
         return is_text and (token.split() == [token] if self.is_words else len(token) == 1)
 
     @classmethod
@@ -109,7 +109,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, values: Any) -> "Vocabulary":
-        """From what `to_json` gave; a ValueError says what else it is."""
+        """Inverse of `to_json`; raises ValueError for invalid values."""
         tokenisation = "characters"
         if isinstance(values, dict) and values.keys() == {"tokenisation", "tokens"}:
             tokenisation, values = values["tokenisation"], values["tokens"]
@@ -190,8 +190,10 @@ class Vocabulary:
         if found is None:
             for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
                 text = data[start : start + length].tobytes().decode("utf-8", "replace")
-                self.encode([text], first=row + 1)  # raises for the text that has what is unknown
-            raise TextError("a text is no UTF-8")
+                self.encode(
+                    [text], first=row + 1
+                )  # raises for the first text with an unknown token
+            raise TextError("a text is not valid UTF-8")
         return found
 
     def _encode_bytes(

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -113,6 +113,11 @@ class Ranks:
         if self.n_ranks > 1:
             dist.all_reduce(tensor, operation)
         return tensor
+
+
+def is_first_process() -> bool:
+    """Whether this process is, or would be, rank 0."""
+    return int(os.environ.get("RANK", 0)) == 0
 
 
 @contextmanager

@@ -4,8 +4,9 @@ Figures do not depend on the global state of matplotlib, and the same data gives
 """
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,21 @@ from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 FORMATS = ("svg", "pdf", "png")
 COLUMN, PAGE = 3.03, 6.3  # inches: one and both columns in the style of the ACL
 SMALLEST = 6.0  # points, legible in print
 PER_INCH = 30  # narrow characters of the smallest size per inch
 PER_LINE = 0.102  # inches from one line of the smallest size to the next
+START, END = "#", "%"  # how the paper's figures print the start and end tokens
+TOKENS = f"{START} and {END} are the start and end tokens."
 # Okabe and Ito (2008): distinguishable for colour-blind readers.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+QUALITATIVE = "tab20"  # matplotlib's palette of ten hues, each in a dark and a light shade
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # included in matplotlib
     "font.size": 6.5,
@@ -101,6 +107,117 @@ def caption(drawn: "Figure", text: str) -> float:
     # Names may contain $, which must not be parsed as math.
     drawn.supxlabel(lines, fontsize=SMALLEST, color="#505050", parse_math=False)
     return (lines.count("\n") + 1) * PER_LINE
+
+
+def caption_of(drawn: "Figure") -> str:
+    """Return the caption of a figure in one line."""
+    return " ".join(drawn.get_supxlabel().split())
+
+
+def remove_caption(drawn: "Figure") -> None:
+    """Take the caption away, and the inches that its lines take."""
+    n_lines = len(drawn.get_supxlabel().splitlines())
+    drawn.supxlabel("")
+    drawn.set_figheight(drawn.get_figheight() - n_lines * PER_LINE)
+
+
+def qualitative(number: int) -> tuple[str, str]:
+    """Return a colour for an unordered category, and black or white for a text on it.
+
+    There are 20 colours, the darker ten first; categories beyond them repeat the colours.
+    """
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
+
+    palette = mpl.colormaps[QUALITATIVE]
+    place = number % palette.N
+    red, green, blue, _ = palette(2 * place % palette.N + 2 * place // palette.N)
+    # The relative luminance at which black and white have the same contrast (WCAG 2).
+    weights = zip((0.2126, 0.7152, 0.0722), (red, green, blue), strict=True)
+    luminance = sum(weight * ((own + 0.055) / 1.055) ** 2.4 for weight, own in weights)
+    return to_hex((red, green, blue)), "black" if luminance > 0.179 else "white"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Square cells of a heat map, with a token at each row and column."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+    SMALLEST = 0.06  # inches, with the characters of rows in two columns
+    READABLE = 0.088  # inches, with the characters of rows in one column
+    LARGEST = 0.2  # inches
+
+    @property
+    def smallest(self) -> float:
+        """The smallest size of a cell in inches."""
+        return self.SMALLEST if self._longest == 1 else self.READABLE
+
+    @property
+    def beside(self) -> float:
+        """Inches that the tokens of rows take, and the space around a heat map."""
+        return 0.18 + 0.055 * (self._longest + 1)
+
+    @property
+    def above(self) -> float:
+        """Inches that the title and the tokens of columns take."""
+        return 0.28 + 0.055 * self._longest
+
+    @property
+    def _longest(self) -> int:
+        return max(map(len, (*self.rows, *self.columns)))
+
+    def size(self, width: float) -> float:
+        """Return the largest size of a cell at which a heat map is no wider than so many inches."""
+        size = (width - self.beside) / len(self.columns)
+        return min(self.LARGEST, max(self.smallest, size))
+
+    def width(self, size: float) -> float:
+        """Return the width of a heat map in inches."""
+        return size * len(self.columns) + self.beside
+
+    def height(self, size: float) -> float:
+        """Return the height of a heat map in inches."""
+        return max(size * len(self.rows), 0.15) + self.above
+
+    def draw(self, axes: "Axes", values: "npt.ArrayLike", size: float, most: float) -> "AxesImage":
+        """Draw values from 0 to `most`, of cells of a size in inches."""
+        image = axes.imshow(values, cmap="viridis", vmin=0, vmax=most, aspect="equal")
+        axes.grid(visible=False)
+        look: dict[str, Any] = {"family": "monospace"}
+        turned = 90 if self._longest > 1 else 0
+        axes.set_xticks(range(len(self.columns)), list(self.columns), rotation=turned, **look)
+        step = 1 if size >= self.READABLE else 2
+        axes.set_yticks(range(0, len(self.rows), step), list(self.rows[::step]), **look)
+        axes.tick_params(length=0, pad=1)
+        if step == 2:  # the other rows have their characters further to the left
+            axes.set_yticks(range(1, len(self.rows), 2), list(self.rows[1::2]), minor=True, **look)
+            axes.tick_params(which="minor", length=0, pad=6, labelsize=SMALLEST)
+        return image
+
+
+def plot_weights(
+    weights: "npt.NDArray[Any]", rows: Sequence[str], columns: Sequence[str], title: str, text: str
+) -> "Figure":
+    """Plot attention weights (query, key) with their tokens, a title, and a text as caption."""
+    cells = Cells(rows, columns)
+    smallest = cells.width(cells.smallest)
+    width = COLUMN if smallest <= COLUMN else max(PAGE, smallest)
+    size = cells.size(width)
+    with figure(width, 1.0) as (drawn, axes):
+        image = cells.draw(axes, weights, size, float(weights.max()))
+        add_weight_bar(drawn, image, axes)
+        drawn.suptitle(broken(title, 0.75 * width))
+        below = caption(drawn, text)
+        drawn.set_figheight(cells.height(size) + below + 0.7)
+        return drawn
+
+
+def add_weight_bar(drawn: "Figure", image: "AxesImage", axes: Any) -> None:
+    """Add the colour bar of attention weights below some axes."""
+    bar = drawn.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=30, pad=0.02)
+    bar.set_label("attention weight")
 
 
 def tick_indices(count: int, most: int) -> range:

@@ -36,6 +36,7 @@ _STARTING = tuple(
 
 _first: int | None = None  # the first signal received
 _first_at = 0.0
+_is_resumable = False
 
 
 class Terminated(BaseException):
@@ -126,11 +127,18 @@ def _end_at_once(number: int) -> "NoReturn":
     end_now(128 + number)
 
 
+def set_resumable(resumable: bool) -> None:
+    """Whether the command, given again, resumes; messages about a signal say so."""
+    global _is_resumable
+    _is_resumable = resumable
+
+
 def describe(number: int) -> str:
-    """Describe a signal for messages."""
+    """Describe a signal for messages, and how to resume."""
+    more = "; the same command goes on where this one stopped" if _is_resumable else ""
     if number == signal.SIGINT:
-        return "interrupted"
-    return f"ended by {signal.Signals(number).name}"
+        return f"interrupted{more}"
+    return f"ended by {signal.Signals(number).name}{more}"
 
 
 def _is_importing(frame: FrameType | None) -> bool:

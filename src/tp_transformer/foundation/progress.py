@@ -1,14 +1,72 @@
-"""Progress of long commands: a bar in a terminal, otherwise a line every half minute."""
+"""Progress of long commands: a bar in a terminal, otherwise a line every half minute.
+
+Library functions report through `track`, which shows nothing unless the caller asked for it:
+
+>>> with showing(progress):
+...     for item in track("probing heads", items):
+...         ...
+"""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
+T = TypeVar("T")
 Update: TypeAlias = Callable[[int, int], None]  # called with the completed and the total amount
+Show: TypeAlias = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
 
 _SECONDS_BETWEEN_LINES = 30.0
+
+
+@dataclass
+class _Tracking:
+    """How `track` shows progress, and the bar that is open."""
+
+    show: Show
+    bar: ExitStack
+    is_busy: bool = False  # there is one bar at a time
+
+
+_tracking: ContextVar[_Tracking | None] = ContextVar("_tracking", default=None)
+
+
+@contextmanager
+def showing(show: Show) -> Iterator[None]:
+    """Show what is tracked inside; a bar that an exception left open is closed at the end."""
+    with ExitStack() as bar:
+        before = _tracking.set(_Tracking(show, bar))
+        try:
+            yield
+        finally:
+            _tracking.reset(before)
+
+
+def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+    """Yield the items, and show how many of them are done; iterators need the total.
+
+    Nothing is shown for items that are tracked while another item is worked on.
+    """
+    tracking = _tracking.get()
+    if tracking is None or tracking.is_busy:
+        yield from items
+        return
+    if total is None:
+        items = list(items)
+        total = len(items)
+    tracking.is_busy = True
+    try:
+        update = tracking.bar.enter_context(tracking.show(title))
+        update(0, total)
+        for done, item in enumerate(items, 1):
+            yield item
+            update(done, total)
+    finally:
+        tracking.bar.close()
+        tracking.is_busy = False
 
 
 @contextmanager
@@ -46,7 +104,9 @@ def _bar(title: str, in_bytes: bool) -> Iterator[Update]:
 
 
 def _rate(speed: float, in_bytes: bool) -> str:
-    return f"{speed / 2**20:.1f} MiB/s" if in_bytes else f"{speed:,.0f}/s"
+    if in_bytes:
+        return f"{speed / 2**20:.1f} MiB/s"
+    return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"
 
 
 def _lines(title: str, in_bytes: bool) -> Update:

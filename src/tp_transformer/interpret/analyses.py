@@ -81,8 +81,9 @@ class AnalysisRequest:
         model: the folder of a model or a run
         data: the store that the questions come from; not used by binding and interchange, nor are
             module, split and answered, because they ask nested fractions
-        module: the module of the questions
-        split: the split of the questions
+        module: the module of the questions; by default arithmetic__mixed, as in the paper, or the
+            only module of the split
+        split: the split of the questions; by default the first test split
         count: the number of questions
         answered: true for questions that the model answers correctly, false for any questions; by
             default true for roles, attention and surgery
@@ -92,8 +93,8 @@ class AnalysisRequest:
 
     model: Path | None = None
     data: Path | None = None
-    module: str = "arithmetic__mixed"
-    split: Literal["train", "interpolate", "extrapolate"] = "interpolate"
+    module: str | None = None
+    split: str | None = None
     count: PositiveInt = 128
     answered: bool | None = None
     seed: Seed32 = 0

@@ -64,7 +64,9 @@ def count_parameters(name_or_file: str | Path) -> int:
         return build(name_or_file).n_parameters
 
 
-def match_parameters(config: TransformerConfig, n_parameters: int) -> TransformerConfig:
+def match_parameters(
+    config: TransformerConfig, n_parameters: int, vocabulary: Vocabulary | None = None
+) -> TransformerConfig:
     """Return `config` with the `d_ff` whose parameter count is nearest to `n_parameters`.
 
     One more unit of `d_ff` adds n_layers * (4 * d_model + 2) parameters, so the count differs from
@@ -75,7 +77,7 @@ def match_parameters(config: TransformerConfig, n_parameters: int) -> Transforme
     >>> match_parameters(plain, from_config(tp).n_parameters).d_ff
     """
     with WithoutWeights(), torch.device("meta"):
-        missing = n_parameters - Transformer(config).n_parameters
+        missing = n_parameters - Transformer(config, vocabulary).n_parameters
     per_unit = config.n_layers * (4 * config.d_model + 2)
     return replace(config, d_ff=max(1, config.d_ff + round(missing / per_unit)))
 

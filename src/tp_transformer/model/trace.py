@@ -6,19 +6,26 @@ name, such as `encoder.5.self_attention.role`.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tp_transformer.data.vocabulary import EOS, PAD, SOS
+from tp_transformer.foundation import figures, html
 from tp_transformer.foundation.errors import TraceError
 from tp_transformer.foundation.settings import nearest
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Edit = Callable[[Tensor], Tensor]
+
+SOURCE, TARGET = "source", "target"
 
 _changing = threading.Lock()  # held while the traces of modules change
 
@@ -35,6 +42,8 @@ class Trace:
         self._pieces: dict[str, list[Tensor]] = {name: [] for name in record}
         self._edits = dict(edits)
         self._joining = False
+        self._tokens: dict[str, list[Tensor]] = {SOURCE: [], TARGET: []}  # ids, for the labels
+        self._vocabulary: Sequence[str] = ()
 
     def __getitem__(self, name: str) -> Tensor:
         """Return the tensor at a point: (batch, …, position, last axis).
@@ -57,6 +66,83 @@ class Trace:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __repr__(self) -> str:
+        return f"Trace({', '.join(f'{name}: {shape}' for name, shape in self._shapes())})"
+
+    def _repr_html_(self) -> str:
+        return html.table("Trace", ("name", "shape"), self._shapes())
+
+    def _shapes(self) -> list[tuple[str, str]]:
+        """Return the shape of each recorded tensor, or that it has not been passed yet."""
+        return [
+            (name, str(tuple(self[name].shape)) if pieces else "not passed yet")
+            for name, pieces in self._pieces.items()
+        ]
+
+    def keys(self) -> list[str]:
+        """Return the names of the recorded points."""
+        return list(self._pieces)
+
+    def items(self) -> list[tuple[str, Tensor]]:
+        """Return the recorded tensors with their names."""
+        return [(name, self[name]) for name in self._pieces]
+
+    def plot(self, name: str, *, question: int = 0, head: int = 0) -> "Figure":
+        """Plot the attention weights of a head, with the tokens of a question, as a heat map.
+
+        Args:
+            name: a recorded point such as `encoder.2.self_attention.weights`
+            question: the index of the question in the call
+            head: the index of the head
+        """
+        if name.rpartition(".")[2] != "weights":
+            raise TraceError(f"{name!r} cannot be plotted: only attention weights can")
+        weights = self[name]  # (batch, head, query, key)
+        for noun, index, count in zip(
+            ("question", "head"), (question, head), weights.shape[:2], strict=True
+        ):
+            if not 0 <= index < count:
+                raise TraceError(f"there are {noun}s 0 to {count - 1}, not {index}")
+        in_decoder = name.startswith("decoder.")
+        is_cross = name.endswith(".cross_attention.weights")
+        queries = self._labels(TARGET if in_decoder else SOURCE, question, weights.shape[2])
+        keys = self._labels(
+            TARGET if in_decoder and not is_cross else SOURCE, question, weights.shape[3]
+        )
+        shown = weights[question, head, : len(queries), : len(keys)]
+        return figures.plot_weights(
+            shown.detach().float().cpu().numpy(),
+            queries,
+            keys,
+            title=f"{name}, question {question}, head {head}",
+            text=f"Rows attend to columns. {figures.TOKENS if self._vocabulary else ''}",
+        )
+
+    def _labels(self, side: str, question: int, count: int) -> list[str]:
+        """Return the tokens of a question without padding, or numbers if they are not known."""
+        pieces = self._tokens[side]
+        ids = torch.cat(pieces, dim=1)[question].tolist() if pieces else []
+        if len(ids) != count:
+            return [str(place) for place in range(count)]
+        labels = []
+        for token in (self._vocabulary[index] for index in ids):
+            if token == PAD or (token == EOS and side == TARGET):
+                break  # after its end token, a row of `solve` only waits for the others
+            labels.append({SOS: figures.START, EOS: figures.END}.get(token, token))
+        return labels
+
+    def note_tokens(self, side: str, ids: Tensor, vocabulary: Sequence[str]) -> None:
+        """Keep the ids (batch, position) that the model reads, as labels of plots."""
+        if not self.is_of_this_thread:
+            return
+        if not self._joining:
+            self._tokens[side].clear()
+        self._tokens[side].append(ids.detach())
+        self._vocabulary = vocabulary
 
     @property
     def is_of_this_thread(self) -> bool:
@@ -88,7 +174,7 @@ class Trace:
         """Join the tensors of further calls, or keep only those of the last call."""
         self._joining = joining
         if joining:
-            for pieces in self._pieces.values():
+            for pieces in (*self._pieces.values(), *self._tokens.values()):
                 pieces.clear()
 
 

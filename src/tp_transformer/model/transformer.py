@@ -19,6 +19,7 @@ from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
+from tp_transformer.model.trace import SOURCE, TARGET
 
 EVERYWHERE = PaddedPattern()  # the last position may attend to all before it
 
@@ -126,6 +127,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
         """Encode questions (batch, source), which are padded if no layout is given."""
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
+        self.note_tokens(SOURCE, source)
         state = self.point("embedding", self.embedding(source, layout.positions, layout.longest))
         pattern = layout.within()
         for cell in self.encoder:
@@ -135,6 +137,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     def decode(self, target: Tensor, memory: Memory, layout: Layout | None = None) -> Tensor:
         """Return the logits after each position of `target`: (batch, target, n_vocab)."""
         layout = Padded.of(target, self.vocabulary.pad) if layout is None else layout
+        self.note_tokens(TARGET, target)
         state = self.point(
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
@@ -161,6 +164,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     def step(self, previous: Tensor, state: DecoderState) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
         position = state.caches[0].length
+        self.note_tokens(TARGET, previous[:, None])
         hidden = state.embedding(
             previous[:, None], slice(position, position + 1), longest=position + 1
         )

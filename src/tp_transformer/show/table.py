@@ -16,7 +16,7 @@ from tp_transformer.scoring.compare import (
     OURS,
     PAPER,
     Cell,
-    Row,
+    ScoreRow,
     SplitPair,
     caveats,
     coverage,
@@ -114,7 +114,7 @@ def _commonest(one: ModuleScore) -> str:
 def _summary(results: Results, width: int) -> Table:
     table = Table(title=Text(results.name, style="bold"), title_justify="left", box=None)
     table.header_style, table.pad_edge = "bold", False
-    table.add_column("average over modules", no_wrap=True)
+    table.add_column("average over modules")  # wrapped where there is little room
     headings = ["accuracy", "95% interval", ">95%", "surely", "questions", "loss"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -285,7 +285,7 @@ def averages_title(results: Sequence[Results]) -> str:
     return "Table 1" if is_published(results) else "Averages"
 
 
-def _averages(task: Task, found: Sequence[Row]) -> Table:
+def _averages(task: Task, found: Sequence[ScoreRow]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", overflow="fold")
     for heading in ("Weights", "Steps", *averages_heads(task, longest=9)):
@@ -331,7 +331,7 @@ def _terminal_cells(task: Task, split: str, cell: Cell | None) -> list[Text | st
     return [text, *above_95(split, cell)]
 
 
-def steps_of(row: Row) -> str:
+def steps_of(row: ScoreRow) -> str:
     """Format the training steps of a row as in the paper."""
     if row.steps is None:
         return "-"

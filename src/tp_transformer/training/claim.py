@@ -5,6 +5,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,24 @@ class Request:
     data: str | Path | None
     init_from: str | Path | None = None
     loggers: list[str] = field(default_factory=list)  # by name
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig | str | Path | None,
+        data: Store | str | Path | None,
+        run: str | Path,
+        init_from: str | Path | None = None,
+        loggers: Sequence[str] = (),
+    ) -> "Request":
+        """Return a request from what a caller may give."""
+        return cls(
+            run=Path(run),
+            config=RunConfig.of(config) if isinstance(config, str | Path) else config,
+            data=data.path if isinstance(data, Store) else data,
+            init_from=init_from,
+            loggers=list(loggers),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,9 @@
 """The settings of a run: those of all sections, from values and back."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import get_type_hints
+from pathlib import Path
+from typing import Any, get_type_hints
 
 from tp_transformer.data.feed import FeedConfig
 from tp_transformer.foundation import settings
@@ -22,6 +24,18 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
+
+    @classmethod
+    def of(cls, name_or_file: str | Path, **sections: Mapping[str, Any]) -> "RunConfig":
+        """Return the settings of a preset or a YAML file, with some of them overridden.
+
+        >>> RunConfig.of("tp-transformer-tiny", model={"n_layers": 1}, training={"steps": 100})
+        """
+        values = settings.run_values(name_or_file, {}, cls)
+        settings.refuse_unknown(sections, cls.__dataclass_fields__, "a run")
+        for section, fields in sections.items():
+            values[section] = {**values.get(section, {}), **fields}
+        return run_config(values)
 
 
 def run_config(values: dict[str, Values]) -> RunConfig:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tp_transformer.data.store import Store
 from tp_transformer.foundation.distributed import Ranks, open_ranks, unchanged_random_state
 from tp_transformer.foundation.ranges import LARGEST_INT
 from tp_transformer.training import checkpoint
@@ -97,8 +98,8 @@ class TrainingPlan:
 
 
 def plan_run(
-    config: RunConfig | None,
-    data: str | Path | None,
+    config: RunConfig | str | Path | None,
+    data: Store | str | Path | None,
     run: str | Path,
     *,
     device: str = "auto",
@@ -106,7 +107,7 @@ def plan_run(
     seconds: float = MEASURED,
 ) -> TrainingPlan:
     """Return what a run would take, measured on this machine; nothing is written."""
-    request = Request(run=Path(run), config=config, data=data, init_from=init_from)
+    request = Request.of(config, data, run, init_from)
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
         found = Claim.from_json(ranks.first(lambda: resolve(request).to_json()))
         settings = run_config(found.values)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import torch
 from torch import Tensor
 
+from tp_transformer.data.store import Store
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.distributed import (
     Ranks,
@@ -45,6 +47,7 @@ class Outcome:
     run: Path
     step: int
     best: Best | None
+    question: str  # of the data, for the next command
     signal: int | None = None
     was_finished: bool = False  # before this call
     is_first: bool = True  # whether this is rank 0, which prints
@@ -61,12 +64,12 @@ class Outcome:
                 f"{self.best.exact_match:.1%} of the held-out questions correct"
             )
         lines.append(f"last: {self.run / LAST}")
-        return [*lines, f"next: tpt solve --model {self.run} 'What is 3 + 4?'"]
+        return [*lines, f"next: tpt solve --model {self.run} {quote(self.question)}"]
 
 
 def train(
-    config: RunConfig | None,
-    data: str | Path | None,
+    config: RunConfig | str | Path | None,
+    data: Store | str | Path | None,
     run: str | Path,
     *,
     device: str = "auto",
@@ -84,8 +87,9 @@ def train(
     handlers are restored afterwards.
 
     Args:
-        config: settings of the run
-        data: folder of the store
+        config: settings of the run: a preset's name, a YAML file, or a `RunConfig`, as
+            `RunConfig.of` makes one from a preset with some settings overridden
+        data: the store or its folder
         run: folder of the run
         device: auto, cpu, cuda or mps
         compile: compile the layers with `torch.compile`
@@ -97,9 +101,7 @@ def train(
         display: makes a display from a title; by default, lines on standard error
     """
     shown = (lambda _: Display()) if quiet else display
-    request = Request(
-        run=Path(run), config=config, data=data, init_from=init_from, loggers=names_in(loggers)
-    )
+    request = Request.of(config, data, run, init_from, names_in(loggers))
     own = [logger for logger in loggers if not isinstance(logger, str)]
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
         return train_on(ranks, request, compile, own, shown)
@@ -279,6 +281,7 @@ def _outcome(loop: Loop, *, signal: int | None = None, was_finished: bool = Fals
         run=loop.run_folder,
         step=loop.state.step,
         best=loop.state.best,
+        question=loop.feed.example,
         signal=signal,
         was_finished=was_finished,
         is_first=loop.ranks.is_first,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from tp_transformer.data.store import Store
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.distributed import open_ranks, unchanged_random_state
 from tp_transformer.foundation.errors import FolderError
@@ -17,8 +17,8 @@ from tp_transformer.training.run import Outcome, train_on
 
 
 def train_seeds(
-    config: RunConfig | None,
-    data: str | Path | None,
+    config: RunConfig | str | Path | None,
+    data: Store | str | Path | None,
     run: str | Path,
     seeds: Sequence[int],
     *,
@@ -36,11 +36,9 @@ def train_seeds(
     folder = Path(run)
     if (folder / ORIGIN).is_file():
         raise FolderError(f"{folder} is the run of one seed; choose a new folder for several seeds")
+    given = Request.of(config, data, folder, init_from, names_in(loggers))
     begun = seed_runs(folder)
-    requests = [
-        _request(begun, folder, seed, config, data, init_from, names_in(loggers))
-        for seed in dict.fromkeys(seeds or begun)
-    ]
+    requests = [_of_seed(given, begun, seed) for seed in dict.fromkeys(seeds or begun)]
     own = [logger for logger in loggers if not isinstance(logger, str)]
     outcomes: list[Outcome] = []
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
@@ -51,27 +49,23 @@ def train_seeds(
     return outcomes
 
 
-def _request(
-    begun: dict[int, Path],
-    folder: Path,
-    seed: int,
-    config: RunConfig | None,
-    data: str | Path | None,
-    init_from: str | Path | None,
-    loggers: list[str],
-) -> Request:
+def _of_seed(given: Request, begun: dict[int, Path], seed: int) -> Request:
     """Return what is asked of the run of a seed; a new one takes after those that exist."""
     if seed not in begun and begun:
         sibling = begun[min(begun)]
-        origin: dict[str, Any] = read_origin(sibling)
-        config = config or run_config(settings.run_values(sibling / CONFIG, {}, RunConfig))
-        data = data or origin["data"]
-        init_from = init_from or origin.get("init_from", {}).get("folder")
-        loggers = loggers or origin.get("loggers", [])
+        origin = read_origin(sibling)
+        recorded = run_config(settings.run_values(sibling / CONFIG, {}, RunConfig))
+        given = replace(
+            given,
+            config=given.config or recorded,
+            data=given.data or origin["data"],
+            init_from=given.init_from or origin.get("init_from", {}).get("folder"),
+            loggers=given.loggers or origin.get("loggers", []),
+        )
+    config = given.config
     if config is not None:
         config = replace(config, training=replace(config.training, seed=seed))
-    run = seed_folder(folder, seed)
-    return Request(run=run, config=config, data=data, init_from=init_from, loggers=loggers)
+    return replace(given, run=seed_folder(given.run, seed), config=config)
 
 
 def seed_lines(outcomes: Iterable[Outcome]) -> list[str]:

@@ -16,19 +16,28 @@ class Interpret(Verb):
 
     Attributes:
         out: the folder for numbers and figures
+        caption: false for figures without a caption, which is then only in the JSON file
     """
 
     analysis: ClassVar[str]
     request: AnalysisRequest
     out: Path
+    caption: bool = True
     options: AnalysisOptions
 
     def __call__(self) -> None:
-        from tp_transformer.interpret.run import interpret
+        from rich.console import Console
 
-        found, files = interpret(self.analysis, self.request, self.options, self.out)
-        print(*found.summary(), sep="\n")
-        print(*files, sep="\n", file=sys.stderr)
+        from tp_transformer.foundation.progress import progress, showing
+        from tp_transformer.interpret.run import interpret
+        from tp_transformer.show.findings import render_findings, written_line
+
+        with showing(progress):
+            found, files = interpret(
+                self.analysis, self.request, self.options, self.out, caption=self.caption
+            )
+        render_findings(found, Console(highlight=False))
+        print(written_line(files), file=sys.stderr)
 
 
 def _verb(name: str) -> type[Interpret]:

@@ -1,4 +1,4 @@
-"""Verbs about runs: trained, drawn."""
+"""Verbs that train models and plot the errors of runs."""
 
 import json
 from argparse import SUPPRESS
@@ -42,7 +42,7 @@ class Train(Verb):
         print_config: print all settings as YAML, which --config reads, and exit
     """
 
-    goes_on = True
+    resumes = True
     run: Path | None = None
     config: str | None = None
     data: Path | None = None
@@ -165,7 +165,7 @@ class Train(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawCurve(Verb):
-    """Draw how the error of runs fell, validation after validation.
+    """Plot the validation error of runs.
 
     Attributes:
         runs: the runs' folders

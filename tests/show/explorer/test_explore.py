@@ -90,7 +90,7 @@ def test_a_binding_or_a_field_that_the_page_does_not_compute_is_refused(monkeypa
     ):
         with pytest.raises(tpt.UserError, match=said):
             packing.refuse_unsupported(model, "it")
-    monkeypatch.setattr(packing, "SILENT_FIELDS", packing.SILENT_FIELDS - {"d_ff"})
+    monkeypatch.setattr(packing, "IRRELEVANT_FIELDS", packing.IRRELEVANT_FIELDS - {"d_ff"})
     with pytest.raises(tpt.UserError, match="its d_ff is 256"):
         packing.refuse_unsupported(tpt.build("tp-transformer-tiny"), "it")
 

@@ -6,6 +6,8 @@ finds such heads: it ranks all heads of the encoder by how well they follow each
 
 import numpy as np
 
+from tp_transformer.foundation.figures import START
+from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.attention import following
 from tp_transformer.interpret.attention.figure import IN_COLUMN
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking
@@ -21,7 +23,7 @@ from tp_transformer.interpret.core.record import (
     untrained,
 )
 from tp_transformer.interpret.core.result import Context
-from tp_transformer.interpret.core.sample import START, Sample, token_characters
+from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import RELATIONS
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
@@ -88,7 +90,8 @@ def search(
     margins = [
         {name: following.largest_margin(name, find, attention) for name, find in relations.items()}
         for attention in (
-            _attention(untrained(model, seed + draw), sample) for draw in range(INITIAL_DRAWS)
+            _attention(untrained(model, seed + draw), sample)
+            for draw in track("searching untrained models", range(INITIAL_DRAWS))
         )
     ]
     initial = {name: max(found[name] for found in margins) for name in relations}

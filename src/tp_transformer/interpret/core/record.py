@@ -35,9 +35,17 @@ TITLES = {
 
 
 def checked_model(model: AnyModel, options: AnalysisOptions) -> Transformer:
-    """Return the model if it can be analysed with these options; an LSTM cannot."""
+    """Return the model if it can be analysed with these options.
+
+    An LSTM cannot, nor can a model whose tokens are words.
+    """
     if not isinstance(model, Transformer):
         raise UserError("this analysis looks at attention, which an LSTM does not have")
+    if model.vocabulary.is_words:
+        raise UserError(
+            "analyses read questions character by character, and the tokens of this model are "
+            "words; model.trace gives its activations"
+        )
     options.check(model.config)
     return model
 

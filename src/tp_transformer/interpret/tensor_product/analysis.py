@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Interval, resample
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
@@ -185,7 +186,7 @@ def _of_model(
     for layer, names in names_of.items():
         found = record(model, sample, names)
         filler, role = (found.flat(name).astype(np.float64) for name in names)
-        for head in range(filler.shape[1]):
+        for head in track(f"measuring the heads of layer {layer}", range(filler.shape[1])):
             both = (filler[:, head], role[:, head])
             shares = [
                 measure(

@@ -16,13 +16,13 @@ BINDINGS = ("none", "hadamard", "tensor", "low-rank", "convolution")  # those in
 # The fields of a configuration that engine.js reads, and those that do not change an answer. Any
 # other field must have its default value, which stands for the paper's model.
 READ_FIELDS = {"d_model", "n_heads", "n_layers", "n_positions", "binding", "embedding_binding"}
-SILENT_FIELDS = {"d_ff", "n_vocab", "binding_options", "initialisation", "dropout"}
+IRRELEVANT_FIELDS = {"d_ff", "n_vocab", "binding_options", "initialisation", "dropout"}
 CHUNK = 3 << 21  # bytes; a multiple of 3, so that only the last chunk is padded
 
 
 def refuse_unsupported(model: AnyModel, folder: str | Path) -> None:
     """Raise an error in one sentence if the page cannot compute a model."""
-    reason = _obstacle(model)
+    reason = _unsupported_reason(model)
     if reason is not None:
         raise UserError(
             f"the explorer does not support {folder}: {reason}; it runs Transformers with the "
@@ -30,14 +30,14 @@ def refuse_unsupported(model: AnyModel, folder: str | Path) -> None:
         )
 
 
-def _obstacle(model: AnyModel) -> str | None:
+def _unsupported_reason(model: AnyModel) -> str | None:
     if type(model) is not Transformer:
         return f"the model is a {type(model).__name__}"
     if model.config.binding not in BINDINGS:
         return f"its binding is {model.config.binding}"
     for field in dataclasses.fields(TransformerConfig):
         value = getattr(model.config, field.name)
-        if field.name not in READ_FIELDS | SILENT_FIELDS and value != field.default:
+        if field.name not in READ_FIELDS | IRRELEVANT_FIELDS and value != field.default:
             return f"its {field.name} is {value!r}"
     return None
 

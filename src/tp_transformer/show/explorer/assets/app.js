@@ -9,7 +9,9 @@ class App {
   constructor() {
     this.history = []; // the operations of all panes before each change
     this.panes = [];
-    this.expected = new Map([...DATA.examples, ...DATA.questions].map(({ question, answer }) => [question, answer]));
+    this.expected = new Map(
+      [...DATA.examples, ...DATA.questions].map(({ question, answer }) => [question, answer]),
+    );
     this.state = firstState();
     this.inspector = new Inspector(this);
     this.dialog = new HeadDialog(this);
@@ -20,7 +22,10 @@ class App {
     this.showAbout();
     fillQuestions(this);
     connectControls(this);
-    this.restore(() => (location.hash.length > 1 ? stateFromHash(location.hash) : firstState()), "The address");
+    this.restore(
+      () => (location.hash.length > 1 ? stateFromHash(location.hash) : firstState()),
+      "The address",
+    );
   }
 
   // Take over a state from outside, or say why not.
@@ -132,9 +137,14 @@ class App {
     const view = { ...this.state.view, ...changes };
     const result = this.panes[view.pane].result;
     const { n_layers } = this.panes[view.pane].config;
-    if (layerOf(view.point) >= n_layers) view.point = GROUPS[groupOf(view.point)].path(n_layers - 1);
+    if (layerOf(view.point) >= n_layers)
+      view.point = GROUPS[groupOf(view.point)].path(n_layers - 1);
     view.head = Math.min(view.head, this.panes[view.pane].config.n_heads - 1);
-    if (result) view.position = Math.min(view.position, result[GROUPS[groupOf(view.point)].queries].length - 1);
+    if (result)
+      view.position = Math.min(
+        view.position,
+        result[GROUPS[groupOf(view.point)].queries].length - 1,
+      );
     this.state.view = view;
     this.show();
   }
@@ -187,7 +197,8 @@ class App {
 
   showAbout() {
     const lines = DATA.models.map(({ name, step, n_parameters, config }) => {
-      const kind = config.binding === "none" ? "Transformer" : `TP-Transformer, ${config.binding} binding`;
+      const kind =
+        config.binding === "none" ? "Transformer" : `TP-Transformer, ${config.binding} binding`;
       const trained = step === null ? "" : `, ${step.toLocaleString("en")} steps`;
       const layers = `${config.n_layers}+${config.n_layers} layers of ${config.n_heads} heads`;
       return `${name}: ${kind}, ${layers}, ${n_parameters.toLocaleString("en")} parameters${trained}`;

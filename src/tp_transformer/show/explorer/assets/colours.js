@@ -1,8 +1,20 @@
 // Colours as [red, green, blue]; what is drawn on a canvas or saved needs them as numbers.
 
 const THEMES = {
-  light: { paper: [255, 255, 255], ink: [28, 30, 33], faint: [120, 126, 134], accent: [11, 87, 164], warm: [186, 84, 16] },
-  dark: { paper: [21, 24, 28], ink: [230, 232, 235], faint: [144, 151, 160], accent: [112, 178, 255], warm: [255, 160, 92] },
+  light: {
+    paper: [255, 255, 255],
+    ink: [28, 30, 33],
+    faint: [120, 126, 134],
+    accent: [11, 87, 164],
+    warm: [186, 84, 16],
+  },
+  dark: {
+    paper: [21, 24, 28],
+    ink: [230, 232, 235],
+    faint: [144, 151, 160],
+    accent: [112, 178, 255],
+    warm: [255, 160, 92],
+  },
 };
 
 let currentTheme = "light";

@@ -7,7 +7,9 @@ function fillQuestions(app) {
     const area = each.module.split("__")[0];
     if (!groups.has(area)) groups.set(area, element("optgroup", { label: area }));
     const name = each.module.split("__")[1].replaceAll("_", " ");
-    groups.get(area).append(element("option", { value: each.question }, `${name}: ${each.question}`));
+    groups
+      .get(area)
+      .append(element("option", { value: each.question }, `${name}: ${each.question}`));
   }
   connectChoice(app, byId("examples"), [...groups.values()]);
   fillEvaluated(app, DATA.questions);
@@ -17,10 +19,15 @@ function fillEvaluated(app, questions) {
   byId("evaluated-label").hidden = !questions.length;
   const group = (label, isRight) => {
     const own = questions.filter(({ right }) => right === isRight);
-    const options = own.map(({ module, question }) => element("option", { value: question }, `${module}: ${question}`));
+    const options = own.map(({ module, question }) =>
+      element("option", { value: question }, `${module}: ${question}`),
+    );
     return element("optgroup", { label: `${label} (${own.length})` }, options);
   };
-  connectChoice(app, byId("evaluated"), [group("answered wrongly", false), group("answered correctly", true)]);
+  connectChoice(app, byId("evaluated"), [
+    group("answered wrongly", false),
+    group("answered correctly", true),
+  ]);
 }
 
 function connectChoice(app, select, groups) {
@@ -42,12 +49,30 @@ async function openFile(app, file) {
     return;
   }
   try {
-    const lines = content.split("\n").filter(Boolean).slice(0, 20000).map((line) => JSON.parse(line));
+    const lines = content
+      .split("\n")
+      .filter(Boolean)
+      .slice(0, 20000)
+      .map((line) => JSON.parse(line));
     const isText = (value) => typeof value === "string";
-    demand(lines.every((line) => line && isText(line.question) && isText(line.answer)), "lines lack questions");
-    const chosen = lines.map(({ module, question, answer, right }) => ({ module: String(module), question, answer, right: right === true }));
+    demand(
+      lines.every((line) => line && isText(line.question) && isText(line.answer)),
+      "lines lack questions",
+    );
+    const chosen = lines.map(({ module, question, answer, right }) => ({
+      module: String(module),
+      question,
+      answer,
+      right: right === true,
+    }));
     for (const { question, answer } of chosen) app.expected.set(question, answer);
-    fillEvaluated(app, [...chosen.filter(({ right }) => !right), ...chosen.filter(({ right }) => right)].slice(0, 2000));
+    fillEvaluated(
+      app,
+      [...chosen.filter(({ right }) => !right), ...chosen.filter(({ right }) => right)].slice(
+        0,
+        2000,
+      ),
+    );
     app.say(`${file.name}: ${count(chosen.length, "question")}.`);
   } catch (error) {
     app.say(`${file.name} cannot be opened: it holds no predictions of tpt evaluate.`);
@@ -87,7 +112,9 @@ function connectControls(app) {
     chooseTheme();
     app.show();
   });
-  addEventListener("hashchange", () => app.restore(() => stateFromHash(location.hash), "The address"));
+  addEventListener("hashchange", () =>
+    app.restore(() => stateFromHash(location.hash), "The address"),
+  );
   addEventListener("keydown", (event) => pressKey(app, event));
 }
 

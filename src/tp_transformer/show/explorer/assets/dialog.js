@@ -28,7 +28,10 @@ class HeadDialog {
     const place = points.indexOf(view.point) * config.n_heads + view.head + step;
     const total = points.length * config.n_heads;
     const next = (place + total) % total;
-    this.app.look({ point: points[Math.floor(next / config.n_heads)], head: next % config.n_heads });
+    this.app.look({
+      point: points[Math.floor(next / config.n_heads)],
+      head: next % config.n_heads,
+    });
   }
 
   show() {
@@ -52,7 +55,9 @@ class HeadDialog {
       head,
       queries: pane.result[queries],
       keys: pane.result[keys],
-      weights: pane.result[queries].map((_, q) => pane.result[keys].map((__, k) => pane.valueOf(point, head)(q, k))),
+      weights: pane.result[queries].map((_, q) =>
+        pane.result[keys].map((__, k) => pane.valueOf(point, head)(q, k)),
+      ),
     });
     this.body.replaceChildren(
       panelHeading(title, `${point}.${head}`, draw, values),
@@ -66,7 +71,9 @@ class HeadDialog {
   summary(pane, point, head) {
     const { queries, keys } = GROUPS[groupOf(point)];
     const items = pane.result[queries].map((token, query) => {
-      const weights = pane.result[keys].map((_, key) => weightAt(pane.result.points[point], head, query, key));
+      const weights = pane.result[keys].map((_, key) =>
+        weightAt(pane.result.points[point], head, query, key),
+      );
       const best = weights.indexOf(Math.max(...weights));
       const said = `${spoken(token)} (${query}) attends most to ${spoken(pane.result[keys][best])} (${best})`;
       return element("li", {}, `${said}: ${weights[best].toFixed(2)}`);

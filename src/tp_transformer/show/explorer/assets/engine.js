@@ -24,8 +24,7 @@ const BINDINGS = {
   tensor: (d) => ({
     size: d * d,
     bind: (filler, role, out) => {
-      for (let i = 0; i < d; i++)
-        for (let j = 0; j < d; j++) out[i * d + j] = filler[i] * role[j];
+      for (let i = 0; i < d; i++) for (let j = 0; j < d; j++) out[i * d + j] = filler[i] * role[j];
     },
   }),
   "low-rank": (d, attention) => {

@@ -5,14 +5,28 @@ const MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace";
 const SANS = "system-ui, sans-serif";
 
 function text(x, y, content, more = {}) {
-  const attributes = { x, y, "font-family": SANS, "font-size": 11, fill: css(theme().ink), ...more };
+  const attributes = {
+    x,
+    y,
+    "font-family": SANS,
+    "font-size": 11,
+    fill: css(theme().ink),
+    ...more,
+  };
   return shape("text", attributes, content);
 }
 
 function figure(width, height, label, ...children) {
   return shape(
     "svg",
-    { xmlns: SVG, viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label },
+    {
+      xmlns: SVG,
+      viewBox: `0 0 ${width} ${height}`,
+      width,
+      height,
+      role: "img",
+      "aria-label": label,
+    },
     shape("rect", { width, height, fill: css(theme().paper) }),
     ...children,
   );
@@ -34,18 +48,36 @@ function heatMap({ rows, columns, value, cell, colour = weightColour, swatches, 
     if (labelled)
       group.append(text(left - 4, y + cell * 0.75, row, { ...mono, "text-anchor": "end" }));
     if (swatches && swatches[r])
-      group.append(shape("rect", { x: left, y, width: swatch - 2, height: cell, fill: css(swatches[r]) }));
+      group.append(
+        shape("rect", { x: left, y, width: swatch - 2, height: cell, fill: css(swatches[r]) }),
+      );
     columns.forEach((column, c) => {
       const found = value(r, c);
       if (Math.abs(found) < 0.002) return;
-      const attributes = { x: x0 + c * cell, y, width: cell, height: cell, fill: css(colour(found)) };
-      group.append(shape("rect", attributes, shape("title", {}, `${row} → ${column}: ${name(found.toFixed(3))}`)));
+      const attributes = {
+        x: x0 + c * cell,
+        y,
+        width: cell,
+        height: cell,
+        fill: css(colour(found)),
+      };
+      group.append(
+        shape(
+          "rect",
+          attributes,
+          shape("title", {}, `${row} → ${column}: ${name(found.toFixed(3))}`),
+        ),
+      );
     });
   });
   const frame = { x: x0, y: top, width: columns.length * cell, height: rows.length * cell };
-  group.append(shape("rect", { ...frame, fill: "none", stroke: css(theme().faint), "stroke-width": 0.5 }));
+  group.append(
+    shape("rect", { ...frame, fill: "none", stroke: css(theme().faint), "stroke-width": 0.5 }),
+  );
   if (labelled)
-    columns.forEach((column, c) => group.append(text(x0 + (c + 0.5) * cell, top - 4, column, mono)));
+    columns.forEach((column, c) =>
+      group.append(text(x0 + (c + 0.5) * cell, top - 4, column, mono)),
+    );
   return { group, width: x0 + frame.width + 1, height: top + frame.height + 1 };
 }
 
@@ -72,7 +104,13 @@ function headFigure(pane, point, head, cell) {
   drawn.group.setAttribute("transform", "translate(0 24)");
   const title = `${titleOf(point)}, head ${head}`;
   const width = Math.max(drawn.width, 260);
-  return figure(width, drawn.height + 24, title, text(0, 14, `${title}: ${pane.result.question}`), drawn.group);
+  return figure(
+    width,
+    drawn.height + 24,
+    title,
+    text(0, 14, `${title}: ${pane.result.question}`),
+    drawn.group,
+  );
 }
 
 // Every head of every attention, small.
@@ -89,7 +127,10 @@ function allHeadsFigure(pane) {
     for (let head = 0; head < config.n_heads; head++) {
       const drawn = headMap(pane, point, head, cell);
       drawn.group.setAttribute("transform", `translate(${x} ${y + 26})`);
-      children.push(text(x, y + 22, `head ${head}`, { "font-size": SMALL, fill: css(theme().faint) }), drawn.group);
+      children.push(
+        text(x, y + 22, `head ${head}`, { "font-size": SMALL, fill: css(theme().faint) }),
+        drawn.group,
+      );
       x += Math.max(drawn.width, 40) + 8;
       lowest = Math.max(lowest, drawn.height);
     }
@@ -120,7 +161,9 @@ function rowFigure(pane, side, position) {
       colour: pane.colour,
       cell,
     });
-    children.push(text(0, y + 10, `${GROUPS[group].title} (layer.head)`, { fill: css(theme().faint) }));
+    children.push(
+      text(0, y + 10, `${GROUPS[group].title} (layer.head)`, { fill: css(theme().faint) }),
+    );
     drawn.group.setAttribute("transform", `translate(0 ${y + 16})`);
     children.push(drawn.group);
     y += drawn.height + 28;
@@ -140,7 +183,11 @@ function vectorFigure(vector, before, label) {
     const reach = (Math.abs(value) / largest) * (middle - 2);
     const y = value > 0 ? middle - reach : middle;
     const inner = shape("title", {}, `element ${i}: ${value.toFixed(4)}`);
-    return shape("rect", { x: i * step + 0.5, y, width: Math.max(1, step - 1), height: reach, ...more }, inner);
+    return shape(
+      "rect",
+      { x: i * step + 0.5, y, width: Math.max(1, step - 1), height: reach, ...more },
+      inner,
+    );
   };
   const outline = { fill: "none", stroke: css(theme().faint), "stroke-width": 0.8 };
   return figure(
@@ -149,7 +196,14 @@ function vectorFigure(vector, before, label) {
     label,
     ...Array.from(before, (value, i) => bar(value, i, outline)),
     ...Array.from(vector, (value, i) => bar(value, i, { fill: css(theme().accent) })),
-    shape("line", { x1: 0, x2: width, y1: middle, y2: middle, stroke: css(theme().faint), "stroke-width": 0.5 }),
+    shape("line", {
+      x1: 0,
+      x2: width,
+      y1: middle,
+      y2: middle,
+      stroke: css(theme().faint),
+      "stroke-width": 0.5,
+    }),
   );
 }
 
@@ -166,8 +220,17 @@ function answerFigure(pane) {
         shape(
           "g",
           { transform: `translate(0 ${32 + 16 * rank})` },
-          shape("rect", { y: 2, width: 76 * probability, height: 11, fill: css(theme().accent), opacity: 0.25 }),
-          text(2, 11, `${shown(other)}  ${percent(probability)}`, { "font-family": MONO, "font-size": 10 }),
+          shape("rect", {
+            y: 2,
+            width: 76 * probability,
+            height: 11,
+            fill: css(theme().accent),
+            opacity: 0.25,
+          }),
+          text(2, 11, `${shown(other)}  ${percent(probability)}`, {
+            "font-family": MONO,
+            "font-size": 10,
+          }),
         ),
       ),
     ),
@@ -185,14 +248,28 @@ function rolesFigure(pane, point, head, clusters) {
     shape(
       "g",
       { transform: `translate(${t * 13} 24)` },
-      shape("rect", { width: 12, height: 18, fill: css(clusterColour(assigned[t], clusters.centroids.length)), opacity: 0.45 }),
+      shape("rect", {
+        width: 12,
+        height: 18,
+        fill: css(clusterColour(assigned[t], clusters.centroids.length)),
+        opacity: 0.45,
+      }),
       text(6, 13, character, { "font-family": MONO, "font-size": 12, "text-anchor": "middle" }),
     ),
   );
   const legend = clusters.centroids.map((_, c) =>
-    text(0, 62 + 14 * c, `${c}  ${clusters.names[c] || ""}`, { fill: css(clusterColour(c, clusters.centroids.length)) }),
+    text(0, 62 + 14 * c, `${c}  ${clusters.names[c] || ""}`, {
+      fill: css(clusterColour(c, clusters.centroids.length)),
+    }),
   );
   const width = Math.max(260, characters.length * 13);
   const title = `Clusters of ${vectorName(pane.config)} vectors, ${titleOf(point)}, head ${head}`;
-  return figure(width, 60 + 14 * legend.length, title, text(0, 14, title), ...characters, ...legend);
+  return figure(
+    width,
+    60 + 14 * legend.length,
+    title,
+    text(0, 14, title),
+    ...characters,
+    ...legend,
+  );
 }

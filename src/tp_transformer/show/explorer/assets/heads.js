@@ -37,7 +37,8 @@ function characterRow(pane, side, label) {
   const buttons = pane.result[side].map((token, position) => {
     const isSelected = isQuerySide && view.pane === pane.index && view.position === position;
     const isOperated = pane.operations.some(
-      (each) => each.point === point && [null, view.head].includes(each.head) && touches(each, position),
+      (each) =>
+        each.point === point && [null, view.head].includes(each.head) && touches(each, position),
     );
     const cluster = isColoured ? `, cluster ${assigned[position]}` : "";
     const button = element(
@@ -61,9 +62,17 @@ function characterRow(pane, side, label) {
   const leave = () => pane.highlight(null);
   return element(
     "div",
-    { class: "character-row", role: "toolbar", "aria-label": `${label}, ${count(buttons.length, "character")}` },
+    {
+      class: "character-row",
+      role: "toolbar",
+      "aria-label": `${label}, ${count(buttons.length, "character")}`,
+    },
     element("span", { class: "side", "aria-hidden": "true" }, label),
-    element("div", { class: "row", "data-side": side, onkeydown: move, onpointerleave: leave }, buttons),
+    element(
+      "div",
+      { class: "row", "data-side": side, onkeydown: move, onpointerleave: leave },
+      buttons,
+    ),
   );
 }
 
@@ -73,7 +82,9 @@ function touches({ kind, position, other }, place) {
 
 function moveAmong(event, buttons) {
   const from = buttons.indexOf(document.activeElement);
-  const step = { ArrowRight: 1, ArrowLeft: -1, Home: -from, End: buttons.length - 1 - from }[event.key];
+  const step = { ArrowRight: 1, ArrowLeft: -1, Home: -from, End: buttons.length - 1 - from }[
+    event.key
+  ];
   if (step === undefined || from < 0) return;
   event.preventDefault();
   const next = buttons[Math.max(0, Math.min(buttons.length - 1, from + step))];
@@ -107,14 +118,20 @@ function showMaps(pane) {
     attention: Object.fromEntries(
       pointsOf(config).map((point) => {
         const { weights, vectors, nQueries, nKeys } = result.points[point];
-        return [point, { shape: [config.n_heads, nQueries, nKeys], weights, [vectorName(config)]: vectors }];
+        return [
+          point,
+          { shape: [config.n_heads, nQueries, nKeys], weights, [vectorName(config)]: vectors },
+        ];
       }),
     ),
   });
-  const nodes = [panelHeading("Every head", `heads-${pane.index + 1}`, () => allHeadsFigure(pane), values)];
+  const nodes = [
+    panelHeading("Every head", `heads-${pane.index + 1}`, () => allHeadsFigure(pane), values),
+  ];
   for (const group of Object.keys(GROUPS)) {
     nodes.push(element("h4", {}, GROUPS[group].title), headNumbers(config));
-    for (let layer = 0; layer < config.n_layers; layer++) nodes.push(layerOfMaps(pane, group, layer));
+    for (let layer = 0; layer < config.n_layers; layer++)
+      nodes.push(layerOfMaps(pane, group, layer));
   }
   pane.maps.replaceChildren(...nodes);
 }
@@ -122,7 +139,11 @@ function showMaps(pane) {
 // The numbers of the heads, above the maps of a group.
 function headNumbers(config) {
   const numbers = [...Array(config.n_heads).keys()].map((head) => element("span", {}, head));
-  return gridOfHeads(config, "", element("div", { class: "heads numbers", "aria-hidden": "true" }, numbers));
+  return gridOfHeads(
+    config,
+    "",
+    element("div", { class: "heads numbers", "aria-hidden": "true" }, numbers),
+  );
 }
 
 function gridOfHeads(config, label, row) {
@@ -169,7 +190,9 @@ function drawMaps(pane, side, position) {
     drawCells(map.querySelector(".weights"), nQueries, nKeys, colourAt);
     if (!vectors) continue;
     const swatches = pane.colours(point, Number(head));
-    drawCells(map.querySelector(".stripe"), nQueries, 1, (row) => mix(theme().paper, swatches[row], strength(row)));
+    drawCells(map.querySelector(".stripe"), nQueries, 1, (row) =>
+      mix(theme().paper, swatches[row], strength(row)),
+    );
   }
 }
 

@@ -8,6 +8,8 @@ class Inspector {
     this.operate = byId("operate");
     this.list = byId("operations");
     this.code = byId("python");
+    this.scopes = { heads: "this", positions: "this" };
+    this.factor = 2;
   }
 
   get pane() {
@@ -37,7 +39,10 @@ class Inspector {
       const select = element("select", { onchange: () => onchange(select.value) }, options);
       return element("label", {}, label, select);
     };
-    const points = pointsOf(pane.config).map((point) => [point, titleOf(point)]);
+    const points = pointsOf(pane.config).map((point) => [
+      point,
+      titleOf(point).replace("-attention", ""),
+    ]);
     const heads = [...Array(pane.config.n_heads).keys()].map((head) => [head, `head ${head}`]);
     const places = pane.result[side].map((token, t) => [t, `${t}: ${spoken(token)}`]);
     this.where.replaceChildren(
@@ -60,19 +65,35 @@ class Inspector {
     }
     const vector = vectorAt(recorded, pane.config, head, position);
     const earlier = pane.base.points[point];
-    const before = position < earlier.nQueries ? vectorAt(earlier, pane.config, head, position) : vector;
+    const before =
+      position < earlier.nQueries ? vectorAt(earlier, pane.config, head, position) : vector;
     const clusters = pane.clusters(point, head);
     const cluster = nearestCentroid(vector, clusters.centroids);
     const label = `The ${name} of ‘${shown(pane.result[side][position])}’`;
     const draw = () => vectorFigure(vector, before, label);
     const near = this.nearest(pane, point, head, position);
-    const values = () => ({ point, head, position, character: pane.result[side][position], vector, before, cluster, near });
+    const values = () => ({
+      point,
+      head,
+      position,
+      character: pane.result[side][position],
+      vector,
+      before,
+      cluster,
+      near,
+    });
     this.vector.replaceChildren(
       panelHeading(label, "vector", draw, values),
       draw(),
       this.clusterLine(pane, clusters, cluster, vector),
       element("h4", {}, `Nearest by ${name} (cosine)`),
-      element("ol", { class: "nearest" }, near.map((each) => this.nearItem(each))),
+      length(vector)
+        ? element(
+            "ol",
+            { class: "nearest" },
+            near.map((each) => this.nearItem(each)),
+          )
+        : element("p", { class: "notes" }, "none: a vector of zeros has no direction"),
     );
   }
 
@@ -119,82 +140,118 @@ class Inspector {
     return element(
       "li",
       {},
-      element("button", { type: "button", class: "near", "aria-label": label, title: label, onclick },
-        element("b", {}, shown(character)), element("small", {}, `${position}${pane ? "′" : ""} ${likeness.toFixed(2)}`)),
+      element(
+        "button",
+        { type: "button", class: "near", "aria-label": label, title: label, onclick },
+        element("b", {}, shown(character)),
+        element("small", {}, `${position}${pane ? "′" : ""} ${likeness.toFixed(2)}`),
+      ),
     );
   }
 
   showOperate(pane, side, position) {
-    const { point, head } = this.app.state.view;
-    const name = vectorName(pane.config);
+    const { point } = this.app.state.view;
     if (!pane.result.points[point].vectors) {
       this.operate.replaceChildren();
       return;
     }
-    const scopes = this.scopes || { heads: "this", positions: "this" };
-    const scope = (key, label, all) => {
-      const select = element("select", { "aria-label": label, onchange: () => (this.scopes = { ...scopes, ...this.scopes, [key]: select.value }) },
-        element("option", { value: "this", selected: scopes[key] === "this" }, `this ${label}`),
-        element("option", { value: "all", selected: scopes[key] === "all" }, all));
-      return select;
-    };
-    const add = (kind, more = {}) => {
-      const chosen = this.scopes || scopes;
-      const isSwap = kind === "swap";
-      this.app.addOperation(pane.index, {
-        point,
-        head: chosen.heads === "all" ? null : head,
-        position: chosen.positions === "all" && !isSwap ? null : position,
-        kind,
-        ...more,
-      });
-    };
-    const row = (label, action, ...controls) =>
-      element("div", { class: "operation" }, element("button", { type: "button", onclick: action }, label), ...controls);
-    const factor = element("input", { type: "number", step: "any", value: this.factor ?? 2, "aria-label": "Factor" });
-    const scale = () => {
-      this.factor = factor.value;
-      if (factor.value !== "" && Number.isFinite(Number(factor.value))) add("scale", { factor: Number(factor.value) });
-    };
+    const add = (kind, more) => this.add(pane, position, kind, more);
     const hint = element("span", { class: "notes" }, "all its numbers are 0");
-    const rows = [row("Zero", () => add("zero"), hint), row("Scale by", scale, factor)];
-    if (groupOf(point) === "encoder") rows.push(this.swapRow(row, add, pane, side, position));
-    rows.push(this.centroidRow(row, add, pane, point, head));
+    const name = vectorName(pane.config);
     this.operate.replaceChildren(
       element("h3", {}, `Operate on the ${name} of ‘${shown(pane.result[side][position])}’`),
-      element("div", { class: "scopes" }, scope("heads", "head", "all heads"), scope("positions", "character", "all characters")),
-      ...rows,
+      element(
+        "div",
+        { class: "scopes" },
+        this.scopeChoice("heads", "head", "all heads"),
+        this.scopeChoice("positions", "character", "all characters"),
+      ),
+      operationRow("Zero", () => add("zero"), hint),
+      this.scaleRow(add),
+      ...(groupOf(point) === "encoder" ? [this.swapRow(add, pane, side, position)] : []),
+      this.centroidRow(add, pane),
     );
   }
 
-  swapRow(row, add, pane, side, position) {
+  // Add an operation on the selected head and character, or on all; a swap is of one character.
+  add(pane, position, kind, more = {}) {
+    const { point, head } = this.app.state.view;
+    this.app.addOperation(pane.index, {
+      point,
+      head: this.scopes.heads === "all" ? null : head,
+      position: this.scopes.positions === "all" && kind !== "swap" ? null : position,
+      kind,
+      ...more,
+    });
+  }
+
+  scopeChoice(key, label, all) {
+    const option = (value, content) =>
+      element("option", { value, selected: this.scopes[key] === value }, content);
+    const select = element(
+      "select",
+      { "aria-label": label, onchange: () => (this.scopes[key] = select.value) },
+      option("this", `this ${label}`),
+      option("all", all),
+    );
+    return select;
+  }
+
+  scaleRow(add) {
+    const attributes = { type: "number", step: "any", value: this.factor, "aria-label": "Factor" };
+    const input = element("input", attributes);
+    const scale = () => {
+      this.factor = Number(input.value);
+      if (input.value !== "") add("scale", { factor: this.factor });
+    };
+    return operationRow("Scale by", scale, input);
+  }
+
+  swapRow(add, pane, side, position) {
     const options = pane.result[side]
       .map((token, t) => element("option", { value: t }, `${t}: ${spoken(token)}`))
       .filter((_, t) => t !== position);
     const other = element("select", { "aria-label": "Swap with" }, options);
-    return row("Swap with", () => add("swap", { other: Number(other.value) }), other);
+    return operationRow("Swap with", () => add("swap", { other: Number(other.value) }), other);
   }
 
-  centroidRow(row, add, pane, point, head) {
+  centroidRow(add, pane) {
+    const { point, head } = this.app.state.view;
     const { centroids, names } = pane.clusters(point, head);
-    const options = centroids.map((_, c) => element("option", { value: c }, `${c}${names[c] ? `: ${names[c]}` : ""}`));
+    const options = centroids.map((_, c) =>
+      element("option", { value: c }, names[c] ? `${c}: ${names[c]}` : c),
+    );
     const chosen = element("select", { "aria-label": "Centroid" }, options);
     const rounded = (vector) => Array.from(vector, (value) => Number(value.toPrecision(6)));
-    return row("Set to centroid", () => add("set", { vector: rounded(centroids[Number(chosen.value)]) }), chosen);
+    const set = () => add("set", { vector: rounded(centroids[Number(chosen.value)]) });
+    return operationRow("Set to centroid", set, chosen);
   }
 
   showList(pane) {
     const items = pane.own.operations.map((operation, index) => {
       const isUsed = pane.operations.includes(operation);
-      const description = describe(operation, pane) + (isUsed ? "" : " (beyond the end of this question)");
+      const description =
+        describe(operation, pane) + (isUsed ? "" : " (beyond the end of this question)");
       const onclick = () => this.app.removeOperation(pane.index, index);
       const label = `Remove: ${description}`;
-      return element("li", {}, description, element("button", { type: "button", class: "quiet", "aria-label": label, onclick }, "✕"));
+      return element(
+        "li",
+        {},
+        description,
+        element("button", { type: "button", class: "quiet", "aria-label": label, onclick }, "✕"),
+      );
     });
-    this.list.replaceChildren(...(items.length ? items : [element("li", { class: "notes none" }, "none yet")]));
+    this.list.replaceChildren(
+      ...(items.length ? items : [element("li", { class: "notes none" }, "none yet")]),
+    );
     byId("undo").disabled = !this.app.history.length;
     byId("clear").disabled = !pane.own.operations.length;
   }
+}
+
+function operationRow(label, onclick, ...controls) {
+  const button = element("button", { type: "button", onclick }, label);
+  return element("div", { class: "operation" }, button, ...controls);
 }
 
 function describe({ point, head, position, kind, other, factor }, pane) {
@@ -202,6 +259,11 @@ function describe({ point, head, position, kind, other, factor }, pane) {
   const called = (place) => `‘${shown(pane.result[side][place] ?? "?")}’ (${place})`;
   const where = `${titleOf(point)}, ${head === null ? "all heads" : `head ${head}`}, `;
   const what = position === null ? "all characters" : called(position);
-  const how = { zero: "zero", scale: `scale by ${factor}`, swap: `swap with ${other === undefined ? "" : called(other)}`, set: "set to a centroid" };
+  const how = {
+    zero: "zero",
+    scale: `scale by ${factor}`,
+    swap: `swap with ${other === undefined ? "" : called(other)}`,
+    set: "set to a centroid",
+  };
   return `${where}${what}: ${how[kind]}`;
 }

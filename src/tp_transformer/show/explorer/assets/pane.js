@@ -7,7 +7,8 @@ class Pane {
     this.base = null; // the result without operations
     this.result = null; // the result with them
     this.isRunning = false;
-    this.colour = (value) => (app.state.view.difference ? differenceColour(value) : weightColour(value));
+    this.colour = (value) =>
+      app.state.view.difference ? differenceColour(value) : weightColour(value);
     this.build();
   }
 
@@ -27,7 +28,8 @@ class Pane {
   get operations() {
     const n = partsOf(DATA.models[this.model], this.own.question).length + 2;
     return this.own.operations.filter(
-      ({ point, position, other }) => groupOf(point) !== "encoder" || Math.max(position ?? 0, other ?? 0) < n,
+      ({ point, position, other }) =>
+        groupOf(point) !== "encoder" || Math.max(position ?? 0, other ?? 0) < n,
     );
   }
 
@@ -86,7 +88,10 @@ class Pane {
     this.message = element("p", { class: "message", role: "alert" });
     this.answer = element("section", { class: "panel answer", "aria-label": "Answer" });
     this.strip = element("section", { class: "panel characters", "aria-label": "Characters" });
-    this.maps = element("section", { class: "panel maps", "aria-label": "Attention of every head" });
+    this.maps = element("section", {
+      class: "panel maps",
+      "aria-label": "Attention of every head",
+    });
     this.rows = element("section", { class: "panel rows", "aria-label": "Row in every head" });
     this.root = element(
       "article",
@@ -94,7 +99,11 @@ class Pane {
       element(
         "form",
         { class: "question", onsubmit: ask },
-        element("label", { for: this.input.id, class: "visually-hidden" }, `Question ${this.index + 1}`),
+        element(
+          "label",
+          { for: this.input.id, class: "visually-hidden" },
+          `Question ${this.index + 1}`,
+        ),
         this.input,
         this.models,
         element("button", { type: "submit", class: "primary" }, "Ask"),
@@ -140,7 +149,9 @@ class Pane {
       const base = await client.run(model, question, [], operations.length ? undefined : onToken);
       Object.assign(this, { base, baseModel: model });
     }
-    this.result = operations.length ? await client.run(model, question, operations, onToken) : this.base;
+    this.result = operations.length
+      ? await client.run(model, question, operations, onToken)
+      : this.base;
   }
 
   show() {
@@ -177,16 +188,33 @@ class Pane {
     if (!result.isComplete) notes.append(`cut after ${count(result.tokens.length, "token")} · `);
     if (expected !== undefined)
       notes.append(
-        element("span", { class: result.answer === expected ? "right" : "wrong" },
-          result.answer === expected ? "right" : `wrong, the answer is ${expected}`), " · ");
+        element(
+          "span",
+          { class: result.answer === expected ? "right" : "wrong" },
+          result.answer === expected ? "right" : `wrong, the answer is ${expected}`,
+        ),
+        " · ",
+      );
     if (isOperated)
-      notes.append(element("span", { class: "changed" },
-        base.answer === result.answer ? "unchanged by the operations" : `without operations ${base.answer || "(nothing)"}`), " · ");
+      notes.append(
+        element(
+          "span",
+          { class: "changed" },
+          base.answer === result.answer
+            ? "unchanged by the operations"
+            : `without operations ${base.answer || "(nothing)"}`,
+        ),
+        " · ",
+      );
     notes.append(`${result.milliseconds.toFixed(0)} ms`);
     this.answer.replaceChildren(
       panelHeading("Answer", name, () => answerFigure(this), values),
       element("div", { class: "said-line" }, said, notes),
-      element("ol", { class: "tokens", tabindex: 0, "aria-label": "Tokens with probabilities" }, result.tokens.map(tokenColumn)),
+      element(
+        "ol",
+        { class: "tokens", tabindex: 0, "aria-label": "Tokens with probabilities" },
+        result.tokens.map(tokenColumn),
+      ),
     );
   }
 
@@ -195,7 +223,10 @@ class Pane {
     if (!this.result) return;
     const { view } = this.app.state;
     const side = hovered ? hovered.side : GROUPS[groupOf(view.point)].queries;
-    const position = Math.min(hovered ? hovered.position : view.position, this.result[side].length - 1);
+    const position = Math.min(
+      hovered ? hovered.position : view.position,
+      this.result[side].length - 1,
+    );
     const isHere = hovered || view.pane === this.index;
     shadeCharacters(this, side, position, Boolean(isHere));
     drawMaps(this, side, hovered ? position : null);
@@ -213,14 +244,23 @@ function tokenColumn(token) {
   const others = token.alternatives.map(({ text: other, probability }) => {
     const bar = element("span", { class: "bar" });
     bar.style.width = `${100 * probability}%`;
-    const label = element("span", { class: "option" }, element("b", {}, shown(other)), ` ${percent(probability)}`);
+    const label = element(
+      "span",
+      { class: "option" },
+      element("b", {}, shown(other)),
+      ` ${percent(probability)}`,
+    );
     return element("li", {}, bar, label);
   });
   return element(
     "li",
     {},
     element("span", { class: "token" }, shown(token.text)),
-    element("ol", { class: "alternatives", "aria-label": `Alternatives to ${spoken(token.text)}` }, others),
+    element(
+      "ol",
+      { class: "alternatives", "aria-label": `Alternatives to ${spoken(token.text)}` },
+      others,
+    ),
   );
 }
 
@@ -235,7 +275,9 @@ function rowValues(pane, side, position) {
         point,
         head,
         keys: pane.result[GROUPS[groupOf(point)].keys],
-        weights: pane.result[GROUPS[groupOf(point)].keys].map((_, key) => pane.valueOf(point, head)(position, key)),
+        weights: pane.result[GROUPS[groupOf(point)].keys].map((_, key) =>
+          pane.valueOf(point, head)(position, key),
+        ),
       })),
     ),
   };

@@ -19,9 +19,24 @@ function layerOf(point) {
 }
 
 const GROUPS = {
-  encoder: { title: "Encoder", queries: "source", keys: "source", path: (n) => `encoder.${n}.self_attention` },
-  cross: { title: "Cross-attention", queries: "target", keys: "source", path: (n) => `decoder.${n}.cross_attention` },
-  decoder: { title: "Decoder", queries: "target", keys: "target", path: (n) => `decoder.${n}.self_attention` },
+  encoder: {
+    title: "Encoder",
+    queries: "source",
+    keys: "source",
+    path: (n) => `encoder.${n}.self_attention`,
+  },
+  cross: {
+    title: "Cross-attention",
+    queries: "target",
+    keys: "source",
+    path: (n) => `decoder.${n}.cross_attention`,
+  },
+  decoder: {
+    title: "Decoder",
+    queries: "target",
+    keys: "target",
+    path: (n) => `decoder.${n}.self_attention`,
+  },
 };
 
 function titleOf(point) {

@@ -5,7 +5,9 @@ function pythonText(text) {
   const printable = /^[ -~]$/;
   const spelled = (character) =>
     escapes[character] ||
-    (printable.test(character) ? character : `\\U${character.codePointAt(0).toString(16).padStart(8, "0")}`);
+    (printable.test(character)
+      ? character
+      : `\\U${character.codePointAt(0).toString(16).padStart(8, "0")}`);
   return `"${Array.from(text, spelled).join("")}"`;
 }
 
@@ -17,9 +19,7 @@ function pythonStatement(operation, position) {
   if (operation.kind === "scale") return `${place} *= ${operation.factor}`;
   if (operation.kind === "set") return `${place} = torch.tensor([${operation.vector.join(", ")}])`;
   const { other } = operation;
-  return (
-    `vector[:, ${head}, [${position}, ${other}]] = vector[:, ${head}, [${other}, ${position}]]`
-  );
+  return `vector[:, ${head}, [${position}, ${other}]] = vector[:, ${head}, [${other}, ${position}]]`;
 }
 
 // In the encoder all positions pass at once; in the decoder they pass one by one.

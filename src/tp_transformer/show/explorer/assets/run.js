@@ -18,7 +18,12 @@ class Run {
       if (operation.point !== path) continue;
       for (let head = 0; head < this.nHeads; head++)
         if (operation.head === null || operation.head === head)
-          this.change(operation, vectors.subarray(head * n * this.d, (head + 1) * n * this.d), n, first);
+          this.change(
+            operation,
+            vectors.subarray(head * n * this.d, (head + 1) * n * this.d),
+            n,
+            first,
+          );
     }
   }
 

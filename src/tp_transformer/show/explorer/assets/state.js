@@ -114,7 +114,12 @@ function stateFromHash(hash) {
     difference: fields.has("difference"),
   };
   if (fields.has("at"))
-    Object.assign(view, { point, head: Number(head), pane: Number(pane), position: Number(position) });
+    Object.assign(view, {
+      point,
+      head: Number(head),
+      pane: Number(pane),
+      position: Number(position),
+    });
   return checkedState({ panes, view });
 }
 
