@@ -74,7 +74,9 @@ def parse(arguments: Sequence[str]) -> Verb:
         options = options[word]
     for flag, argument in own.items():
         if "type" in argument:
-            check(flag, options[_field(flag)], argument["type"])
+            value = options[_field(flag)]
+            for item in value if isinstance(value, list) else [value]:
+                check(flag, item, argument["type"])
     return filled(verb, options)
 
 

@@ -9,9 +9,8 @@ import shutil
 import pytest
 
 import tp_transformer
-from runs import command, config, make_store, options
+from runs import command, config, make_store, options, tpt
 from tp_transformer import train
-from tp_transformer.cli import main
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
@@ -19,16 +18,6 @@ from tp_transformer.foundation.run_folder import LOCK
 from tp_transformer.foundation.settings import read
 from tp_transformer.training import run as run_module
 from tp_transformer.training.config import config_values, run_config
-
-
-def tpt(capsys, *arguments):
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture

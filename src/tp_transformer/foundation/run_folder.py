@@ -19,6 +19,7 @@ from tp_transformer.foundation.errors import FolderError, reason
 
 CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
 METRICS, LOG, TENSORBOARD = "metrics.jsonl", "log.txt", "tensorboard"
+_SEED = "seed-"  # the folder of a run among those of several seeds
 CHECKPOINTS, BEST_MODELS, BEST, LAST = "checkpoints", "best-models", "best", "last"
 
 
@@ -27,6 +28,23 @@ def run_of(folder: str | Path) -> Path | None:
     path = Path(folder).resolve()  # `last` is a link to a checkpoint
     # Checkpoints and best models are two levels below their run.
     return next((one for one in (path, *path.parents[:2]) if (one / ORIGIN).is_file()), None)
+
+
+def seed_folder(folder: Path, seed: int) -> Path:
+    """Return the folder of the run of a seed, within the folder of runs with several seeds."""
+    return folder / f"{_SEED}{seed}"
+
+
+def seed_runs(folder: Path) -> dict[int, Path]:
+    """Return the runs of several seeds in a folder, by seed."""
+    found = (path for path in folder.glob(f"{_SEED}*") if (path / ORIGIN).is_file())
+    numbers = {path: path.name.removeprefix(_SEED) for path in found}
+    return {int(seed): path for path, seed in sorted(numbers.items()) if seed.isdecimal()}
+
+
+def name_of(run: Path) -> str:
+    """Return the name of a run: that of its folder, after that of its seeds' folder."""
+    return f"{run.parent.name}/{run.name}" if run.name.startswith(_SEED) else run.name
 
 
 def read_origin(run: Path) -> dict[str, Any]:

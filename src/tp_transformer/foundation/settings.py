@@ -125,16 +125,22 @@ def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> lis
     ]
 
 
+def changed(old: Mapping[str, Values], new: Mapping[str, Values]) -> dict[tuple[str, str], Any]:
+    """Return the new values of the settings that differ, by section and field."""
+    return {
+        (section, field): new.get(section, {}).get(field)
+        for section in {**old, **new}
+        for field in {**old.get(section, {}), **new.get(section, {})}
+        if _as_lists(old.get(section, {}).get(field)) != _as_lists(new.get(section, {}).get(field))
+    }
+
+
 def differences(old: Mapping[str, Values], new: Mapping[str, Values]) -> list[str]:
     """Describe the settings that differ, such as `training.steps is 100, not 200`."""
-    found = []
-    for section in {**old, **new}:
-        before, after = old.get(section, {}), new.get(section, {})
-        for field in {**before, **after}:
-            was, now = (_as_lists(values.get(field)) for values in (before, after))
-            if was != now:
-                found.append(f"{section}.{field} is {_as_text(was)}, not {_as_text(now)}")
-    return found
+    return [
+        f"{section}.{field} is {_as_text(old.get(section, {}).get(field))}, not {_as_text(now)}"
+        for (section, field), now in changed(old, new).items()
+    ]
 
 
 def _as_lists(value: Any) -> Any:

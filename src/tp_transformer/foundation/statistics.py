@@ -195,6 +195,22 @@ def difference_test(modules: Sequence[Agreement], *, draws: int = 100_000, seed:
     return (1 + int(as_far.sum())) / (1 + draws)
 
 
+def welch(first: Sequence[float], second: Sequence[float]) -> tuple[Interval, float] | None:
+    """The interval and the p-value of the difference of two means, by Welch's t-test.
+
+    None if neither sample varies, or if scipy is not installed.
+    """
+    if len({*first}) == len({*second}) == 1:
+        return None
+    try:
+        from scipy.stats import ttest_ind
+    except ImportError:
+        return None
+    result = ttest_ind(first, second, equal_var=False)
+    low, high = result.confidence_interval(CONFIDENCE)
+    return (float(low), float(high)), float(result.pvalue)
+
+
 def resample(
     n: int,
     statistic: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]],

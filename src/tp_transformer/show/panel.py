@@ -57,6 +57,10 @@ class Panel(Display):
         self._view.take([record])
         self._live.refresh()
 
+    def update(self, record: Record) -> None:
+        """Show averages that are not recorded, between two records."""
+        self._view.update(record)
+
     def say(self, text: str) -> None:
         """Print a line above the panel."""
         self._console.print(text, markup=False, highlight=False)
@@ -81,6 +85,11 @@ class View:
             self._take(record)
         self._curve = curve(self._losses)  # not at each refresh, because a long run has many losses
 
+    def update(self, record: Record) -> None:
+        """Show averages of training, without adding them to the curve."""
+        self._train = record
+        self._shown_at = time.monotonic()
+
     def leave_off(self) -> None:
         """Discard the speed and the time left of the run before it was resumed."""
         self._train = None
@@ -93,8 +102,7 @@ class View:
         elif record["kind"] == "monitor":
             self._monitor = record
         else:
-            self._train = record
-            self._shown_at = time.monotonic()
+            self.update(record)
             if record["loss"] is not None:
                 self._losses.append(record["loss"])
 

@@ -2,34 +2,42 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tp_transformer.data.store import Store
+from tp_transformer.foundation import settings
 from tp_transformer.foundation.distributed import (
     Ranks,
     has_bfloat16,
     open_ranks,
     unchanged_random_state,
 )
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.provenance import versions
-from tp_transformer.foundation.run_folder import BEST, LAST
+from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, read_origin
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
-from tp_transformer.training.claim import begin, claim, write_origin
+from tp_transformer.training.claim import (
+    Claim,
+    Request,
+    begin,
+    claim,
+    write_changes,
+    write_origin,
+)
 from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.display import Display, Lines
+from tp_transformer.training.loggers import AnyLogger, LoggedRun, names_in, open_logger
 from tp_transformer.training.loop import Loop
 from tp_transformer.training.metrics import Metrics, NullRecorder, Recorder
-from tp_transformer.training.setup import make_loop
+from tp_transformer.training.setup import changes, initialise, make_loop
 
 
 @dataclass(frozen=True)
@@ -66,14 +74,17 @@ def train(
     *,
     device: str = "auto",
     compile: bool = False,  # noqa: A002, as torch calls it
-    tensorboard: bool = False,
+    init_from: str | Path | None = None,
+    loggers: Sequence[AnyLogger] = (),
     quiet: bool = False,
     display: Callable[[str], Display] = Lines,
 ) -> Outcome:
     """Train a model in a run folder, or resume the run that the folder holds.
 
-    The settings and the data of an existing run can be omitted, but not changed. The caller's
-    random state and signal handlers are restored afterwards.
+    The settings and the data of an existing run can be omitted. Only its limits can be changed:
+    `training.steps` to any number that is not below the steps taken, `training.budget` and
+    `training.epochs` to larger ones; and `optim.cooldown`. The caller's random state and signal
+    handlers are restored afterwards.
 
     Args:
         config: settings of the run: a preset's name, a YAML file, or a `RunConfig`, as
@@ -82,42 +93,45 @@ def train(
         run: folder of the run
         device: auto, cpu, cuda or mps
         compile: compile the layers with `torch.compile`
-        tensorboard: write TensorBoard files into the run folder
+        init_from: folder of a model or a run of the same architecture, whose weights a new run
+            starts from
+        loggers: names in `LOGGERS`, which are recorded and continue after a resumption; objects
+            with the methods of `Logger`; functions that take a record
         quiet: print nothing
         display: makes a display from a title; by default, lines on standard error
     """
     shown = (lambda _: Display()) if quiet else display
-    chosen = RunConfig.of(config) if isinstance(config, str | Path) else config
-    folder = data.path if isinstance(data, Store) else data
+    request = Request.of(config, data, run, init_from, names_in(loggers))
+    own = [logger for logger in loggers if not isinstance(logger, str)]
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
-        return _train(ranks, chosen, folder, Path(run), compile, tensorboard, shown)
+        return train_on(ranks, request, compile, own, shown)
 
 
-def _train(
+def train_on(
     ranks: Ranks,
-    config: RunConfig | None,
-    data: str | Path | None,
-    run: Path,
+    request: Request,
     compiled: bool,
-    tensorboard: bool,
+    own_loggers: Sequence[AnyLogger],
     display: Callable[[str], Display],
 ) -> Outcome:
+    """Train or resume one run, with ranks that have joined already."""
+    run = request.run
     with ExitStack() as stack:
-        described = ranks.first(lambda: claim(run, config, data, stack))
-        plan = json.loads(described)
-        loop = ranks.each(
-            lambda: make_loop(run_config(plan["values"]), Path(plan["data"]), run, ranks)
-        )
-        if not plan["origin"]:
-            ranks.first(lambda: begin(run, stack))
-        notes = _describe(loop, run, plan, ranks)
-        _resume(loop, ranks, notes)
+        found = Claim.from_json(ranks.first(lambda: claim(request, stack).to_json()))
+        ranks.each(lambda: names_in(found.loggers))
+        loop = ranks.each(lambda: make_loop(run_config(found.values), Path(found.data), run, ranks))
+        notes = list(found.notes)
+        if found.origin:
+            _continue(loop, found, notes)
+        else:
+            _begin(loop, found, stack)
+        notes += _describe(loop, found)
         if loop.finished:
             return _outcome(loop, was_finished=True)
         if compiled:
             loop.model.compile_layers()
         metrics = ranks.each(
-            lambda: _open_metrics(loop, stack, tensorboard=tensorboard, display=display)
+            lambda: _open_metrics(loop, stack, [*found.loggers, *own_loggers], display)
         )
         for note in notes:
             metrics.say(note)
@@ -136,32 +150,61 @@ def _run(loop: Loop, metrics: Recorder) -> int | None:
     return signal
 
 
-def _describe(loop: Loop, run: Path, plan: dict[str, Any], ranks: Ranks) -> list[str]:
-    """Write the origin of a new run; return messages about the run for its log."""
-    facts = versions()
-    if not plan["origin"]:
-        origin = {
-            **facts,
-            "begun": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-            "seed": loop.training.seed,
-            "data": plan["data"],
-            "data_sha256": plan["data_sha256"],
-            "n_parameters": loop.model.n_parameters,
-            "device": _device_name(ranks.device),
-            "n_ranks": ranks.n_ranks,
-            "threads": torch.get_num_threads(),
-        }
-        ranks.first(lambda: write_origin(run, plan["values"], origin))
-    n_train = len(loop.feed.sampler)
+def _begin(loop: Loop, found: Claim, stack: ExitStack) -> None:
+    """Start a new run: its weights, its folder, the description of both."""
+    ranks, run = loop.ranks, loop.run_folder
+    initial = {}
+    if found.init_from is not None:
+        folder = found.init_from
+        sha256 = ranks.each(lambda: initialise(loop, folder))
+        initial = {"init_from": {"folder": folder, "sha256": sha256}}
+    origin = {
+        **versions(),
+        "begun": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "seed": loop.training.seed,
+        "data": found.data,
+        "data_sha256": found.data_sha256,
+        **initial,
+        "n_parameters": loop.model.n_parameters,
+        "device": _device_name(ranks.device),
+        "n_ranks": ranks.n_ranks,
+        "threads": torch.get_num_threads(),
+        "loggers": found.loggers,
+    }
+    ranks.first(lambda: begin(run, stack))
+    ranks.first(lambda: write_origin(run, found.values, origin))
+
+
+def _continue(loop: Loop, found: Claim, notes: list[str]) -> None:
+    """Resume an existing run, and record what is changed about it."""
+    ranks, run = loop.ranks, loop.run_folder
+    is_resumed = _resume(loop, ranks, notes)
+    if not is_resumed and found.init_from is not None:
+        folder, sha256 = found.init_from, found.origin["init_from"]["sha256"]
+        if ranks.each(lambda: initialise(loop, folder)) != sha256:
+            raise UserError(f"{folder} has changed since {run} was started from it; use a new run")
+    step, steps = loop.state.step, loop.training.steps
+    if found.earlier is not None:
+        if steps is not None and steps < step:
+            raise SettingsError(f"training.steps is {steps}, but {run} has taken {step:,} steps")
+        notes += changes(loop, run_config(found.earlier))
+    if found.earlier is not None or found.loggers != found.origin.get("loggers", []):
+        ranks.first(lambda: write_changes(run, found, step))
+
+
+def _describe(loop: Loop, found: Claim) -> list[str]:
+    """Return messages about the run for its log."""
+    ranks, n_train = loop.ranks, len(loop.feed.sampler)
     notes = [
-        *plan["notes"],
         f"{loop.model.n_parameters:,} parameters; "
         f"{n_train:,} question{'s' if n_train > 1 else ''} to train on, "
         f"{len(loop.feed.held_out_rows):,} held out; {_device_name(ranks.device)}, "
         f"{ranks.n_ranks} rank{'s' if ranks.n_ranks > 1 else ''}",
     ]
-    for name, version in facts.items():
-        earlier = plan["origin"].get(name, version)
+    if found.init_from is not None and not loop.state.step:
+        notes.append(f"starting from the weights of {found.init_from}")
+    for name, version in versions().items():
+        earlier = found.origin.get(name, version)
         if earlier != version:
             notes.append(f"started with {name} {earlier}, resumed with {version}")
     if loop.training.precision == "bfloat16" and not has_bfloat16(ranks.device):
@@ -173,8 +216,8 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
-    """Restore the newest checkpoint, if there is one.
+def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> bool:
+    """Restore the newest checkpoint; return whether there is one.
 
     Rank 0 reads it and sends it to the other ranks, which may be on machines with other disks.
     """
@@ -191,7 +234,7 @@ def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
 
     described = ranks.first(find)
     if not described:
-        return
+        return False
     values = json.loads(described)
     tensors: dict[str, Tensor] = {}
     for name, (kind, shape) in values["shapes"].items():
@@ -204,19 +247,30 @@ def _resume(loop: Loop, ranks: Ranks, notes: list[str]) -> None:
     state = State.from_json(values["state"])
     ranks.each(lambda: loop.restore(state, tensors))
     notes.append(f"resuming from step {state.step:,}")
+    return True
 
 
 def _open_metrics(
-    loop: Loop, stack: ExitStack, *, tensorboard: bool, display: Callable[[str], Display]
+    loop: Loop,
+    stack: ExitStack,
+    loggers: Sequence[AnyLogger],
+    display: Callable[[str], Display],
 ) -> Recorder:
     if not loop.ranks.is_first:
         return NullRecorder()
+    origin = read_origin(loop.run_folder)
+    logged = LoggedRun(
+        folder=loop.run_folder.absolute(),
+        id=origin.get("id", ""),
+        resume_step=loop.state.step,
+        settings=settings.read(loop.run_folder / CONFIG),
+    )
     return stack.enter_context(
         Metrics(
             loop.run_folder,
             resume_step=loop.state.step,
-            tensorboard=tensorboard,
             title=str(loop.run_folder),
+            loggers=[open_logger(logger, logged) for logger in loggers],
             revalidates=loop.state.validated != loop.state.step,
             display=display(str(loop.run_folder)),
         )
