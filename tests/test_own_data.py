@@ -47,8 +47,8 @@ def test_the_pages_commands_work_one_after_another(tmp_path, monkeypatch, capsys
     found = json.loads((tmp_path / "analysis" / "attention-encoder.json").read_text("utf-8"))
     tested = {example.question for example in store["test"]}
     assert set(found["sample"]["questions"]) <= tested
-    assert {"ß", "Ω"} <= set(tpt.load("runs/0").vocabulary.tokens)
-    assert parquet.read_table("parquet")["question"].to_pylist()
+    assert {"ζ", "ß", "Ω"} <= set(tpt.load("runs/0").vocabulary.tokens)
+    assert parquet.read_table("parquet/data")["question"].to_pylist()
 
 
 @pytest.mark.parametrize("analysis", ["binding", "interchange", "roles"])
