@@ -14,13 +14,14 @@ docs/experiments.md has the commands that train it.
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
-import quotients
 
 import tp_transformer as tpt
+from tp_transformer.data.generated import TASKS
 from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret.core.options import AnalysisOptions
@@ -68,12 +69,13 @@ N_PAPER = 100  # the paper's n
 
 
 def sample_of(source: str, count: int) -> Sample:
-    """The first test questions of the paper's module, or of experiments/quotients.py."""
+    """The first test questions of the paper's module, or of the task quotients."""
     if source == MIXED:
         drawn = generate(MIXED, split="interpolate", count=count, seed=0)
         pairs = [(example.question, example.answer) for example in drawn]
     else:
-        pairs = quotients.questions()["interpolate"][:count]
+        tested = (row for row in TASKS[QUOTIENTS]().rows() if row.split == "test")
+        pairs = [(row.question, row.answer) for row in islice(tested, count)]
     questions, answers = zip(*pairs, strict=True)
     return Sample(questions=questions, answers=answers, origin=source)
 
@@ -287,7 +289,8 @@ def draws(sets: int, singles: int) -> Iterator[str]:
 
 def trained(model: str, data: str, sets: int, singles: int) -> Iterator[str]:
     """The same on the output of a trained model's last encoder layer, for all test questions."""
-    split = open_store(data)["interpolate"]
+    store = open_store(data)
+    split = store[store.task.test_splits[0]]
     texts, answers = split.rows(list(range(len(split))))
     sample = Sample(questions=tuple(texts), answers=tuple(answers), origin=data)
     loaded = checked_model(tpt.load(model), AnalysisOptions())

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
 from tp_transformer.foundation.settings import run_values
-from tp_transformer.training.run import RunConfig, run_config
+from tp_transformer.training.config import RunConfig, run_config
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
@@ -193,9 +193,9 @@ def _kill_at(text, number):
 def _patch(rows_file):
     """Let models be in float64, and write down which rows are asked for."""
     from tp_transformer.data.sampler import Sampler
-    from tp_transformer.training import run
+    from tp_transformer.training import setup
 
-    from_config, rows = run.from_config, Sampler.rows
+    from_config, rows = setup.from_config, Sampler.rows
 
     def written(self, step, *share):
         found = rows(self, step, *share)
@@ -203,7 +203,7 @@ def _patch(rows_file):
             print(json.dumps({"step": step, "rows": found.tolist()}), file=file)
         return found
 
-    run.from_config = lambda *given: from_config(*given).double()
+    setup.from_config = lambda *given: from_config(*given).double()
     Sampler.rows = written
 
 

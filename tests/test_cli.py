@@ -17,7 +17,7 @@ from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.training.run import RunConfig, config_values, run_config
+from tp_transformer.training.config import RunConfig, config_values, run_config
 from tp_transformer.verbs.data import Generate
 from tp_transformer.verbs.model import Solve
 from tp_transformer.verbs.scoring import Evaluate
@@ -145,6 +145,14 @@ def test_help_lists_every_option_with_its_documentation(capsys, monkeypatch, wor
         assert len(argument["help"]) > 5
         assert one_line(argument["help"]) in listed.pop(flag if flag[0] == "-" else flag.upper())
     assert not listed
+
+
+@pytest.mark.parametrize(("words", "verb"), verbs())
+def test_an_option_that_is_true_by_default_can_be_switched_off(words, verb):
+    arguments = verb.arguments()
+    for field in fields(verb):
+        if field.default is True:
+            assert arguments[f"--{field.name}"]["type"] is bool, words
 
 
 def one_line(text):

@@ -14,7 +14,8 @@ from tp_transformer import cli
 from tp_transformer.data.mathematics.leaks import MAX_ATTEMPTS
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.training.run import run_config, train
+from tp_transformer.training.config import run_config
+from tp_transformer.training.run import train
 from tp_transformer.verbs.data import Generate, Prepare
 from tp_transformer.verbs.train import Train
 

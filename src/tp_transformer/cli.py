@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 from tp_transformer import __version__
 from tp_transformer.foundation import interruptions
 from tp_transformer.foundation.errors import UserError, reason
+from tp_transformer.foundation.extensions import load_extensions
 from tp_transformer.foundation.interruptions import Terminated
 from tp_transformer.foundation.ranges import check, shown, without_range
 from tp_transformer.foundation.settings import closest, expected, nearest
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _allow_any_character()
     try:
         interruptions.set_resumable(False)
+        load_extensions()
         verb = parse(sys.argv[1:] if arguments is None else arguments)
         interruptions.set_resumable(verb.resumes)
         verb()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.training.run import RunConfig
+from tp_transformer.training.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,11 @@ class Stage:
 
 def test_presets_are_the_designs():
     assert settings.preset_names() == [
+        "lookup",
         "lstm-saxton",
+        "quotients",
+        "recall",
+        "scan",
         "tp-transformer",
         "tp-transformer-b",
         "tp-transformer-c",

@@ -10,7 +10,7 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer import UserError, cli
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.progress import showing
+from tp_transformer.foundation import progress
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.information import analysis as information
 from tp_transformer.interpret.run import interpret
@@ -51,9 +51,22 @@ def run(name, out, *, options=None, **source):
 
 @pytest.mark.parametrize("name", ANALYSES)
 def test_an_analysis_says_what_it_found_and_writes_it(
-    name, half_trained, sums_store, tmp_path, capsys
+    name, half_trained, sums_store, tmp_path, capsys, monkeypatch
 ):
+    shown = {}
+
+    @contextmanager
+    def show(title):
+        shown[title] = []
+        yield lambda done, total: shown[title].append((done, total))
+
+    monkeypatch.setattr(progress, "progress", show)
     cli.main(arguments(name, half_trained, sums_store, tmp_path / "out"))
+    assert set(shown) - {"asking the model", "drawing figures"}
+    for title, updates in shown.items():
+        assert updates[0] == (0, updates[-1][1]), title
+        if title != "asking the model":  # which ends when there are enough questions
+            assert updates[-1][0] == updates[-1][1], title
     said, files = capsys.readouterr()
     assert WRITTEN[name] <= {file.name for file in (tmp_path / "out").iterdir()}
     (line,) = files.splitlines()
@@ -250,27 +263,6 @@ def test_figures_without_captions_are_lower_and_the_captions_are_in_the_numbers(
     assert captions["information"] in drawn
     assert "analysis seed" not in bare
     assert set(drawn.split()) > set(bare.split())
-
-
-def test_every_analysis_shows_how_far_it_is(half_trained, sums_store, tmp_path):
-    shown = {}
-
-    @contextmanager
-    def show(title):
-        shown[title] = []
-        yield lambda done, total: shown[title].append((done, total))
-
-    for name in ANALYSES:
-        shown.clear()
-        options = {"head": 1} if name in {"roles", "attention", "interchange", "surgery"} else {}
-        with showing(show):
-            source = {"data": sums_store, "model": half_trained, "count": 12}
-            run(name, tmp_path, options=options, **source)
-        assert set(shown) - {"asking the model", "drawing figures"}, name
-        for title, updates in shown.items():
-            assert updates[0] == (0, updates[-1][1]), title
-            if title != "asking the model":  # which ends when there are enough
-                assert updates[-1][0] == updates[-1][1], title
 
 
 @pytest.mark.parametrize("name", ["binding", "interchange"])

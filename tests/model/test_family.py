@@ -16,6 +16,7 @@ from tp_transformer.model.family import (
     match_parameters,
     model_config,
 )
+from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.published import TABLE_1
 
 COUNTS = {
@@ -29,6 +30,10 @@ COUNTS = {
     "transformer-small": 1_399_296,
     "tp-transformer-tiny": 267_712,
     "transformer-tiny": 238_592,
+    "lookup": 267_712,
+    "quotients": 397_184,
+    "recall": 267_712,
+    "scan": 267_712,
 }
 
 
@@ -188,3 +193,18 @@ def test_two_builds_with_one_seed_are_one_model():
     torch.manual_seed(7)
     second = tpt.build("tp-transformer-tiny").state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("name", ["tp-transformer-tiny", "lstm-saxton"])
+def test_a_model_as_text_and_in_a_notebook(name):
+    with WithoutWeights():
+        model = tpt.build(name)
+    counted = f"{model.n_parameters:,} parameters"
+    assert f"{counted}, vocabulary of 72 characters" in repr(model)
+    page = model._repr_html_()
+    assert f"{type(model).__name__}: {counted}" in page
+    for field, value in model.config_values(model.config).items():
+        assert f"<td>{field}</td><td>{value}</td>" in page
+    for part, module in model.named_children():
+        n_parameters = sum(parameter.numel() for parameter in module.parameters())
+        assert f"<td>{part}</td><td>{n_parameters:,} parameters</td>" in page

@@ -410,3 +410,14 @@ def test_what_cannot_be_plotted_is_said():
         trace.plot("encoder.0.self_attention.weights", head=4)
     with pytest.raises(TraceError, match="not recorded"):
         trace.plot("encoder.1.self_attention.weights")
+
+
+def test_a_trace_as_text_and_in_a_notebook():
+    model = tpt.build("tp-transformer-tiny", n_layers=1)
+    with model.trace("encoder.*.self_attention.role", "embedding") as trace:
+        assert "embedding: not passed yet" in repr(trace)
+        model.solve(["What is 3 + 4?"])
+    shape = tuple(trace["encoder.0.self_attention.role"].shape)
+    assert f"encoder.0.self_attention.role: {shape}" in repr(trace)
+    assert f"<td>encoder.0.self_attention.role</td><td>{shape}</td>" in trace._repr_html_()
+    assert "not passed" not in trace._repr_html_()

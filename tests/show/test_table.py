@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from legible import illegible, texts
+from scores import made_up
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation import figures
@@ -21,34 +22,10 @@ from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.statistics import holm, wilson
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pairs, rows
-from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
+from tp_transformer.scoring.results import ModuleScore, Results
 from tp_transformer.show.bars import save_bars
 from tp_transformer.show.document import csv_text, latex, markdown
 from tp_transformer.show.table import interval_bar, pair_line, render_comparison, render_results
-
-
-def made_up(name, *, seed=0, better=0.0, splits=None, n=400, skill=None):
-    """Results with a random skill for each module; `better` adds to it on the same questions."""
-    questions = np.random.default_rng(1)
-    own = np.random.default_rng(seed)
-    found = {}
-    for split, modules in (splits or MATHEMATICS.splits).items():
-        scores = {}
-        for module in modules:
-            share = questions.beta(2, 0.7) if skill is None else skill
-            hardness = questions.random(n)
-            verdicts = hardness + own.normal(0, 0.05, n) < share + better
-            wrong = {"sign": 30, "other": 20} if not verdicts.all() else {}
-            scores[module] = ModuleScore(
-                verdicts=verdicts, loss=0.25, n_symbols=3 * n, sha256=f"{split} {module}",
-                wrong=wrong,
-            )  # fmt: skip
-        found[split] = SplitScore(scores)
-    return Results(
-        model={"name": name, "n_parameters": 49_178_112, "step": 700_000},
-        data={"held_out": 2048}, choice={}, made={}, splits=found, near_ties=[], decoding=None,
-    )  # fmt: skip
-
 
 ONE, TWO = made_up("ours"), made_up("theirs", seed=2, better=-0.08)
 

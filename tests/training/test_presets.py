@@ -4,11 +4,12 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer.foundation import settings
+from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.optim import OptimConfig
-from tp_transformer.training.run import RunConfig, run_config
 
 SCHLAG = ("tp-transformer", "tp-transformer-b", "tp-transformer-c", "transformer")
 SAXTON = ("transformer-saxton", "lstm-saxton")
+TASKS = ("lookup", "quotients", "recall", "scan")
 OURS = ("tp-transformer-small", "transformer-small", "tp-transformer-tiny", "transformer-tiny")
 
 
@@ -17,7 +18,7 @@ def resolved(name):
 
 
 def test_every_preset_is_covered_here():
-    assert sorted(SCHLAG + SAXTON + OURS) == tpt.preset_names()
+    assert sorted(SCHLAG + SAXTON + OURS + TASKS) == tpt.preset_names()
 
 
 @pytest.mark.parametrize("name", SCHLAG)

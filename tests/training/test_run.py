@@ -15,9 +15,10 @@ from tp_transformer.cli import main
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.run_folder import LOCK
 from tp_transformer.foundation.settings import read
 from tp_transformer.training import run as run_module
-from tp_transformer.training.run import LOCK, config_values, run_config
+from tp_transformer.training.config import config_values, run_config
 
 
 def tpt(capsys, *arguments):
@@ -170,8 +171,8 @@ def test_a_run_that_another_process_has_begun_meanwhile_is_left_alone(store, tmp
         train(config(training__steps=2), store, run, quiet=True)
         return original(*arguments)
 
-    original = run_module._make_loop
-    monkeypatch.setattr(run_module, "_make_loop", make_loop)
+    original = run_module.make_loop
+    monkeypatch.setattr(run_module, "make_loop", make_loop)
     with pytest.raises(FolderError, match="another process has started"):
         train(config(training__steps=3), store, run, quiet=True)
     assert read(run / "config.yaml")["training"]["steps"] == 2

@@ -103,7 +103,7 @@ def test_settings_that_were_cut_short_are_refused(run):
 
 def test_the_command_that_began_a_run_writes_its_settings_again(run, finished, tested):
     text = (run / "config.yaml").read_text()
-    settings = tp_transformer.training.run.run_config(read(run / "config.yaml"))
+    settings = tp_transformer.training.config.run_config(read(run / "config.yaml"))
     (run / "config.yaml").write_text(text[: len(text) // 2])
     assert train(settings, tested, run, quiet=True).was_finished
     assert (run / "config.yaml").read_text() == text

@@ -1,8 +1,9 @@
 """The batches of a store, step by step, and the questions held out of them."""
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
@@ -45,7 +46,8 @@ class FeedConfig:
 class Feed:
     """What a model trains on: for each step the rows that the sampler names, as batches.
 
-    It has no state: `parts(step)` is the same whenever it is asked for.
+    It has no state: `parts(step)` is the same whenever it is asked for. As an iterable it gives the
+    batch of each step from the first on, without end.
 
     The last rows of every segment are held out: never trained on, always the same, they are what a
     run is validated with. (The rows of a segment are in random order.) The test splits must not
@@ -70,6 +72,16 @@ class Feed:
         self.sampler = Sampler(kept, batch_size=batch_size, seed=seed, weights=weights)
         self.vocabulary = vocabulary or split.task.vocabulary
         self.split = split
+
+    def __iter__(self) -> Iterator[Batch]:
+        for step in itertools.count():
+            yield Batch.from_ragged(*self.tokens(step), self.vocabulary.pad)
+
+    def __repr__(self) -> str:
+        return (
+            f"Feed({self.split.name!r}, batches of {self.sampler.batch_size:,} of "
+            f"{len(self.sampler):,} rows, {len(self.held_out_rows):,} held out)"
+        )
 
     def tokens(self, step: int, rank: int = 0, n_ranks: int = 1) -> tuple[Ragged, Ragged]:
         """The sources and targets of a step's batch, or of a rank's share of it."""

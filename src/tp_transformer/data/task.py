@@ -22,7 +22,7 @@ from tp_transformer.foundation.registry import Registry
 
 TRAIN = "train"
 
-_SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
+SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
 _MOST_LISTED = 20  # modules that an error lists
 
 
@@ -67,7 +67,7 @@ class Task:
 
     def __post_init__(self) -> None:
         for split, modules in self.splits.items():
-            if not _SPLIT_NAME.fullmatch(split):
+            if not SPLIT_NAME.fullmatch(split):
                 raise ValueError(
                     f"the split name {split!r} must be usable as a file name "
                     "(letters, digits, _ and -)"
@@ -145,8 +145,7 @@ class Task:
             example = f"as in '{self.area(self.modules[0])}{self.area_separator}*'"
             there = f"{example}, and the areas are {', '.join(self.areas)}"
         else:
-            more = ", …" if len(self.modules) > _MOST_LISTED else ""
-            there = f"and the modules are {', '.join(self.modules[:_MOST_LISTED])}{more}"
+            there = f"and the modules are {listed(self.modules)}"
         return f"no module matches {pattern!r}{meant}; `*` stands for any characters, {there}"
 
     def to_json(self) -> dict[str, Any]:
@@ -182,6 +181,12 @@ class Task:
             max_question=_limit(values, "max_question"),
             max_answer=_limit(values, "max_answer"),
         )
+
+
+def listed(modules: Iterable[str]) -> str:
+    """Return the names of modules as an error lists them, the first of them if there are many."""
+    names = list(modules)
+    return ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
 
 
 def _limit(values: dict[str, Any], name: str) -> int | None:

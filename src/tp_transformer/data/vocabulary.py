@@ -22,7 +22,7 @@ PAD, SOS, EOS = "<pad>", "<sos>", "<eos>"
 _BLANK = ord(" ")
 _MOST_SHOWN = 100  # tokens that an error lists
 # Categories of Unicode that no token has: controls, surrogates, unassigned, separators of lines.
-_NO_TEXT = {"Cc", "Cs", "Cn", "Zl", "Zp"}
+NO_TEXT = {"Cc", "Cs", "Cn", "Zl", "Zp"}
 
 Ids = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.integer[Any]]
@@ -95,7 +95,7 @@ class Vocabulary:
         return len(token) > 2 and token[0] + token[-1] == "<>" and token.isprintable()
 
     def _is_token(self, token: str) -> bool:
-        is_text = not any(unicodedata.category(character) in _NO_TEXT for character in token)
+        is_text = not any(unicodedata.category(character) in NO_TEXT for character in token)
         return is_text and (token.split() == [token] if self.is_words else len(token) == 1)
 
     @classmethod

@@ -28,9 +28,9 @@ from tp_transformer.data.manifest import (
 )
 from tp_transformer.data.store import schema
 from tp_transformer.data.summary import Summary, texts_as_bytes
-from tp_transformer.data.task import TASKS, TRAIN, Row, Task
+from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.atomic import whole
-from tp_transformer.foundation.errors import SettingsError, StoreError
+from tp_transformer.foundation.errors import StoreError
 
 # About 20 MB of questions and answers; the full dataset has about 500 such batches.
 ROWS_PER_BATCH = 2**18
@@ -57,20 +57,6 @@ def write_store(
                 writer.finish()
     except OSError as error:
         raise StoreError(f"cannot write a store to {path}: {error}") from error
-
-
-def write_task(folder: str | Path, name: str, **options: Any) -> None:
-    """Write the store of a registered task that is generated as a whole, in memory."""
-    task = TASKS[name](**options)
-    if task.rows is None:
-        raise SettingsError(f"the task {name} is not generated as a whole")
-    by_module: dict[tuple[str, str], list[Row]] = {}
-    for row in task.rows():
-        by_module.setdefault((row.split, row.module), []).append(row)
-    with write_store(folder, task, {"kind": "generated", "task": name, **options}) as writer:
-        for (split, module), rows in by_module.items():
-            questions, answers = [row.question for row in rows], [row.answer for row in rows]
-            writer.append(split, module, None, questions, answers)
 
 
 def refuse_other(path: Path) -> None:

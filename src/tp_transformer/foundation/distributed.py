@@ -115,6 +115,11 @@ class Ranks:
         return tensor
 
 
+def is_first_process() -> bool:
+    """Whether this process is, or would be, rank 0."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
 @contextmanager
 def unchanged_random_state(device: torch.device) -> Iterator[None]:
     """Restore the random state of torch for the CPU and for a device at the end."""

@@ -17,7 +17,7 @@ class TextError(UserError):
 
 
 class CorpusError(UserError):
-    """A damaged or unexpected file in a copy of the Mathematics Dataset."""
+    """A damaged or unexpected source of questions; the message says where."""
 
 
 class StoreError(UserError):

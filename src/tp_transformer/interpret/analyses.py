@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tp_transformer.interpret.core.sample import Sample
     from tp_transformer.model.family import AnyModel
 
+Questions = Literal["any", "answered", "nested"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
@@ -41,7 +43,7 @@ class Analysis:
 
     options: type[AnalysisOptions]
     module: str
-    questions: Literal["any", "answered", "nested"] = "any"
+    questions: Questions = "any"
 
     def __call__(
         self,
@@ -115,15 +117,23 @@ class StoreRequest(AnalysisRequest):
 ANALYSES: Registry[Analysis] = Registry("analysis", "analyses")
 
 
-def _register(name: str, options: type[AnalysisOptions], **defaults: Any) -> None:
-    module = options.__module__.replace(".options", ".analysis")
-    ANALYSES.register(name)(Analysis(options=options, module=module, **defaults))
+def register_analysis(
+    name: str, options: type[AnalysisOptions], questions: Questions = "any"
+) -> None:
+    """Register an analysis.
+
+    Its function `analyse` is in the module of its options; if that module is called `options`, in
+    the module `analysis` beside it, which is imported only when the analysis is called.
+    """
+    package, _, module = options.__module__.rpartition(".")
+    found = f"{package}.analysis" if module == "options" else options.__module__
+    ANALYSES.register(name)(Analysis(options=options, module=found, questions=questions))
 
 
-_register("roles", RolesOptions, questions="answered")
-_register("attention", AttentionOptions, questions="answered")
-_register("information", InformationOptions)
-_register("binding", BindingOptions, questions="nested")
-_register("interchange", InterchangeOptions, questions="nested")
-_register("surgery", SurgeryOptions, questions="answered")
-_register("tensor-product", TensorProductOptions)
+register_analysis("roles", RolesOptions, questions="answered")
+register_analysis("attention", AttentionOptions, questions="answered")
+register_analysis("information", InformationOptions)
+register_analysis("binding", BindingOptions, questions="nested")
+register_analysis("interchange", InterchangeOptions, questions="nested")
+register_analysis("surgery", SurgeryOptions, questions="answered")
+register_analysis("tensor-product", TensorProductOptions)

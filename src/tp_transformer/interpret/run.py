@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.distributed import choose_device
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.foundation.errors import SettingsError, TextError, UserError
 from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.options import AnalysisOptions
@@ -51,7 +51,12 @@ def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) ->
                 "this analysis asks nested fractions such as (2/3)/(4/5), character by character, "
                 "but the tokens of this model are words"
             )
-        return drawn_sample(request.count, request.seed)
+        sample = drawn_sample(request.count, request.seed)
+        try:
+            model.vocabulary.encode(sample.questions, "question")
+        except TextError as error:
+            raise UserError(f"this analysis asks nested fractions; {error}") from error
+        return sample
     assert isinstance(request, StoreRequest)  # noqa: S101, for the type checker
     assert request.data is not None  # noqa: S101, for the type checker
     is_answered = analysis.questions == "answered" if request.answered is None else request.answered

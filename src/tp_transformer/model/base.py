@@ -22,6 +22,7 @@ from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.mathematics.modules import MAX_ANSWER
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.foundation import html
 from tp_transformer.foundation.errors import FolderError, SettingsError
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import to_dataclass, to_values
@@ -61,6 +62,20 @@ class Model(Traced, Generic[Config, Memory, State]):
                 f"a vocabulary of {len(self.vocabulary)} tokens needs n_vocab of at least that, "
                 f"not {self.n_vocab}"
             )
+
+    def extra_repr(self) -> str:
+        """Return the first line of the text that torch shows for a module."""
+        tokens = f"{len(self.vocabulary)} {self.vocabulary.tokenisation}"
+        return f"{self.n_parameters:,} parameters, vocabulary of {tokens}"
+
+    def _repr_html_(self) -> str:
+        parts = [
+            (name, f"{sum(parameter.numel() for parameter in part.parameters()):,} parameters")
+            for name, part in self.named_children()
+        ]
+        title = f"{type(self).__name__}: {self.n_parameters:,} parameters"
+        fields = self.config_values(self.config).items()
+        return html.table(title, ("", ""), [*fields, *parts])
 
     @abstractmethod
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
-from tp_transformer.foundation import figures
+from tp_transformer.foundation import figures, html
 from tp_transformer.foundation.errors import TraceError
 from tp_transformer.foundation.settings import nearest
 
@@ -69,6 +69,19 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self._pieces)
+
+    def __repr__(self) -> str:
+        return f"Trace({', '.join(f'{name}: {shape}' for name, shape in self._shapes())})"
+
+    def _repr_html_(self) -> str:
+        return html.table("Trace", ("name", "shape"), self._shapes())
+
+    def _shapes(self) -> list[tuple[str, str]]:
+        """Return the shape of each recorded tensor, or that it has not been passed yet."""
+        return [
+            (name, str(tuple(self[name].shape)) if pieces else "not passed yet")
+            for name, pieces in self._pieces.items()
+        ]
 
     def keys(self) -> list[str]:
         """Return the names of the recorded points."""

@@ -2,26 +2,38 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tp_transformer.data.task import Task
 from tp_transformer.foundation import figures
 from tp_transformer.scoring.compare import coverage, module_names, named_apart, task_of
 from tp_transformer.scoring.results import HIGH, Results
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _HALF_LINE = 45  # characters of the legend in half the width of the figure
 
 
+def plot(*results: Results) -> "dict[str, Figure]":
+    """Plot the accuracy of results on each module; return a bar chart for each test split."""
+    apart = named_apart(results)
+    by_split = {
+        split: [one for one in apart if split in one.splits] for split in task_of(apart).test_splits
+    }
+    return {split: _plot_split(own, split) for split, own in by_split.items() if own}
+
+
 def save_bars(results: Sequence[Results], folder: str | Path) -> list[Path]:
-    """Plot a chart for each test split; return the files."""
-    files = []
-    for split in task_of(results).test_splits:
-        own = [one for one in named_apart(results) if split in one.splits]
-        if own:
-            files += _save_split(own, split, Path(folder))
-    return files
+    """Save a chart for each test split; return the files."""
+    return [
+        file
+        for split, drawn in plot(*results).items()
+        for file in figures.save(drawn, Path(folder), f"accuracy-{split}")
+    ]
 
 
-def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Path]:
+def _plot_split(results: Sequence[Results], split: str) -> "Figure":
     task, names = task_of(results), module_names(results, split)
     thickness = 0.8 / len(results)
     height = 1.0 + len(names) * max(0.13, 0.035 * len(results))
@@ -57,7 +69,7 @@ def _save_split(results: Sequence[Results], split: str, folder: Path) -> list[Pa
         # Passed explicitly, because matplotlib ignores labels that start with an underscore.
         ncols = 2 if max(map(len, labels)) <= _HALF_LINE else 1
         drawn.legend(first_bars, labels, loc="outside lower center", ncols=ncols)
-        return figures.save(drawn, folder, f"accuracy-{split}")
+    return drawn
 
 
 def _label(results: Results, split: str, task: Task) -> str:

@@ -34,7 +34,7 @@ def markdown(results: Sequence[Results]) -> str:
     """Return Table 1, the modules and the pairs as Markdown."""
     results = named_apart(results)
     task = task_of(results)
-    lines = [f"## {averages_title(results)}", "", *_markdown_table(*_averages(results)), ""]
+    lines = [f"## {averages_title(results)}", "", *_markdown_table(*averages(results)), ""]
     lines += [f"{line}  " for line in footnotes(results)]
     for split in task.splits:
         heads, body = _module_strings(results, split)
@@ -54,7 +54,8 @@ def _markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list
     return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
 
 
-def _averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
+def averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and the rows of the table of averages."""
     task = task_of(results)
     body = []
     for row in rows(results):
@@ -97,21 +98,26 @@ CSV_COLUMNS = (
 
 
 def csv_text(results: Sequence[Results]) -> str:
-    """Return all values as one table in long format.
+    """Return all values as one table in long format."""
+    output = io.StringIO()
+    writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(long_rows(results))
+    return output.getvalue()
+
+
+def long_rows(results: Sequence[Results]) -> list[dict[str, Any]]:
+    """Return all values, a row for each average, module, difference and note.
 
     `kind` is average, module, difference, module difference, or note (a caveat).
     """
     results = named_apart(results)
-    output = io.StringIO()
-    writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_csv_averages(results))
+    found = _csv_averages(results)
     for one in results:
-        writer.writerows(_csv_modules(one))
-    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
-        writer.writerows(_csv_pairs(results[0].name, other.name, found))
-    writer.writerows({"kind": "note", "note": line} for line in caveats(results))
-    return output.getvalue()
+        found += _csv_modules(one)
+    for other, differences in zip(results[1:], pairs(results[0], results[1:]), strict=True):
+        found += _csv_pairs(results[0].name, other.name, differences)
+    return [*found, *({"kind": "note", "note": line} for line in caveats(results))]
 
 
 def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:

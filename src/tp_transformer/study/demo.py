@@ -138,7 +138,7 @@ def _steps_of(run: Run) -> int:
 
 
 def _score(folder: Path, run: Run) -> Results:
-    results = evaluate(
+    return evaluate(
         run.folder,
         folder / QUESTIONS,
         folder / f"{run.name}.json",
@@ -146,8 +146,6 @@ def _score(folder: Path, run: Run) -> Results:
         Work(predictions=_predictions(folder, run)),
         show=progress,
     )
-    assert results is not None, "only other ranks have none"  # noqa: S101
-    return results
 
 
 def _predictions(folder: Path, run: Run) -> Path:

@@ -1,52 +1,78 @@
 """`tpt data`: generate, prepare, show, export and verify stores."""
 
-from dataclasses import dataclass, field
+from argparse import SUPPRESS
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from jsonargparse import Namespace
+
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
-from tp_transformer.verbs.verb import Group, Verb
-
-SplitName = Literal["train", "interpolate", "extrapolate"]
+from tp_transformer.verbs.verb import Arguments, Group, Verb
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
+SplitName = Literal["train", "interpolate", "extrapolate"]
+_MATHEMATICS, _MATHEMATICS_COUNT = "mathematics", 1000
+_COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
+
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(Verb):
-    """Make questions with DeepMind's own generator, the same for the same seed.
+    """Generate the questions of a task; the same seed gives the same questions.
 
     Attributes:
         out: the store to write, a folder
-        modules: only these modules; `*` stands for any characters, as in 'arithmetic__*'
-        splits: which of the dataset's splits
-        difficulties: which difficulties of training questions
-        count: questions of each module, split and difficulty
-        test_count: questions of each module in the test splits, if not as many
+        task: the task, such as scan; `tpt data tasks` lists the tasks with their options
+        count: questions of each module, split and difficulty of mathematics (default: 1000), or
+            training questions of another task
+        test_count: questions of each module in the test splits of mathematics, if not as many, or
+            questions of each test split of another task
         seed: seed of the generator
-        workers: processes; one per core by default
-        executor: dask://HOST:PORT, a Dask cluster to work on instead
+        modules: only these modules of mathematics; `*` stands for any characters, as in
+            'arithmetic__*'
+        splits: which splits of mathematics
+        difficulties: which difficulties of training questions of mathematics
+        workers: processes for mathematics; one per core by default
+        executor: dask://HOST:PORT, a Dask cluster for mathematics to work on instead
     """
 
     resumes = True
     out: Path
+    task: str = _MATHEMATICS
+    count: PositiveInt | None = None
+    test_count: PositiveInt | None = None
+    seed: Seed = 0
     modules: tuple[str, ...] = ("*",)
     splits: tuple[SplitName, ...] = ("train", "interpolate", "extrapolate")
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
-    count: PositiveInt = 1000
-    test_count: PositiveInt | None = None
-    seed: Seed = 0
     workers: Workers | None = None
     executor: str | None = None
+    options: Namespace = field(default_factory=Namespace, metadata={"flag": None})
+
+    @classmethod
+    def arguments(cls) -> Arguments:
+        """The options, and those of tasks as `--task.NAME`."""
+        return {**super().arguments(), **_task_arguments()}
 
     def __call__(self) -> None:
+        from tp_transformer.show.store import generated_lines
+
+        store = self._mathematics() if self.task == _MATHEMATICS else self._other_task()
+        print(f"{self.out}: {_rows_of(store)}")
+        for line in generated_lines(store.source):
+            print(line)
+
+    def _mathematics(self) -> "Store":
+        from tp_transformer.data.generated import resolved_options
         from tp_transformer.data.mathematics.partial import Order
         from tp_transformer.data.mathematics.produce import produce
         from tp_transformer.foundation.parallel import workers
         from tp_transformer.foundation.progress import progress
-        from tp_transformer.show.store import generated_lines
 
+        resolved_options(self.task, dict(self.options.items()))  # refuses those of other tasks
         splits: list[str] = []
         for split in self.splits:
             is_train = split == "train"
@@ -54,42 +80,127 @@ class Generate(Verb):
         order = Order(
             modules=self.modules,
             splits=tuple(splits),
-            count=self.count,
+            count=_MATHEMATICS_COUNT if self.count is None else self.count,
             test_count=self.test_count,
             seed=self.seed,
         )
         open_pool = workers(self.executor or self.workers)
         with progress("generating") as update:
-            store = produce(order, self.out, open_pool, progress=update)
-        print(f"{self.out}: {_rows_of(store)}")
-        for line in generated_lines(store.source):
-            print(line)
+            return produce(order, self.out, open_pool, progress=update)
+
+    def _other_task(self) -> "Store":
+        from tp_transformer.data.generated import task_options, write_task
+
+        known = task_options(self.task)
+        defaults = {each.name: each.default for each in fields(self)}
+        for name in ("modules", "splits", "difficulties", "workers", "executor"):
+            if getattr(self, name) != defaults[name]:
+                raise SettingsError(f"--{name} is an option of mathematics, not of {self.task}")
+        given = {name: getattr(self, name) for name in _COMMON}
+        common = {
+            name: value
+            for name, value in given.items()
+            if value != defaults[name] or (value is not None and name in known)
+        }
+        return write_task(self.out, self.task, **common, **dict(self.options.items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tasks(Verb):
+    """List the tasks that `tpt data generate` knows, and their options."""
+
+    def __call__(self) -> None:
+        from tp_transformer.data.generated import TASKS, task_options, task_summary
+
+        for task in TASKS:
+            print(f"{task}: {task_summary(task)}")
+            for name, option in task_options(task).items():
+                print(f"  {_flag(name)}: {option.help}{_shown_default(option.default)}")
+        print("docs/tasks.md describes them; a preset of the same name trains a model on each")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Verb):
-    """Read the published dataset into a store: the v1.0 archive, its folder, the Hugging Face copy.
+    """Read questions and answers into a store: pairs of your own, or the Mathematics Dataset.
 
     Attributes:
-        source: the .tar.gz, or a folder
+        source: with --task, a file of JSON lines, CSV, TSV, Parquet or text of alternating lines,
+            or a folder of such files; without it, the Mathematics Dataset: the v1.0 archive, its
+            folder, or the Hugging Face copy
         out: the store to write, a folder
         on_error: what to do about faults: stop at the first, or leave out and report
+        task: the name of your task
+        tokenisation: whether a token is a character, or a word between blanks
+        splits: shares of the splits, where the rows do not name theirs; train=0.9,test=0.1 if
+            neither this nor a column of splits is given
+        seed: seed of the splits and of the order of rows
+        question_column: the column of questions
+        answer_column: the column of answers
+        split_column: the column of splits; it may be absent
+        group_column: the column of groups, which are scored one by one; it may be absent
     """
 
     source: Path = field(metadata={"flag": "source"})
     out: Path
     on_error: Literal["stop", "skip"] = "stop"
+    task: str | None = None
+    tokenisation: Literal["characters", "words"] = "characters"
+    splits: str | None = None
+    seed: Seed = 0
+    question_column: str = "question"
+    answer_column: str = "answer"
+    split_column: str = "split"
+    group_column: str = "group"
 
     def __call__(self) -> None:
-        from tp_transformer.data.mathematics.corpus import prepare
-        from tp_transformer.foundation.progress import progress
-        from tp_transformer.show.store import skipped_lines
+        from tp_transformer.show.store import generated_lines, skipped_lines
 
+        store = self._mathematics() if self.task is None else self._pairs(self.task)
+        print(f"{self.out}: {_rows_of(store)}")
+        for line in [*generated_lines(store.source), *skipped_lines(store.skipped)]:
+            print(line)
+
+    def _mathematics(self) -> "Store":
+        from tp_transformer.data.mathematics.corpus import prepare
+        from tp_transformer.data.pair_files import looks_like_pairs
+        from tp_transformer.foundation.progress import progress
+
+        if looks_like_pairs(self.source):
+            raise SettingsError(
+                f"{self.source} is not a copy of the Mathematics Dataset; to read questions and "
+                "answers of your own, name their task: --task NAME"
+            )
+        for each in fields(self):
+            is_of_pairs = each.name not in ("source", "out", "on_error")
+            if is_of_pairs and getattr(self, each.name) != each.default:
+                flag = each.name.replace("_", "-")
+                raise SettingsError(f"--{flag} is for pairs of your own; name their --task")
         with progress("reading", in_bytes=True) as update:
             skip = self.on_error == "skip"
-            store = prepare(self.source, self.out, skip_errors=skip, progress=update)
-        print(f"{self.out}: {_rows_of(store)}")
-        print(*skipped_lines(store.skipped), sep="\n", end="\n" if store.skipped else "")
+            return prepare(self.source, self.out, skip_errors=skip, progress=update)
+
+    def _pairs(self, task: str) -> "Store":
+        from tp_transformer.data.pair_files import Columns, split_shares
+        from tp_transformer.data.pairs import prepare_pairs
+        from tp_transformer.foundation.progress import progress
+
+        with progress("writing") as update:
+            return prepare_pairs(
+                self.source,
+                self.out,
+                task=task,
+                columns=Columns(
+                    question=self.question_column,
+                    answer=self.answer_column,
+                    split=self.split_column,
+                    group=self.group_column,
+                ),
+                tokenisation=self.tokenisation,
+                shares=None if self.splits is None else split_shares(self.splits),
+                seed=self.seed,
+                skip_errors=self.on_error == "skip",
+                progress=update,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +289,43 @@ class Verify(Verb):
         print(*lines, sep="\n")
 
 
+def _task_arguments() -> Arguments:
+    """The options of tasks; what several tasks have is one option, with a text for each of them."""
+    from tp_transformer.data.generated import TASKS, task_options
+
+    arguments: Arguments = {}
+    for task in TASKS:
+        for name, option in task_options(task).items():
+            if name in _COMMON:
+                continue
+            empty = {"dest": f"options.{name}", "default": SUPPRESS, "metavar": name.upper()}
+            argument = arguments.setdefault(_flag(name), {**empty, "group": "options of tasks"})
+            text = f"[{task}] {option.help}{_shown_default(option.default)}"
+            argument["help"] = f"{argument.get('help', '')} {text}".strip()
+    return arguments
+
+
+def _flag(option: str) -> str:
+    """The option of `tpt data generate` that stands for an option of a task."""
+    return f"--{option.replace('_', '-')}" if option in _COMMON else f"--task.{option}"
+
+
+def _shown_default(default: Any) -> str:
+    return "" if default is MISSING else f" (default: {default})"
+
+
 def _rows_of(store: "Store") -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in store.items())
 
 
 DATA = Group(
-    "The Mathematics Dataset: read it, look at it, pass it on",
-    {"generate": Generate, "prepare": Prepare, "show": Show, "export": Export, "verify": Verify},
+    "Questions and answers: generate them, read them, look at them, pass them on",
+    {
+        "generate": Generate,
+        "tasks": Tasks,
+        "prepare": Prepare,
+        "show": Show,
+        "export": Export,
+        "verify": Verify,
+    },
 )

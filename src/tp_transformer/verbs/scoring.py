@@ -28,6 +28,7 @@ class Evaluate(ModelVerb):
         from rich.console import Console
 
         from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.foundation.distributed import is_first_process
         from tp_transformer.foundation.progress import progress
         from tp_transformer.scoring.evaluate import evaluate
         from tp_transformer.show.table import render_results
@@ -42,7 +43,7 @@ class Evaluate(ModelVerb):
             device=self.device,
             show=progress,
         )
-        if results is not None:
+        if is_first_process():
             render_results(results, Console(highlight=False))
             print(f"{self.out}: the results; `tpt compare {self.out}` sets them beside others")
 

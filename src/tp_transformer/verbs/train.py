@@ -15,7 +15,7 @@ from tp_transformer.foundation.run_folder import CONFIG
 from tp_transformer.verbs.verb import Arguments, Verb, documented
 
 if TYPE_CHECKING:
-    from tp_transformer.training.run import RunConfig
+    from tp_transformer.training.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,8 @@ class Train(Verb):
         from tp_transformer.foundation.allocator import keep_freed_memory
         from tp_transformer.foundation.settings import dump
         from tp_transformer.show.panel import display
-        from tp_transformer.training.run import config_values, train
+        from tp_transformer.training.config import config_values
+        from tp_transformer.training.run import train
 
         config = self.resolved()
         if self.print_config:
@@ -85,7 +86,7 @@ class Train(Verb):
     def resolved(self) -> "RunConfig | None":
         """The settings that were asked for; None for those that a run was begun with."""
         from tp_transformer.foundation.settings import run_values
-        from tp_transformer.training.run import RunConfig, run_config
+        from tp_transformer.training.config import RunConfig, run_config
 
         changed = dict(self.settings.items())
         if self.budget is not None:
@@ -128,7 +129,7 @@ def _settings() -> Arguments:
     from tp_transformer.model.base import ARCHITECTURES
     from tp_transformer.model.binding import BINDINGS, binding_options
     from tp_transformer.model.transformer import Transformer
-    from tp_transformer.training.run import RunConfig
+    from tp_transformer.training.config import RunConfig
 
     arguments: Arguments = {}
 

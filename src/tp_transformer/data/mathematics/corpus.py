@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
+from tp_transformer.data.faults import Report
 from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
@@ -29,7 +30,7 @@ from tp_transformer.data.mathematics.parsers import (
     Parser,
     TableParser,
 )
-from tp_transformer.data.mathematics.pieces import Piece, Report, by_difficulty, check
+from tp_transformer.data.mathematics.pieces import Piece, by_difficulty, check
 from tp_transformer.data.mathematics.sources import (
     JSON_LINES,
     OTHER,

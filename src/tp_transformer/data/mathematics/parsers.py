@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from tp_transformer.data.mathematics.pieces import IS_ALLOWED, Bytes, Piece, Places, Report
+from tp_transformer.data.faults import Report
+from tp_transformer.data.mathematics.pieces import IS_ALLOWED, Bytes, Piece, Places
 from tp_transformer.data.summary import texts_as_bytes
 
 COLUMNS = ("question", "answer", "difficulty")

@@ -1,13 +1,13 @@
-"""Pieces of a corpus: some rows of a file, the check of them, and what is done about faults."""
+"""Pieces of a corpus: some rows of a file, and the check of them."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tp_transformer.data.faults import Report
 from tp_transformer.data.mathematics.modules import (
     CHARACTERS,
     DIFFICULTIES,
@@ -16,32 +16,11 @@ from tp_transformer.data.mathematics.modules import (
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.summary import texts_as_bytes
-from tp_transformer.foundation.errors import CorpusError
 
 IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(CHARACTERS.encode(), np.uint8))
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
-
-
-@dataclass
-class Report:
-    """What is done about faults: the first is an error, or each is counted and left out."""
-
-    skip: bool
-    entries: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-
-    def fault(self, where: str, line: int | None, reason: str, rows: int, detail: str = "") -> None:
-        """Stop at a fault, or note that it cost `rows` rows of the file."""
-        if not self.skip:
-            at = where if line is None else f"{where}, line {line:,}"
-            raise CorpusError(f"{at}: {detail or reason}")
-        self.note(where, line, reason, rows)
-
-    def note(self, where: str, line: int | None, reason: str, rows: int) -> None:
-        """Note what was left out, and how many rows of it."""
-        entry = {"file": where, "reason": reason, "rows": 0, "first_line": line}
-        self.entries.setdefault((where, reason), entry)["rows"] += rows
 
 
 @dataclass(frozen=True)

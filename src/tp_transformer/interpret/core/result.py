@@ -5,12 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tp_transformer.foundation import atomic, figures, provenance
+from tp_transformer.foundation import atomic, figures, html, provenance
 from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model import identity
@@ -65,6 +66,13 @@ class Result(ABC):
 
     context: Context
 
+    def __str__(self) -> str:
+        return "\n".join(self.summary())
+
+    def _repr_html_(self) -> str:
+        tables = (html.table(one.title, one.columns, one.rows, [one.note]) for one in self.tables())
+        return html.paragraphs(self.name, self.summary()) + "".join(tables)
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -83,8 +91,13 @@ class Result(ABC):
         """Return the numbers that this analysis found."""
 
     def plot(self) -> "dict[str, Figure]":
-        """Return the figures by name: by default from `plot` in the module `figure` beside it."""
+        """Return the figures by name.
+
+        By default they come from `plot` in the module `figure` beside that of the result, if any.
+        """
         package = type(self).__module__.rpartition(".")[0]
+        if not package or find_spec(f"{package}.figure") is None:
+            return {}
         plots: dict[str, Figure] = import_module(f"{package}.figure").plot(self)
         return plots
 

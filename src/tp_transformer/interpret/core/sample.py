@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.batch import group_by_length
-from tp_transformer.data.store import Split, Store
+from tp_transformer.data.store import TRAIN, Split, Store
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.expressions import Expression, parse
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.figures import END, START
@@ -90,6 +91,13 @@ def token_characters(question: str) -> str:
     return START + question + END
 
 
+def token_texts(text: str, vocabulary: Vocabulary) -> Sequence[str]:
+    """Return the text of each token, the start and end tokens included."""
+    if not vocabulary.is_words:
+        return token_characters(text)
+    return (START, *filter(None, text.split(" ")), END)
+
+
 def draw(
     model: AnyModel,
     store: Store,
@@ -108,7 +116,7 @@ def draw(
     """
     if count < 1:
         raise SettingsError(f"a sample has at least 1 question, not {count}")
-    split = split or store.task.test_splits[0]
+    split = _first_test_split(store) if split is None else split
     found = store[split].modules
     module = module or (next(iter(found)) if len(found) == 1 else PAPERS_MODULE)
     if module not in found:
@@ -136,6 +144,14 @@ def draw(
         origin += f", all of {n_tried:,} that it" if is_short else ", which it"
         origin += " answers correctly"
     return Sample(questions=tuple(questions), answers=tuple(answers), origin=origin)
+
+
+def _first_test_split(store: Store) -> str:
+    """Return the first test split of a store."""
+    tests = [split for split in store.task.test_splits if split in store]
+    if not tests:
+        raise SettingsError(f"{store.path} has no test split; name a split: --split {TRAIN}")
+    return tests[0]
 
 
 def _absent(store: Store, split: str, module: str) -> str:

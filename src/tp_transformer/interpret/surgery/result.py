@@ -169,7 +169,9 @@ class SurgeryResult(Result):
         questions = "1 question" if self.n == 1 else f"{self.n} questions"
         lines = [
             f"Encoder layer {self.layer}, {self.place}, {questions}, answered correctly without "
-            f"surgery: {self.right}; {self.n_clusters} clusters for each head."
+            f"surgery: {self.right}; {self.n_clusters} clusters for each head. An answer counts as "
+            "changed if another token is the likeliest at some position, given the right tokens "
+            "before it."
         ]
         if self.n < FEWEST:
             lines.append(f"Fewer than {FEWEST} questions: there is no interval of the surprise.")
@@ -185,8 +187,7 @@ class SurgeryResult(Result):
                 (name, *(_cell(found[name, operation]) for operation in OPERATIONS))
                 for name in dict.fromkeys(effect.target.name for effect in self.effects)
             ),
-            note="Changed: another token is the likeliest at some position, given the right tokens "
-            "before it. -: no roles moved. surgery.json has how many roles were moved and how far.",
+            note="-: no roles moved. surgery.json has how many roles were moved and how far.",
         )
         return [table]
 

@@ -1,0 +1,260 @@
+"""Files of questions and answers in common formats, read row by row with the lines they stand on.
+
+Python's readers of CSV and JSON give the line of each row, which Arrow's do not; they read about a
+million rows in a few seconds. Only one row, or one record batch of Parquet, is in memory at a time.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from tp_transformer.data.faults import Report
+from tp_transformer.foundation.errors import CorpusError, SettingsError
+from tp_transformer.foundation.settings import nearest
+
+FORMATS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_ROWS_PER_BATCH = 2**14
+_LONGEST_LINE = 2**20  # characters; a file without line breaks must not fill the memory
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The names of the columns of a table of pairs; split and group may be absent from a file.
+
+    Attributes:
+        question: the column of questions
+        answer: the column of answers
+        split: the column that names the split of a row
+        group: the column that names the group of a row, which is scored as a module
+    """
+
+    question: str = "question"
+    answer: str = "answer"
+    split: str = "split"
+    group: str = "group"
+
+
+class RawRow(NamedTuple):
+    """A row as a file has it; a value that is absent or not text is None."""
+
+    line: int
+    question: str | None
+    answer: str | None
+    split: str | None
+    group: str | None
+
+
+class PairFile:
+    """A file of pairs.
+
+    Attributes:
+        name: as errors call it
+        has_splits: whether its rows name their splits
+        has_groups: whether its rows name their groups
+    """
+
+    def __init__(self, path: Path, name: str, columns: Columns) -> None:
+        self.path, self.name, self._columns = path, name, columns
+        try:
+            found = self._column_names()
+        except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
+            raise CorpusError(f"{name}: cannot be read: {' '.join(str(error).split())}") from error
+        self.has_splits = found is not None and columns.split in found
+        self.has_groups = found is not None and columns.group in found
+        if found is not None:
+            self._refuse_missing(found)
+
+    @property
+    def stem(self) -> str:
+        """The name of the file without its suffix and the number of a shard."""
+        return _SHARD.sub("", self.path.stem)
+
+    def rows(self, report: Report) -> Iterator[RawRow]:
+        """Yield the rows; what cannot be read as a row is reported."""
+        read: Callable[[Report], Iterator[RawRow]]
+        if self.path.suffix == ".parquet":
+            read = self._parquet_rows
+        else:
+            read = {
+                ".txt": self._text_rows,
+                ".csv": self._table_rows,
+                ".tsv": self._table_rows,
+            }.get(self.path.suffix, self._json_rows)
+        try:
+            yield from read(report)
+        except (OSError, pa.ArrowException) as error:
+            reason = f"cannot be read: {' '.join(str(error).split())}"
+            report.fault(self.name, None, reason, 0)
+
+    def _column_names(self) -> list[str] | None:
+        """Return the names of the columns; None if the format has none, or none in common."""
+        if self.path.suffix == ".parquet":
+            with parquet.ParquetFile(self.path) as file:
+                return list(file.schema_arrow.names)
+        if self.path.suffix in _DELIMITERS:
+            with self._open() as file:
+                return next(csv.reader(file, delimiter=_DELIMITERS[self.path.suffix]), [])
+        if self.path.suffix == ".txt":
+            return None
+        with self._open() as file:
+            line = next(filter(str.strip, iter(lambda: file.readline(_LONGEST_LINE), "")), "{}")
+            first = json.loads(line)
+            return list(first) if isinstance(first, dict) else []
+
+    def _refuse_missing(self, found: list[str]) -> None:
+        options = (self._columns.question, "question"), (self._columns.answer, "answer")
+        for column, noun in options:
+            if column not in found:
+                there = ", ".join(map(repr, found)) or "none"
+                raise CorpusError(
+                    f"{self.name} has no column {column!r}{nearest(column, found)}; name the "
+                    f"column of {noun}s with --{noun}-column: the columns are {there}"
+                )
+
+    def _open(self) -> TextIO:
+        # Bytes that are not UTF-8 become surrogates, which no text may have: they are reported as
+        # faults of a row.
+        return self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+    def _row(self, line: int, values: Mapping[str, Any]) -> RawRow:
+        names = self._columns
+        return RawRow(
+            line,
+            *(_text(values.get(name)) for name in (names.question, names.answer)),
+            *(_text(values.get(name)) for name in (names.split, names.group)),
+        )
+
+    def _text_rows(self, report: Report) -> Iterator[RawRow]:
+        """Questions and answers on alternating lines."""
+        with self._open() as file:
+            question, number = None, 0
+            for number, line in enumerate(self._lines(file, report), 1):
+                text = line.rstrip("\r\n")
+                if question is None:
+                    question = text
+                else:
+                    yield RawRow(number - 1, question, text, None, None)
+                    question = None
+            if question is not None:
+                reason = "a question without an answer: the number of lines is odd"
+                report.fault(self.name, number, reason, 1)
+
+    def _json_rows(self, report: Report) -> Iterator[RawRow]:
+        with self._open() as file:
+            for number, line in enumerate(self._lines(file, report), 1):
+                try:
+                    values = json.loads(line)
+                except (ValueError, RecursionError):
+                    values = None
+                if isinstance(values, dict):
+                    yield self._row(number, values)
+                else:
+                    report.fault(self.name, number, "not a JSON object", 1)
+
+    def _lines(self, file: TextIO, report: Report) -> Iterator[str]:
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), ""), 1):
+            if len(line) == _LONGEST_LINE:
+                reason = f"a line of more than {_LONGEST_LINE:,} characters; the rest is not read"
+                report.fault(self.name, number, reason, 1)
+                return
+            yield line
+
+    def _table_rows(self, report: Report) -> Iterator[RawRow]:
+        with self._open() as file:
+            reader = csv.reader(file, delimiter=_DELIMITERS[self.path.suffix], strict=True)
+            header = next(reader)
+            line = reader.line_num + 1
+            while True:
+                try:
+                    cells = next(reader, None)
+                except csv.Error as error:
+                    report.fault(self.name, line, f"not a row of a table: {error}", 1)
+                    cells = []
+                if cells is None:
+                    return
+                if cells and len(cells) != len(header):
+                    reason = "a row with another number of columns than the header"
+                    detail = f"{reason}: {len(cells)}, not {len(header)}"
+                    report.fault(self.name, line, reason, 1, detail)
+                elif cells:  # a blank line is none
+                    yield self._row(line, dict(zip(header, cells, strict=True)))
+                line = reader.line_num + 1
+
+    def _parquet_rows(self, report: Report) -> Iterator[RawRow]:
+        """Rows of Parquet are numbered from 1."""
+        with parquet.ParquetFile(self.path) as file:
+            wanted = [
+                name for name in vars(self._columns).values() if name in file.schema_arrow.names
+            ]
+            number = 1
+            for batch in file.iter_batches(_ROWS_PER_BATCH, columns=wanted, use_threads=False):
+                columns = {name: batch.column(name).cast(pa.string()) for name in wanted}
+                texts = {name: column.to_pylist() for name, column in columns.items()}
+                for place in range(batch.num_rows):
+                    row = {name: own[place] for name, own in texts.items()}
+                    yield self._row(number + place, row)
+                number += batch.num_rows
+
+
+def _text(value: Any) -> str | None:
+    """A value as text: numbers are written out, anything else is none."""
+    if isinstance(value, str):
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number else None
+
+
+def pair_files(source: str | Path, columns: Columns) -> list[PairFile]:
+    """Return the files of pairs at a path: the file itself, or those of a folder, by name."""
+    path = Path(source)
+    formats = ", ".join(FORMATS)
+    if path.is_dir():
+        paths = sorted(
+            file for file in path.iterdir() if file.suffix in FORMATS and file.name[0] != "."
+        )
+        if not paths:
+            raise CorpusError(f"{path} has no file of pairs; the formats are {formats}")
+        return [PairFile(file, file.name, columns) for file in paths]
+    if not path.is_file():
+        raise CorpusError(f"there is no file or folder {path}")
+    if path.suffix not in FORMATS:
+        raise CorpusError(f"{path} is not a file of pairs; the formats are {formats}")
+    return [PairFile(path, path.name, columns)]
+
+
+def looks_like_pairs(source: str | Path) -> bool:
+    """Whether a path is of files of pairs, and not of a copy of the Mathematics Dataset."""
+    path = Path(source)
+    if path.is_file():
+        return path.suffix in FORMATS
+    if not path.is_dir():
+        return False
+    names = [file.name for file in path.iterdir() if file.suffix in FORMATS]
+    return bool(names) and not any("__" in name for name in names)
+
+
+def split_shares(text: str) -> dict[str, float]:
+    """Read shares of splits, such as `train=0.9,test=0.1`."""
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, share = part.strip().partition("=")
+        try:
+            shares[name.strip()] = float(share)
+        except ValueError:
+            shares[name.strip()] = -1.0
+    total = sum(shares.values())
+    if not all(0 < share <= 1 for share in shares.values()) or abs(total - 1) > 1e-6:
+        raise SettingsError(
+            "splits must be shares above 0 with a sum of 1, such as train=0.9,test=0.1, "
+            f"not {text!r}"
+        )
+    return shares

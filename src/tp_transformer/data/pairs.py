@@ -1,0 +1,281 @@
+"""Questions and answers of one's own, from files into a store.
+
+The files are read twice: first to find the tokens, the splits and the groups, and all faults; then
+to write the rows. Of all rows, memory holds 3%, and 8 bytes for each if they name their splits.
+"""
+
+import hashlib
+import re
+import unicodedata
+from array import array
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tp_transformer.data.faults import Report
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.pair_files import Columns, PairFile, RawRow, pair_files
+from tp_transformer.data.store import Store, open_store
+from tp_transformer.data.task import SPLIT_NAME, TRAIN, Row, Task
+from tp_transformer.data.vocabulary import EOS, NO_TEXT, PAD, SOS, Vocabulary
+from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
+from tp_transformer.foundation.errors import CorpusError, SettingsError
+from tp_transformer.foundation.progress import Update
+
+SHARES = {TRAIN: 0.9, "test": 0.1}
+_TASK_NAME = re.compile(r"\w[\w-]{0,99}")
+_MOST_GROUPS = 1000
+_BLOCK = 2**16  # rows that are sorted by split and group, and shuffled, at once
+# Training holds out at most 2% of the rows of a module, the last ones, for validation. A random
+# share of the rows is kept for the end, so that those are a random sample of a long file, too.
+_LAST_SHARE = 0.03
+
+Tokenisation = Literal["characters", "words"]
+
+
+def prepare_pairs(
+    source: str | Path,
+    out: str | Path,
+    *,
+    task: str,
+    columns: Columns | None = None,
+    tokenisation: Tokenisation = "characters",
+    shares: Mapping[str, float] | None = None,
+    seed: int = 0,
+    skip_errors: bool = False,
+    progress: Update | None = None,
+) -> Store:
+    """Read files of questions and answers into the store `out`.
+
+    Args:
+        source: a file of JSON lines, CSV, TSV, Parquet, or text of alternating lines, or a folder
+            of such files
+        out: folder of the store
+        task: name of the task
+        columns: names of the columns
+        tokenisation: whether tokens are characters, or words that blanks separate
+        shares: shares of the splits, where the rows do not name theirs; equal questions are in the
+            same split
+        seed: seed of the splits and of the order of rows
+        skip_errors: leave out invalid rows and list them in the store, in place of an error
+        progress: called with the rows that were read, and with their number
+    """
+    refuse_other(Path(out))
+    if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
+        raise SettingsError(f"a task of your own cannot be called {task!r}; choose another name")
+    files = pair_files(source, columns or Columns())
+    reading = _Reading(files, task, tokenisation, shares, seed)
+    report = Report(skip_errors)
+    survey = _Survey(task, tokenisation, has_named_splits=reading.shares is None)
+    for row in reading.rows(report):
+        survey.add(row)
+    survey.refuse_empty(Path(source), reading.shares)
+    described: dict[str, Any] = {
+        "kind": "pairs",
+        "name": Path(source).resolve().name,
+        "tokenisation": tokenisation,
+        "splits": "named" if reading.shares is None else reading.shares,
+        "seed": seed,
+    }
+    if leaks := survey.still_in_training():
+        described["still_in_training"] = leaks
+    with write_store(out, survey.task(), described) as writer:
+        writing = _Writing(writer, seed)
+        for number, row in enumerate(reading.rows(Report(skip=True)), 1):
+            writing.add(row)
+            if progress:
+                progress(number, survey.n_rows)
+        writing.finish()
+        writer.skipped = list(report.entries.values())
+    return open_store(out)
+
+
+class _Reading:
+    """The rows of files, checked; `shares` is None if the rows or the files name the splits."""
+
+    def __init__(
+        self,
+        files: Sequence[PairFile],
+        task: str,
+        tokenisation: Tokenisation,
+        shares: Mapping[str, float] | None,
+        seed: int,
+    ) -> None:
+        self._files, self._task, self._seed = files, task, seed
+        self._check = _Check(tokenisation)
+        named = {file.has_splits for file in files}
+        if len(named) > 1:
+            without = next(file.name for file in files if not file.has_splits)
+            raise CorpusError(f"{without} has no column of splits, and other files have one")
+        self._is_by_file = named == {False} and len(files) > 1 and shares is None
+        self.shares = dict(shares or SHARES) if named == {False} and not self._is_by_file else None
+        if self.shares is None and shares is not None:
+            raise SettingsError(
+                f"{files[0].name} names the splits of its rows; --splits is for files that do not"
+            )
+        names = self.shares or ([file.stem for file in files] if self._is_by_file else ())
+        for name in names:
+            if not SPLIT_NAME.fullmatch(name):
+                raise SettingsError(f"a split cannot be called {name!r}, since a file is to be")
+
+    def rows(self, report: Report) -> Iterator[Row]:
+        """Yield the valid rows; the others are reported."""
+        for file in self._files:
+            for raw in file.rows(report):
+                reason, detail = self._check.fault(raw, file)
+                if reason:
+                    report.fault(file.name, raw.line, reason, 1, detail)
+                    continue
+                assert raw.question is not None  # noqa: S101, for the type checker
+                assert raw.answer is not None  # noqa: S101, for the type checker
+                split = raw.split if file.has_splits else self._split(raw.question, file)
+                group = raw.group if file.has_groups else self._task
+                yield Row(split or "", group or "", raw.question, raw.answer)
+
+    def _split(self, question: str, file: PairFile) -> str:
+        if self.shares is None:
+            return file.stem
+        place = _hash(question, b"split", self._seed) / 2**64
+        bounds = list(accumulate(self.shares.values()))[:-1]
+        return list(self.shares)[bisect(bounds, place)]
+
+
+class _Check:
+    """Finds what is wrong with a row."""
+
+    def __init__(self, tokenisation: Tokenisation) -> None:
+        self._is_words = tokenisation == "words"
+        self._good: set[str] = set()  # characters that are text
+
+    def fault(self, row: RawRow, file: PairFile) -> tuple[str, str]:
+        """Return the kind of a fault and its particulars; empty if there is none."""
+        for noun, text in (("question", row.question), ("answer", row.answer)):
+            if reason := self._text_fault(noun, text):
+                return reason.partition(": ")[0], reason
+        if file.has_splits and not SPLIT_NAME.fullmatch(row.split or ""):
+            reason = "a split that cannot be the name of a file"
+            return reason, f"{reason}: {row.split!r}"
+        if file.has_groups and not (row.group and row.group.isprintable()):
+            return "empty group", ""
+        return "", ""
+
+    def _text_fault(self, noun: str, text: str | None) -> str:
+        if not text:
+            return f"empty {noun}"
+        if not self._good.issuperset(text):
+            for character in text:
+                if unicodedata.category(character) in NO_TEXT:
+                    shown = f"{character!r} in {text[:40]!r}"
+                    return f"{noun} with a character that is not text: {shown}"
+            self._good.update(text)
+        if self._is_words:
+            words = text.split(" ")
+            if words != text.split():
+                return f"{noun} whose words are not separated by single blanks: {text[:40]!r}"
+            if special := {PAD, SOS, EOS}.intersection(words):
+                return f"{noun} with a word that is reserved: {special.pop()}"
+        return ""
+
+
+@dataclass
+class _Survey:
+    """What the rows have in common: tokens, groups by split, hashes of the questions by split."""
+
+    name: str
+    tokenisation: Tokenisation
+    has_named_splits: bool
+    n_rows: int = 0
+    tokens: set[str] = field(default_factory=set)
+    groups: dict[str, dict[str, None]] = field(default_factory=dict)
+    hashes: "dict[tuple[str, str], array[int]]" = field(default_factory=dict)
+
+    def add(self, row: Row) -> None:
+        """Count a row."""
+        self.n_rows += 1
+        for text in (row.question, row.answer):
+            self.tokens.update(text.split(" ") if self.tokenisation == "words" else text)
+        groups = self.groups.setdefault(row.split, {})
+        groups[row.module] = None
+        if len(groups) > _MOST_GROUPS:
+            raise CorpusError(
+                f"the split {row.split} has more than {_MOST_GROUPS:,} groups, which are scored "
+                "one by one; name a column with fewer values (--group-column)"
+            )
+        if self.has_named_splits:
+            own = self.hashes.setdefault((row.split, row.module), array("Q"))
+            own.append(_hash(row.question, b"known"))
+
+    def refuse_empty(self, source: Path, shares: Mapping[str, float] | None) -> None:
+        """Raise an error if there are no rows, or none of a split that was asked for."""
+        if not self.n_rows:
+            raise CorpusError(f"{source} has no rows")
+        for split in shares or ():
+            if split not in self.groups:
+                raise SettingsError(
+                    f"none of the {self.n_rows:,} rows is in the split {split}; take a larger "
+                    "share or another seed"
+                )
+
+    def task(self) -> Task:
+        """Return the task of the rows; training comes first."""
+        order = sorted(self.groups, key=lambda split: split != TRAIN)
+        return Task(
+            name=self.name,
+            vocabulary=Vocabulary((PAD, SOS, EOS, *sorted(self.tokens)), self.tokenisation),
+            splits={split: tuple(self.groups[split]) for split in order},
+        )
+
+    def still_in_training(self) -> dict[str, int]:
+        """Return how many test questions occur in training, by split and group."""
+        hashes = {key: np.frombuffer(own, np.uint64) for key, own in self.hashes.items()}
+        trained = [own for (split, _), own in hashes.items() if split == TRAIN]
+        known = np.unique(np.concatenate(trained)) if trained else np.zeros(0, np.uint64)
+        counts = {
+            f"{split}/{group}": int(np.isin(own, known).sum())
+            for (split, group), own in hashes.items()
+            if split != TRAIN
+        }
+        return {name: count for name, count in counts.items() if count}
+
+
+class _Writing:
+    """Collects rows in blocks, which are shuffled and written by split and group."""
+
+    def __init__(self, writer: StoreWriter, seed: int) -> None:
+        self._writer, self._rng = writer, np.random.default_rng(seed)
+        self._block: list[Row] = []
+        self._last: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        """Add a row to the block, or to the rows that are written last."""
+        is_last = _hash(row.question, b"last") < _LAST_SHARE * 2**64
+        (self._last if is_last else self._block).append(row)
+        if len(self._block) == _BLOCK:
+            self._write(self._block)
+            self._block = []
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._write(self._block)
+        self._write(self._last)
+
+    def _write(self, rows: list[Row]) -> None:
+        groups: dict[tuple[str, str], list[Row]] = {}
+        for place in self._rng.permutation(len(rows)).tolist():
+            row = rows[place]
+            groups.setdefault((row.split, row.module), []).append(row)
+        for (split, module), own in groups.items():
+            questions, answers = [row.question for row in own], [row.answer for row in own]
+            self._writer.append(split, module, None, questions, answers)
+
+
+def _hash(question: str, purpose: bytes, seed: int = 0) -> int:
+    """A random number of 64 bits that depends on a question, a purpose and a seed alone."""
+    key = seed.to_bytes(8, "little")
+    hashed = hashlib.blake2b(question.encode(), digest_size=8, key=key, person=purpose)
+    return int.from_bytes(hashed.digest())
