@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
 SplitName = Literal["train", "interpolate", "extrapolate"]
-_MATHEMATICS, _MATHEMATICS_COUNT = "mathematics", 1000
+_MATHEMATICS, MATHEMATICS_COUNT = "mathematics", 1000
 _COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
 
 
@@ -80,7 +80,7 @@ class Generate(Verb):
         order = Order(
             modules=self.modules,
             splits=tuple(splits),
-            count=_MATHEMATICS_COUNT if self.count is None else self.count,
+            count=MATHEMATICS_COUNT if self.count is None else self.count,
             test_count=self.test_count,
             seed=self.seed,
         )
