@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -232,7 +233,7 @@ def test_what_another_model_found_is_neither_taken_over_nor_lost(
     expected = evaluate(trained, store, tmp_path / "s.json", choice, QUICK)
     assert counted(found) == counted(expected)
     assert left.read_bytes() == kept
-    evaluate(tmp_path / "other", store, out, choice, work)
+    evaluate(tmp_path / "other", store, out, choice, replace(work, overwrite=True))
     assert not left.exists()
 
 
@@ -332,7 +333,8 @@ def test_predictions_are_what_the_model_says(store, trained, tmp_path):
 def test_the_training_sample_is_drawn_from_the_module_alone(store, trained, tmp_path):
     def sample(modules, seed=0):
         choice = Choice(modules=modules, splits=("train",), train_count=50, seed=seed)
-        found = evaluate(trained, store, tmp_path / "r.json", choice, QUICK)
+        work = replace(QUICK, overwrite=True)
+        found = evaluate(trained, store, tmp_path / "r.json", choice, work)
         return found.splits["train"].modules["numbers__place_value"]
 
     alone, among = sample(("numbers__*",)), sample(("*",))
