@@ -36,6 +36,7 @@ def test_it_runs(program, tmp_path, monkeypatch, capsys):
     assert "did you mean 'tp-transformer'?" in out
     assert len(names["train"]) == 180
     assert next(iter(names["loader"])).source.shape[0] == 64
+    assert list(names["own"]) == ["train", "test"]
     assert len(names["dataset"]) == len(names["frame"]) == 180
     assert names["results"].name == "a model without a folder"
     assert list(names["figures"]) == ["interpolate", "extrapolate"]

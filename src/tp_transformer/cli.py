@@ -14,7 +14,8 @@ from jsonargparse import ArgumentParser, Namespace
 
 from tp_transformer import __version__
 from tp_transformer.foundation import interruptions
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.errors import UserError, reason
+from tp_transformer.foundation.extensions import load_extensions
 from tp_transformer.foundation.interruptions import Terminated
 from tp_transformer.foundation.ranges import check, shown, without_range
 from tp_transformer.foundation.settings import closest, expected, nearest
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _allow_any_character()
     try:
         interruptions.set_resumable(False)
+        load_extensions()
         verb = parse(sys.argv[1:] if arguments is None else arguments)
         interruptions.set_resumable(verb.resumes)
         verb()
@@ -67,7 +69,7 @@ def parse(arguments: Sequence[str]) -> Verb:
     if isinstance(verb, Group):  # without a verb, help is shown, as `gh` does
         _parse(parser, arguments if len(arguments) > len(words) else [*words, "--help"], own)
         raise ArgumentError(None, f"name a verb: {', '.join(verb.verbs)}")
-    options = _parse(parser, arguments, own)
+    options = _parse(parser, _with_negative_values(arguments, own), own)
     for word in words:
         options = options[word]
     for flag, argument in own.items():
@@ -106,6 +108,20 @@ def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
             raise ArgumentError(None, f"there is no option {option}{_meant(option, known)}")
 
 
+def _with_negative_values(arguments: Sequence[str], known: Arguments) -> list[str]:
+    """Join an option and a value such as -2h, which argparse takes for another option."""
+    joined: list[str] = []
+    for argument in arguments:
+        flag = joined[-1] if joined and "--" not in joined else ""
+        is_option = flag.startswith("--") and flag in known
+        takes_value = is_option and not known[flag].keys() & {"action", "nargs"}
+        if takes_value and re.match(r"-\d", argument):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
 def _meant(option: str, known: Iterable[str]) -> str:
     """Suggest the option that was probably meant; often a setting only lacks its section."""
     by_field = {flag.rpartition(".")[2]: flag for flag in known if "." in flag}
@@ -113,7 +129,10 @@ def _meant(option: str, known: Iterable[str]) -> str:
     name = option.removeprefix("--")
     field = name.replace("-", "_")
     started = next((flag for flag in known if flag.startswith(option)), None)
-    found = by_field.get(field) or started or by_name.get(closest(name, by_name) or "")
+    containing = next((flag for flag in known if field in re.split("[-._]", flag)), None)
+    found = (
+        by_field.get(field) or started or containing or by_name.get(closest(name, by_name) or "")
+    )
     found = found or by_field.get(closest(field, by_field) or "")
     return f" (did you mean {found}?)" if found else ""
 
@@ -133,7 +152,7 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, ArgumentError | UserError):
         complain(" ".join(str(error).split()))
     elif isinstance(error, OSError):
-        complain(str(error))
+        complain(reason(error) if error.filename is None else f"{error.filename}: {reason(error)}")
     elif _is_out_of_memory(error):
         first = next(iter(str(error).splitlines()), "")
         complain(f"there is not enough memory for this: {first}".removesuffix(": "))
@@ -170,7 +189,22 @@ def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -
                 hint = without_range(argument["type"])
                 message = f"{flag} must be {expected(hint, wrong[2])}, not {shown(wrong[2])}"
                 raise ArgumentError(None, message) from error
+        lacking = re.search(r"arguments are required: (.*)", str(error))
+        if lacking is not None:
+            keys = {key.rpartition(".")[2] for key in lacking[1].split(", ")}
+            flags = [flag for flag in known if _field(flag) in keys]
+            raise ArgumentError(None, _required(flags)) from error
         raise
+
+
+def _required(flags: Iterable[str]) -> str:
+    """Say which arguments are missing: positional ones, then options."""
+    names = [flag.upper() for flag in flags if not flag.startswith("-")]
+    options = [flag for flag in flags if flag.startswith("-")]
+    parts = [f"name the {' and the '.join(names)}"] if names else []
+    if options:
+        parts.append(f"{' and '.join(options)} {'is' if len(options) == 1 else 'are'} required")
+    return "; ".join(parts)
 
 
 def _field(flag: str) -> str:

@@ -9,8 +9,9 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer import UserError, cli
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import progress
-from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.information import analysis as information
 from tp_transformer.interpret.run import interpret
 
@@ -28,16 +29,9 @@ WRITTEN = {
 
 def arguments(name, half_trained, sums_store, out):
     chosen = ["--head=1"] if name in {"roles", "attention", "interchange", "surgery"} else []
-    return [
-        "interpret",
-        name,
-        f"--model={half_trained}",
-        f"--data={sums_store}",
-        f"--out={out}",
-        f"--module={MODULE}",
-        "--count=24",
-        *chosen,
-    ]
+    if ANALYSES[name].questions != "nested":
+        chosen += [f"--data={sums_store}", f"--module={MODULE}"]
+    return ["interpret", name, f"--model={half_trained}", f"--out={out}", "--count=24", *chosen]
 
 
 def expanded(line):
@@ -52,7 +46,7 @@ def expanded(line):
 def run(name, out, *, options=None, **source):
     """Analyse with fields of the options and of the source."""
     chosen = ANALYSES[name].options(**(options or {}))
-    return interpret(name, AnalysisRequest(**{"module": MODULE, **source}), chosen, out)
+    return interpret(name, StoreRequest(**{"module": MODULE, **source}), chosen, out)
 
 
 @pytest.mark.parametrize("name", ANALYSES)
@@ -269,3 +263,18 @@ def test_figures_without_captions_are_lower_and_the_captions_are_in_the_numbers(
     assert captions["information"] in drawn
     assert "analysis seed" not in bare
     assert set(drawn.split()) > set(bare.split())
+
+
+@pytest.mark.parametrize("name", ["binding", "interchange"])
+def test_nested_fractions_need_a_model_of_characters(name, tmp_path):
+    words = Vocabulary.of(["jump twice"], "words")
+    tpt.build("tp-transformer-tiny", n_vocab=len(words), vocabulary=words).save(tmp_path / "model")
+    request = AnalysisRequest(model=tmp_path / "model", count=4)
+    with pytest.raises(UserError, match="the tokens of this model are words"):
+        interpret(name, request, ANALYSES[name].options(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_analyses_hide_their_packages():
+    for name, analysis in ANALYSES.items():
+        assert getattr(tpt.interpret, name.replace("-", "_")) is analysis

@@ -36,7 +36,7 @@ def test_lengths_of_time(text, expected):
 
 @pytest.mark.parametrize("text", ["", "2", "h", "2 hours", "12h1d", "-2h", "0s", "2x"])
 def test_what_is_no_length_of_time(text):
-    with pytest.raises(SettingsError, match="is not a duration"):
+    with pytest.raises(SettingsError, match="is not a positive duration"):
         TrainingConfig(budget=text)
 
 

@@ -62,6 +62,13 @@ def test_wide_matrices_by_their_squares_come_to_the_same():
     )
 
 
+def test_a_group_that_does_not_divide_is_not_added():
+    muon = muon_for({"params": [torch.nn.Parameter(random(4, 4))], "blocks": (2, 1)})
+    with pytest.raises(ValueError, match=r"\(5, 4\) does not divide into 2 by 1 matrices"):
+        muon.add_param_group({"params": torch.nn.Parameter(random(5, 4)), "blocks": (2, 1)})
+    assert len(muon.param_groups) == 1
+
+
 @pytest.mark.parametrize("blocks", [(1, 1), (4, 1), (1, 2), (2, 3)])
 def test_blocks_are_matrices_of_their_own(blocks):
     fused = nn.Parameter(random(8, 12))

@@ -133,7 +133,7 @@ def test_two_processes_on_one_run(run):
     [
         (["--data", "nothing"], "nothing; `tpt data prepare`"),
         (["--config", "nonsense"], "there is no preset 'nonsense'"),
-        (["--budget", "soon"], "'soon' is not a duration"),
+        (["--budget", "soon"], "'soon' is not a positive duration"),
         (["--training.stesp=3"], "--training.stesp (did you mean --training.steps?)"),
         (["--optim.learning_rate=-1"], "learning_rate must be above 0"),
         (["--device", "cuda"], "cuda is not available"),

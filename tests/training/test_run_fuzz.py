@@ -155,8 +155,9 @@ def test_odd_values_in_run_json_get_one_line(run, changes):
 @pytest.mark.parametrize("text", [DEEP, "[]", "3", "null", '"text"', "{}", "", "9" * 5000])
 def test_an_odd_run_json_gets_one_line(run, text):
     (run / "run.json").write_text(text)
-    with pytest.raises(FolderError, match=r"run\.json is damaged"):
+    with pytest.raises(FolderError, match=r"run\.json is damaged") as error:
         train(None, None, run, quiet=True)
+    assert not re.search(r"Error\b", str(error.value))  # no Python exception
 
 
 @pytest.mark.parametrize(

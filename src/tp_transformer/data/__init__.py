@@ -8,13 +8,27 @@ if TYPE_CHECKING:
     from tp_transformer.data.generated import write_task
     from tp_transformer.data.mathematics.corpus import prepare
     from tp_transformer.data.mathematics.generate import generate
+    from tp_transformer.data.pair_files import Columns
+    from tp_transformer.data.pairs import prepare_pairs
     from tp_transformer.data.store import Example, Split, Store
     from tp_transformer.data.store import open_store as open  # noqa: A004
 
-__all__ = ["Example", "Feed", "Split", "Store", "generate", "open", "prepare", "write_task"]
+__all__ = [
+    "Columns",
+    "Example",
+    "Feed",
+    "Split",
+    "Store",
+    "generate",
+    "open",
+    "prepare",
+    "prepare_pairs",
+    "write_task",
+]
 
 # Loaded when first used: importing the package must stay quick.
 _HOMES = {
+    "Columns": ("pair_files", "Columns"),
     "Example": ("store", "Example"),
     "Feed": ("feed", "Feed"),
     "Split": ("store", "Split"),
@@ -22,6 +36,7 @@ _HOMES = {
     "generate": ("mathematics.generate", "generate"),
     "open": ("store", "open_store"),
     "prepare": ("mathematics.corpus", "prepare"),
+    "prepare_pairs": ("pairs", "prepare_pairs"),
     "write_task": ("generated", "write_task"),
 }
 

@@ -69,7 +69,8 @@ class Task:
         for split, modules in self.splits.items():
             if not SPLIT_NAME.fullmatch(split):
                 raise ValueError(
-                    f"the split name {split!r} must be usable as a file name: letters, digits, _, -"
+                    f"the split name {split!r} must be usable as a file name "
+                    "(letters, digits, _ and -)"
                 )
             if not modules or not all(modules) or len(set(modules)) != len(modules):
                 raise ValueError(f"{split} must have modules, each with a name of its own")

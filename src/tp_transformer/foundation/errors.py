@@ -38,3 +38,8 @@ class TraceError(UserError):
 
 class ResultsError(UserError):
     """A results file that is missing, damaged or of another kind."""
+
+
+def reason(error: OSError) -> str:
+    """Return why the operating system refused, without the number and the file."""
+    return error.strerror or str(error)

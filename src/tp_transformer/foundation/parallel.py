@@ -50,16 +50,13 @@ def workers(spec: int | str | None = None) -> OpenPool:
 
     `spec` is a number of processes, None for one per core, or `dask://HOST:PORT` for a scheduler.
     """
-    if isinstance(spec, str) and spec.startswith("dask://"):
+    if isinstance(spec, str):
+        if not spec.startswith("dask://"):
+            raise SettingsError(f"the executor (--executor) must be dask://HOST:PORT, not {spec!r}")
         return lambda: _dask(spec.removeprefix("dask://"))
-    try:
-        n_processes = _n_cores() if spec is None else int(spec)
-    except ValueError:
-        n_processes = 0
+    n_processes = _n_cores() if spec is None else spec
     if n_processes < 1:
-        raise SettingsError(
-            f"workers must be a positive number or dask://HOST:PORT, and not {spec!r}"
-        )
+        raise SettingsError(f"the number of workers must be 1 or more, not {spec!r}")
     return lambda: _processes(n_processes)
 
 

@@ -1,4 +1,4 @@
-"""Types for numbers within a range, and their checks.
+"""Types of settings: numbers within a range, with their checks, and names of devices.
 
 Settings are annotated with the types below, which are plain `int` and `float` to a type checker. A
 dataclass of settings calls `check_fields(self)` in its `__post_init__`; the command line calls
@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, Optional, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
 
 from tp_transformer.foundation.errors import SettingsError
 
@@ -58,10 +58,12 @@ Share = Annotated[float, Range(0, 1)]
 ShareBelowOne = Annotated[float, Range(0, 1, open_above=True)]
 Beams = Annotated[int, Range(1, 100)]  # more are slow and not useful
 LengthPenalty = Annotated[float, Range(0, 10)]  # keeps lengths to this power finite
-AnswerLength = Annotated[int, Range(0, 10_000)]
+AnswerLength = Annotated[int, Range(1, 10_000)]
 Workers = Annotated[int, Range(1, 1024)]
 Layer = Annotated[int, Range(-10_000, 10_000)]  # negative: counted from the end
 OpenShare = Annotated[float, Range(0, 1, open_below=True, open_above=True)]
+
+Device = Literal["auto", "cpu", "cuda", "mps"]  # see `choose_device`
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 100

@@ -21,6 +21,7 @@ class Registry(Mapping[str, T]):
         self.noun = noun
         self.plural = plural or f"{noun}s"
         self._entries: dict[str, T] = {}
+        self._check: Callable[[str, T], None] = lambda _, __: None
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that registers an object under a name."""
@@ -28,10 +29,17 @@ class Registry(Mapping[str, T]):
         def add(entry: T) -> T:
             if name in self._entries:
                 raise ValueError(f"there is a {self.noun} {name!r} already")
+            self._check(name, entry)
             self._entries[name] = entry
             return entry
 
         return add
+
+    def require(self, check: Callable[[str, T], None]) -> None:
+        """Call a function for each entry, now and when it is registered; it raises a ValueError."""
+        for name, entry in self.items():
+            check(name, entry)
+        self._check = check
 
     def __getitem__(self, name: str) -> T:
         if name not in self:

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.foundation.errors import FolderError, reason
 
 CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
 METRICS, LOG, TENSORBOARD = "metrics.jsonl", "log.txt", "tensorboard"
@@ -52,12 +52,16 @@ def read_origin(run: Path) -> dict[str, Any]:
     file = run / ORIGIN
     try:
         origin = json.loads(file.read_text("utf-8"))
-        for name in ("data", "data_sha256"):
-            if not isinstance(origin[name], str):
-                raise FolderError(f"{file} is damaged: {name!r} must be a text")
-        return {**origin}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FolderError(f"{file} is damaged: {error!r:.200}") from error
+    except OSError as error:
+        raise FolderError(f"cannot read {file}: {reason(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{file} is damaged or not JSON") from error
+    if not isinstance(origin, dict):
+        raise FolderError(f"{file} is damaged: it must hold a JSON object")
+    for name in ("data", "data_sha256"):
+        if not isinstance(origin.get(name), str):
+            raise FolderError(f"{file} is damaged: {name!r} must be a text")
+    return origin
 
 
 def sha256(file: Path) -> str | None:

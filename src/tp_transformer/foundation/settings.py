@@ -30,6 +30,15 @@ T = TypeVar("T")
 _UNREADABLE = (ValueError, OverflowError, RecursionError)
 _LONGEST_TEXT = 1000  # characters
 
+_SINGULARS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    NoneType: "absent",
+}
+_PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
+
 SECTIONS = ("model", "data", "optim", "training", "validation")  # of a settings file
 
 
@@ -197,10 +206,13 @@ def expected(hint: Any, value: Any) -> str:
     if get_origin(hint) is Literal:
         choices = [str(choice) for choice in get_args(hint)]
         return f"one of {', '.join(choices)}{nearest(str(value), choices)}"
+    if get_origin(hint) is tuple:
+        kinds = [kind for kind in get_args(hint) if kind is not Ellipsis]
+        size = f"{len(kinds)} " if len(kinds) == len(get_args(hint)) else ""
+        return f"a list of {size}{_PLURALS.get(kinds[0], 'values')}"
     if get_args(hint):
         return " or ".join(expected(part, value) for part in get_args(hint))
-    words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "absent"}
-    return words.get(hint, getattr(hint, "__name__", str(hint)))
+    return _SINGULARS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def to_values(config: Any) -> Values:

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import NonNegative, Size, check, shown
 from tp_transformer.foundation.registry import Registry
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.foundation.settings import expected, nearest
 
 
 class Binding(nn.Module):
@@ -288,10 +288,15 @@ class ConvolutionBinding(Binding):
         return torch.eye(self.d_role)[0]
 
 
-def binding_options(name: str) -> dict[str, inspect.Parameter]:
-    """Return the options of a binding by name."""
-    parameters = inspect.signature(BINDINGS[name]).parameters
+def options_of(binding: type[Binding]) -> dict[str, inspect.Parameter]:
+    """Return the options of a class of bindings by name."""
+    parameters = inspect.signature(binding, eval_str=True).parameters
     return {key: one for key, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
+
+
+def binding_options(name: str) -> dict[str, inspect.Parameter]:
+    """Return the options of a registered binding by name."""
+    return options_of(BINDINGS[name])
 
 
 def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any]) -> Binding:
@@ -308,10 +313,15 @@ def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in given:
             raise SettingsError(f"the {name} binding needs a {key}")
-        if key in given and parameter.annotation is bool and not isinstance(given[key], bool):
-            raise SettingsError(
-                f"the {key} of the {name} binding must be true or false, not {shown(given[key])}"
-            )
         if key in given:
-            check(f"the {key} of the {name} binding", given[key], parameter.annotation)
+            _check_option(f"the {key} of the {name} binding", given[key], parameter.annotation)
     return BINDINGS[name](n_heads, d_head, **given)
+
+
+def _check_option(name: str, value: Any, hint: Any) -> None:
+    """Raise if a value is not of a plain type, or outside the range of a type."""
+    types: dict[Any, Any] = {bool: bool, int: int, float: (int, float), str: str}
+    is_number = hint in (int, float)
+    if not isinstance(value, types.get(hint, object)) or (is_number and isinstance(value, bool)):
+        raise SettingsError(f"{name} must be {expected(hint, value)}, not {shown(value)}")
+    check(name, value, hint)

@@ -1,13 +1,19 @@
 """The configuration of a Transformer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Depth, ShareBelowOne, Size, check_fields
-from tp_transformer.model.binding import BINDINGS, Binding, binding_options, make_binding
+from tp_transformer.model.binding import (
+    BINDINGS,
+    Binding,
+    binding_options,
+    make_binding,
+    options_of,
+)
 from tp_transformer.model.weightless import WithoutWeights
 
 
@@ -91,3 +97,12 @@ class TransformerConfig:
         """The binding without the memory of its parameters, to ask for its sizes."""
         with WithoutWeights(), torch.device("meta"):
             return self.make_binding()
+
+
+def _refuse_taken_options(name: str, binding: type[Binding]) -> None:
+    taken = {"architecture", *(each.name for each in fields(TransformerConfig))}
+    for option in options_of(binding).keys() & taken:
+        raise ValueError(f"the {name} binding cannot have an option {option}: models have one")
+
+
+BINDINGS.require(_refuse_taken_options)

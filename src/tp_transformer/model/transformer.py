@@ -12,9 +12,11 @@ from tp_transformer.data.batch import Batch
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.bare import bare
 from tp_transformer.model.base import ARCHITECTURES, Model
+from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
@@ -74,6 +76,12 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     def read_config(cls, values: Mapping[str, Any], where: str) -> TransformerConfig:
         """Return the configuration from its fields, which include the options of the binding."""
         fields = dict(values)
+        if isinstance(binding := fields.get("binding"), str):
+            try:
+                BINDINGS[binding]  # before options of an unknown binding are refused
+            except SettingsError as error:
+                message = f"{error}; import the module that registers another (tpt: TPT_IMPORT)"
+                raise SettingsError(message) from error
         options = {n: fields.pop(n) for n in TransformerConfig.option_types() if n in fields}
         given = {name: value for name, value in options.items() if value is not None}
         if given:

@@ -9,9 +9,8 @@ from tp_transformer.foundation import figures
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.run_folder import METRICS
 from tp_transformer.foundation.statistics import wilson
-from tp_transformer.training.records import MONITOR, VALIDATION, read_records
+from tp_transformer.training.records import MONITOR, VALIDATION, read_records, split_of
 
-TITLES = {MONITOR: "interpolation", VALIDATION: "held out of training"}
 _STYLES = {MONITOR: "-", VALIDATION: ":"}
 _HALF_LINE = 45  # characters of the legend in half the width of the figure
 
@@ -22,6 +21,7 @@ class Curve:
 
     name: str
     kind: str  # of the records
+    questions: str  # where they are from, such as a split
     n: int  # number of questions
     steps: tuple[int, ...]
     errors: tuple[float, ...]  # shares of wrong answers
@@ -37,7 +37,7 @@ class Curve:
         ends = f"{self.errors[0]:.2%} at step {self.steps[0]:,}"
         if len(self.steps) > 1:
             ends += f", {self.errors[-1]:.2%} at step {self.steps[-1]:,}"
-        described = f"{self.name}: error on {self.n:,} questions, {TITLES[self.kind]}: {ends}"
+        described = f"{self.name}: error on {self.n:,} questions, {self.questions}: {ends}"
         n_pairs = len(self.steps) - 1
         if not n_pairs:
             return described
@@ -48,18 +48,20 @@ class Curve:
 
 
 def read_curves(run: str | Path) -> list[Curve]:
-    """Return the curves of a run: of its interpolation monitor, if any, and of its validation."""
+    """Return the curves of a run: of its monitor, if any, and of its validation."""
     file = Path(run) / METRICS
     if not file.is_file():
         raise FolderError(f"{run} is not a run: it has no {METRICS}")
     records, _ = read_records(file)
     curves = []
-    for kind in TITLES:
+    for kind in _STYLES:
         own = [record for record in records if record["kind"] == kind]
         if own:
             steps = tuple(record["step"] for record in own)
             errors = tuple(1 - record["exact_match"] for record in own)
-            curves.append(Curve(Path(run).absolute().name, kind, own[-1]["n"], steps, errors))
+            source = split_of(own[-1]) if kind == MONITOR else "held out of training"
+            name = Path(run).absolute().name
+            curves.append(Curve(name, kind, source, own[-1]["n"], steps, errors))
     if not curves:
         raise FolderError(f"{run} has no validation yet")
     return curves
@@ -81,7 +83,7 @@ def save_curves(curves: Sequence[Curve], folder: str | Path) -> list[Path]:
                 marker=".",
                 markersize=3,
                 linewidth=1.0,
-                label=f"{curve.name}, {TITLES[curve.kind]}",
+                label=f"{curve.name}, {curve.questions}",
             )
             axes.fill_between(
                 curve.steps,
@@ -94,7 +96,7 @@ def save_curves(curves: Sequence[Curve], folder: str | Path) -> list[Path]:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("training steps")
         axes.set_ylabel("wrong answers, %")
-        longest = max(len(curve.name) + len(TITLES[curve.kind]) for curve in curves)
+        longest = max(len(curve.name) + len(curve.questions) for curve in curves)
         ncols = 2 if longest <= _HALF_LINE else 1
         legend = drawn.legend(loc="outside upper center", ncols=ncols)
         for text in legend.get_texts():
@@ -102,6 +104,6 @@ def save_curves(curves: Sequence[Curve], folder: str | Path) -> list[Path]:
         figures.caption(
             drawn,
             "Error on the same questions at each validation, with 95% Wilson intervals. "
-            "Interpolation questions are only monitored, not used to select a checkpoint.",
+            "Test questions are only monitored, not used to select a checkpoint.",
         )
         return figures.save(drawn, Path(folder), "error-curve")

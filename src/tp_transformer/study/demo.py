@@ -19,6 +19,7 @@ from rich.text import Text
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
+from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
 from tp_transformer.foundation.run_folder import METRICS
@@ -58,6 +59,8 @@ class Size:
 def demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
     """Generate questions, train two models on them, score both, and show the results."""
     folder, size = Path(folder), size or Size()
+    if folder.is_file():
+        raise FolderError(f"{folder} is a file; name a folder for the demo")
     console = console or Console(highlight=False)
     _heading(console, "1. Questions")
     _show_questions(_questions(folder, size), console)

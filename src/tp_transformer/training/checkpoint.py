@@ -299,7 +299,7 @@ def _write(
     optimizer: torch.optim.Optimizer,
     ema: Ema | None,
 ) -> None:
-    tensors = dict(_optimizer_tensors(model, optimizer))
+    tensors = dict(optimizer_tensors(model, optimizer))
     folder.mkdir()
     if ema is None:
         _write_model(folder, model)
@@ -329,14 +329,23 @@ def _write_model(folder: Path, model: AnyModel) -> None:
     within.rmdir()
 
 
-def _optimizer_tensors(
+def optimizer_tensors(
     model: AnyModel, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that an optimizer keeps for each parameter, by kind and parameter."""
+    """Yield the tensors that an optimizer keeps for each parameter, by kind and parameter.
+
+    Raises:
+        UserError: if a checkpoint cannot hold the state of the optimizer
+    """
     for name, parameter in model.named_parameters():
         for kind, value in optimizer.state.get(parameter, {}).items():
             if not isinstance(value, Tensor):
                 raise UserError(f"the optimizer keeps {kind!r}, which is not a tensor")
+            if value.shape not in (parameter.shape, torch.Size()):
+                raise UserError(
+                    f"the optimizer keeps {kind!r} of shape {tuple(value.shape)} for a parameter "
+                    f"of shape {tuple(parameter.shape)}; it must have the same shape, or none"
+                )
             yield f"{kind}.{name}", value
 
 

@@ -22,7 +22,8 @@ def seconds(text: str) -> float:
     )
     if not 0 < total < math.inf:
         raise SettingsError(
-            f"{text!r} is not a duration; examples: 90s, 45min, 2h, 1d12h (units d, h, min, s)"
+            f"{text!r} is not a positive duration; examples: 90s, 45min, 2h, 1d12h "
+            "(units d, h, min, s)"
         )
     return total
 

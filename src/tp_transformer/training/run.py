@@ -194,10 +194,11 @@ def _continue(loop: Loop, found: Claim, notes: list[str]) -> None:
 
 def _describe(loop: Loop, found: Claim) -> list[str]:
     """Return messages about the run for its log."""
-    ranks = loop.ranks
+    ranks, n_train = loop.ranks, len(loop.feed.sampler)
     notes = [
-        f"{loop.model.n_parameters:,} parameters; {len(loop.feed.sampler):,} questions to train "
-        f"on, {len(loop.feed.held_out_rows):,} held out; {_device_name(ranks.device)}, "
+        f"{loop.model.n_parameters:,} parameters; "
+        f"{n_train:,} question{'s' if n_train > 1 else ''} to train on, "
+        f"{len(loop.feed.held_out_rows):,} held out; {_device_name(ranks.device)}, "
         f"{ranks.n_ranks} rank{'s' if ranks.n_ranks > 1 else ''}",
     ]
     if found.init_from is not None and not loop.state.step:

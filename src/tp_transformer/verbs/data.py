@@ -1,4 +1,4 @@
-"""`tpt data`: questions and answers generated, read, looked at and passed on."""
+"""`tpt data`: generate, prepare, show, export and verify stores."""
 
 from argparse import SUPPRESS
 from dataclasses import MISSING, dataclass, field, fields

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from jsonargparse import Namespace
 
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import PositiveInt, Seed
+from tp_transformer.foundation.ranges import Device, PositiveInt, Seed
 from tp_transformer.foundation.run_folder import CONFIG
-from tp_transformer.verbs.verb import Arguments, Device, Verb, documented
+from tp_transformer.verbs.verb import Arguments, Verb, documented
 
 if TYPE_CHECKING:
     from tp_transformer.training.config import RunConfig
@@ -211,20 +211,20 @@ def _settings() -> Arguments:
             described, hints = documented(kind), get_type_hints(kind)
             label = f"[{names[kind]}] " if kind in names else ""
             for each in fields(kind):
-                text = label + described[each.name] + _shown_default(each.default)
+                text = label + described[each.name] + _yaml_default(each.default)
                 is_literal = get_origin(hints[each.name]) is Literal
                 add(section, each.name, text, get_args(hints[each.name]) if is_literal else ())
     for binding, made in BINDINGS.items():
         for name, option in binding_options(binding).items():
             text = documented(made).get(name, "an option")
             default = MISSING if option.default is option.empty else option.default
-            text = f"[{usual}] of the {binding} binding: {text}{_shown_default(default)}"
+            text = f"[{usual}] of the {binding} binding: {text}{_yaml_default(default)}"
             add("model", name, text)
     return arguments
 
 
-def _shown_default(default: Any) -> str:
-    """A default as YAML has it."""
+def _yaml_default(default: Any) -> str:
+    """The end of a help text with a default as YAML, which the options of settings read."""
     if default is MISSING:
         return ""
     text = default if isinstance(default, str) else json.dumps(default)

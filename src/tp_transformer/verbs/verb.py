@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin, 
 
 from jsonargparse import Namespace
 
+from tp_transformer.foundation.ranges import Device
+
 Arguments = dict[str, dict[str, Any]]
-Device = Literal["auto", "cpu", "cuda", "mps"]
 T = TypeVar("T")
 
 

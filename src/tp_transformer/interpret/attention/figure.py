@@ -68,23 +68,26 @@ class _Layout:
 
 def _plot_rows(result: AttentionResult, number: int) -> "Figure":
     """Plot keys above, queries below, and a line for each weight, as in figure 3."""
-    layout = _Layout(max(max(len(shown.keys), len(shown.queries)) for shown in result.maps))
+    rows = (tokens for shown in result.maps for tokens in (shown.keys, shown.queries))
+    layout = _Layout(max(sum(_widths(tokens)) for tokens in rows))
     with figures.figure(layout.width, 1.0) as (drawn, axes):
         axes.set_axis_off()
         axes.set_xlim(0, layout.width / layout.unit)
         axes.set_ylim(TALL * len(result.maps), 0)
-        is_encoder = result.where == ENCODER
+        is_coloured = result.where == ENCODER and not result.is_words
         for row, shown in enumerate(result.maps):
-            _draw_rows(axes, shown, shown.weights[number], row, layout, is_encoder)
+            _draw_rows(axes, shown, shown.weights[number], row, layout, is_coloured)
         for artist in axes.get_children():
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
         title = f"{result.title}, head {result.heads[number]}"
         drawn.suptitle(figures.broken(title, 0.7 * layout.width))
-        reading = "Numerators are blue, denominators gold." if is_encoder else result.inputs
+        reading = "" if result.where == ENCODER else f"{result.inputs} "
+        if is_coloured:
+            reading = "Numerators are blue, denominators gold. "
         below = figures.caption(
             drawn,
             "Each token below attends to tokens above; weights below "
-            f"{FAINTEST:g} are not drawn. {reading} {result.caption}",
+            f"{FAINTEST:g} are not drawn. {reading}{result.caption}",
         )
         drawn.set_figheight(TALL * len(result.maps) + below + 0.4)
         return drawn
@@ -103,7 +106,7 @@ def _draw_rows(
 
     colours = _query_colours(shown) if coloured else {}
     middle = layout.width / layout.unit / 2
-    above, below = middle - len(shown.keys) / 2 + 0.5, middle - len(shown.queries) / 2 + 0.5
+    above, below = _centres(shown.keys, middle), _centres(shown.queries, middle)
     upper, lower = TALL * row + 0.1, TALL * (row + 1) - 0.15
     look: dict[str, Any] = {
         "ha": "center",
@@ -111,16 +114,16 @@ def _draw_rows(
         "family": "monospace",
         "fontsize": layout.size,
     }
-    for x, character in enumerate(shown.keys):
-        axes.text(x + above, upper, character, **look)
-    for x, character in enumerate(shown.queries):
-        axes.text(x + below, lower, character, color=colours.get(x, "black"), **look)
+    for x, token in zip(above, shown.keys, strict=True):
+        axes.text(x, upper, token, **look)
+    for at, (x, token) in enumerate(zip(below, shown.queries, strict=True)):
+        axes.text(x, lower, token, color=colours.get(at, "black"), **look)
     queries, keys = np.nonzero(weights >= FAINTEST)
     own = weights[queries, keys]
     gap = 0.7 * layout.size / 72  # from the middle of a character to the start of its lines
     lines = LineCollection(
         [
-            [(key + above, upper + gap), (query + below, lower - gap)]
+            [(above[key], upper + gap), (below[query], lower - gap)]
             for query, key in zip(queries, keys, strict=True)
         ],
         colors=[colours.get(int(query), "#606060") for query in queries],
@@ -128,6 +131,18 @@ def _draw_rows(
         linewidths=0.4 + 1.2 * own,
     )
     axes.add_collection(lines)
+
+
+def _widths(tokens: Sequence[str]) -> list[int]:
+    """Return the characters that each token takes in a row, with a blank between words."""
+    is_words = any(len(token) > 1 for token in tokens)
+    return [len(token) + is_words for token in tokens]
+
+
+def _centres(tokens: Sequence[str], middle: float) -> npt.NDArray[np.float64]:
+    """Return the middle of each token in a row around `middle`."""
+    ends = np.cumsum(_widths(tokens))
+    return middle - ends[-1] / 2 + ends - np.array(_widths(tokens)) / 2
 
 
 def _query_colours(shown: AttentionMap) -> dict[int, str]:

@@ -1,5 +1,6 @@
 """The result of the attention analysis: maps, and the heads that follow each relation."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tp_transformer.foundation.figures import TOKENS
@@ -15,8 +16,8 @@ class AttentionMap:
 
     question: str
     answer: str
-    queries: str  # one character for each query position
-    keys: str  # one character for each key position
+    queries: Sequence[str]  # the character or word at each query position
+    keys: Sequence[str]  # the character or word at each key position
     weights: Floats  # (head, query, key)
 
 
@@ -30,7 +31,8 @@ class AttentionResult(Result):
     maps: tuple[AttentionMap, ...]
     are_given: bool  # whether the maps are of given questions, not of the sample
     shortest: AttentionMap  # of the shortest question
-    rankings: tuple[Ranking, ...]  # of the encoder only
+    rankings: tuple[Ranking, ...]  # of the encoder only, between characters
+    is_words: bool = False  # whether tokens are words
 
     @property
     def name(self) -> str:
@@ -44,6 +46,11 @@ class AttentionResult(Result):
 
     def summary(self) -> list[str]:
         """Return the relations that heads follow, those that none follows, and the rest."""
+        if self.where == ENCODER and self.is_words:
+            return [
+                f"{self.title}: figures only, because relations are between characters of "
+                "expressions, and the tokens of this model are words."
+            ]
         if self.where == ENCODER:
             return _findings(self.rankings)
         return [

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,13 @@ class Result(ABC):
         """Return the numbers that this analysis found."""
 
     def plot(self) -> "dict[str, Figure]":
-        """Return the figures by name: by default from `plot` in the module `figure` beside it."""
+        """Return the figures by name.
+
+        By default they come from `plot` in the module `figure` beside that of the result, if any.
+        """
         package = type(self).__module__.rpartition(".")[0]
+        if not package or find_spec(f"{package}.figure") is None:
+            return {}
         plots: dict[str, Figure] = import_module(f"{package}.figure").plot(self)
         return plots
 

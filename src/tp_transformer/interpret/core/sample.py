@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.store import TRAIN, Split, Store
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.expressions import Expression, parse
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.figures import END, START
@@ -88,6 +89,13 @@ class Sample:
 def token_characters(question: str) -> str:
     """Return one character for each source token, the start and end tokens included."""
     return START + question + END
+
+
+def token_texts(text: str, vocabulary: Vocabulary) -> Sequence[str]:
+    """Return the text of each token, the start and end tokens included."""
+    if not vocabulary.is_words:
+        return token_characters(text)
+    return (START, *filter(None, text.split(" ")), END)
 
 
 def draw(
