@@ -22,7 +22,8 @@ from typing import Any
 import measured
 
 from tp_transformer.foundation import settings
-from tp_transformer.training.run import RunConfig, run_config, train
+from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.run import train
 
 PRECISIONS = ("float32", "bfloat16")
 WINDOW = 20  # steps that a point of a curve averages: single batches differ more than anything else

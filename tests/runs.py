@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
 from tp_transformer.foundation.settings import run_values
-from tp_transformer.training.run import RunConfig, run_config
+from tp_transformer.training.config import RunConfig, run_config
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
@@ -89,6 +89,19 @@ def config(**changed):
 def command(data, run, **changed):
     preset = ["--config", "tp-transformer-tiny"]
     return ["train", *preset, "--data", str(data), "--run", str(run), *options(**changed)]
+
+
+def tpt(capsys, *arguments):
+    """The exit code, the output and the errors of a command in this process."""
+    from tp_transformer.cli import main
+
+    code = 0
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 # What Python reports of the operations by which files appear, change their names and go.
@@ -193,9 +206,9 @@ def _kill_at(text, number):
 def _patch(rows_file):
     """Let models be in float64, and write down which rows are asked for."""
     from tp_transformer.data.sampler import Sampler
-    from tp_transformer.training import run
+    from tp_transformer.training import setup
 
-    from_config, rows = run.from_config, Sampler.rows
+    from_config, rows = setup.from_config, Sampler.rows
 
     def written(self, step, *share):
         found = rows(self, step, *share)
@@ -203,7 +216,7 @@ def _patch(rows_file):
             print(json.dumps({"step": step, "rows": found.tolist()}), file=file)
         return found
 
-    run.from_config = lambda config: from_config(config).double()
+    setup.from_config = lambda *given: from_config(*given).double()
     Sampler.rows = written
 
 
@@ -234,19 +247,23 @@ def tensors(folder):
     }
 
 
-def records(run):
-    """The metrics of a run, without what depends on the machine's speed."""
+def records(run, but=()):
+    """The metrics of a run, without what depends on the machine's speed, and some fields more."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+    left_out = TIMES.union(but)
+    return [{k: v for k, v in json.loads(line).items() if k not in left_out} for line in lines]
 
 
-def assert_same_run(run, other):
-    """Both have the same weights, averages, metrics and best model, bit for bit."""
+def assert_same_run(run, other, but=()):
+    """Both have the same weights, averages, metrics and best model, bit for bit.
+
+    Some fields of the metrics may be left out.
+    """
     for name in ("last", "best"):
         ours, theirs = tensors(run / name), tensors(other / name)
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours), name
-    assert records(run) == records(other)
+    assert records(run, but) == records(other, but)
     states = [json.loads((one / "last" / "state.json").read_text()) for one in (run, other)]
     for state in states:
         del state["elapsed"], state["hash"], state["files"]["training.safetensors"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import tp_transformer as tpt
 from commands import groups, verbs
 from tp_transformer import __version__
 from tp_transformer.cli import main, parse
@@ -16,7 +17,7 @@ from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.training.run import RunConfig, config_values, run_config
+from tp_transformer.training.config import RunConfig, config_values, run_config
 from tp_transformer.verbs.data import Generate
 from tp_transformer.verbs.model import Solve
 from tp_transformer.verbs.scoring import Evaluate
@@ -71,7 +72,20 @@ def test_models_prints_the_counts_beside_the_papers(capsys, monkeypatch):
         (("train", "training.steps=3"), "unrecognized arguments: training.steps=3"),
         (("train", "--config", "transformer"), "name the run's folder: --run DIR"),
         (("train", "--print_config"), "name the settings to print: --config"),
-        (("import-authors", "x.pt"), "required"),
+        (("import-authors", "x.pt"), "tpt: --vocab and --out are required\n"),
+        (("evaluate", "--data", "x"), "tpt: --out is required\n"),
+        (("data", "show"), "tpt: name the STORE\n"),
+        (("curve",), "tpt: name the RUNS; --out is required\n"),
+        (("evaluate", "--count=3"), "there is no option --count (did you mean --train-count?)"),
+        (("train", "--config=transformer", "--budget", "-2h"), "'-2h' is not a positive duration"),
+        (("solve", "1", "--max-length", "0"), "--max-length must be from 1 to 10000, not 0"),
+        (("data", "generate", "--out=x", "--executor=foo"), "(--executor) must be dask://"),
+        (
+            ("train", "--config=transformer", "--optim.betas=[0.9]"),
+            "a list of 2 numbers, not [0.9]",
+        ),
+        (("train", "--config=transformer", "--data.modules=3"), "a list of texts, not 3"),
+        (("interpret", "binding", "--data=x", "--out=y"), "there is no option --data"),
         (
             ("import-authors", "x.pt", "--vocab", "v.pt", "--out", "o", "--heads", "many"),
             "tpt: --heads must be a whole number, not 'many'",
@@ -90,6 +104,18 @@ def test_mistakes_end_in_one_line_and_code_2(capsys, arguments, message):
     assert message in err
     assert err.startswith("tpt: ")
     assert err.count("\n") == 1
+
+
+def test_errors_of_the_system_name_the_file(capsys, tmp_path):
+    model = tmp_path / "model"
+    tpt.build("tp-transformer-tiny").save(model)
+    absent = str(tmp_path / "absent")
+    code, out, err = run(capsys, "solve", "--file", absent, "--model", str(model))
+    assert (code, out, err) == (2, "", f"tpt: {absent}: No such file or directory\n")
+    file = tmp_path / "file"
+    file.write_text("")
+    code, out, err = run(capsys, "demo", "--out", str(file))
+    assert (code, out, err) == (2, "", f"tpt: {file} is a file; name a folder for the demo\n")
 
 
 @pytest.mark.parametrize("words", groups())
@@ -121,6 +147,14 @@ def test_help_lists_every_option_with_its_documentation(capsys, monkeypatch, wor
     assert not listed
 
 
+@pytest.mark.parametrize(("words", "verb"), verbs())
+def test_an_option_that_is_true_by_default_can_be_switched_off(words, verb):
+    arguments = verb.arguments()
+    for field in fields(verb):
+        if field.default is True:
+            assert arguments[f"--{field.name}"]["type"] is bool, words
+
+
 def one_line(text):
     """Without line breaks, also those after hyphens."""
     return re.sub(r"(?<=\w)- (?=\w)", "-", " ".join(text.split()))
@@ -137,8 +171,8 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypa
     assert "after warmup, before the schedule decreases it (default: 0.0001)" in text
     assert "--optim.clip_value CLIP_VALUE" in text
     assert "maximum absolute value of a gradient element; absent: no limit (default: none)" in text
-    assert "vocabulary has tokens (default: none) [lstm] tokens, each a one-hot" in text
-    assert "[lstm] hidden units (default: 2048)" in text
+    assert "the size of the vocabulary (default: none) [lstm] number of tokens" in text
+    assert "[lstm] number of hidden units (default: 2048)" in text
     assert "[transformer] of the low-rank binding: size of the projections" in text
     assert "binding: an option" not in text
     assert "--model.d_role" not in text  # of the base class, not an option

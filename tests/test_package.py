@@ -22,10 +22,16 @@ LAYERS = (
 )
 
 
-def imported_files(file: str) -> set[str]:
-    """The files of the package that a file imports, at its top or inside its functions."""
+def imported_files(file: str, when_run: bool = False) -> set[str]:
+    """The files of the package that a file imports, at its top or inside its functions.
+
+    Those that it imports only for type checkers count, too, except `when_run`.
+    """
     found = set()
-    for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    if when_run:
+        tree.body = [node for node in tree.body if not is_for_type_checkers(node)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file} imports relatively"
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
@@ -38,6 +44,10 @@ def imported_files(file: str) -> set[str]:
             if name.startswith("tp_transformer") and path in FILES:
                 found.add(path)
     return found
+
+
+def is_for_type_checkers(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def layer(file: str) -> int:
@@ -60,11 +70,20 @@ def test_every_package_describes_itself():
         assert ast.get_docstring(ast.parse(file.read_text("utf-8"))), file
 
 
+def test_no_two_public_classes_share_a_name():
+    files: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(file)
+    assert len(files) > 100
+    assert not {name: found for name, found in files.items() if len(found) > 1}
+
+
 def test_packages_within_the_package_import_nothing_but_what_they_must():
     imports = {
-        file.relative_to(ROOT).as_posix(): imported_files(file.relative_to(ROOT).as_posix())
-        for file in ROOT.rglob("__init__.py")
-        if file.parent != ROOT
+        file: imported_files(file, when_run=True)
+        for file in (file.relative_to(ROOT).as_posix() for file in ROOT.rglob("*/__init__.py"))
     }
     # The functions of analyses must be bound after the packages of the same names are imported.
     assert imports.pop("interpret/__init__.py") == {"interpret/analyses.py"}
@@ -100,12 +119,25 @@ def test_every_public_name_is_there():
 def test_type_checkers_see_the_same_names():
     tree = ast.parse((ROOT / "__init__.py").read_text("utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.asname: node.module for node in block.body for alias in node.names}
+    packages = {name for name, module in seen.items() if module == "tp_transformer"}
+    assert packages == set(tp_transformer._PACKAGES)
+    homes = {name: f"tp_transformer.{home}" for name, home in tp_transformer._HOMES.items()}
+    assert {name: module for name, module in seen.items() if name not in packages} == homes
+
+
+def test_type_checkers_see_the_same_names_of_data():
+    tree = ast.parse((ROOT / "data" / "__init__.py").read_text("utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {
-        alias.asname: node.module.removeprefix("tp_transformer.")
+        alias.asname or alias.name: (node.module.removeprefix("tp_transformer.data."), alias.name)
         for node in block.body
         for alias in node.names
     }
-    assert seen == tp_transformer._HOMES
+    assert seen == tp_transformer.data._HOMES
+    assert sorted(seen) == sorted(tp_transformer.data.__all__)
+    for name in seen:
+        assert getattr(tp_transformer.data, name) is not None
 
 
 def test_the_package_is_typed():

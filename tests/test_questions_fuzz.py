@@ -9,10 +9,9 @@ import torch
 
 import tp_transformer as tpt
 from fuzzing import mutate_bytes, tolerated, trials
-from tp_transformer.expressions import nodes, parse
+from tp_transformer.expressions import nodes, parse, parse_answer
 from tp_transformer.interpret.core.structure import PLACES, RELATIONS, labels
 from tp_transformer.model.stream import lines, solve_each
-from tp_transformer.scoring import diagnose
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis, UnreadableError
 
 TEXTS = (
@@ -65,7 +64,7 @@ def test_answers_that_are_diagnosed(count, monkeypatch):
             with tolerated(name):
                 assert diagnosis.kind(answer, predicted) in KINDS
                 with suppress(UnreadableError):
-                    n_parsed += bool(diagnose.parse(answer))
+                    n_parsed += bool(parse_answer(answer))
     assert n_parsed > count // 20
 
 

@@ -13,7 +13,10 @@ from documents import PAGES, README, ROOT, blocks, commands
 from tp_transformer import cli
 from tp_transformer.data.mathematics.leaks import MAX_ATTEMPTS
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.training.run import run_config, train
+from tp_transformer.model.binding import BINDINGS
+from tp_transformer.training.config import run_config
+from tp_transformer.training.run import train
+from tp_transformer.verbs.data import Generate, Prepare
 from tp_transformer.verbs.train import Train
 
 TRAINING = (ROOT / "docs" / "training.md").read_text("utf-8")
@@ -43,6 +46,8 @@ def test_its_commands_exist(page):
             check_torchrun(arguments)
         elif program == "python":
             assert (ROOT / arguments[0]).is_file()
+        elif program == "mkdir":
+            assert arguments[0] == "-p"
         else:
             assert [program, *arguments] == ["pip", "install", "."]
 
@@ -113,6 +118,26 @@ def test_its_table_of_models_is_what_the_command_prints(capsys, monkeypatch):
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     (shown,) = (block for block in blocks("console") if block.startswith("$ tpt models"))
     assert shown.splitlines()[1:] == printed
+
+
+def test_its_table_has_every_binding():
+    rows = re.findall(r"^\| `([a-z-]+)` \|", README, flags=re.MULTILINE)
+    assert rows == list(BINDINGS)
+    assert len(rows) == 11
+    assert "eleven\nbindings" in README
+
+
+def test_its_runs_and_stores_are_made_before_they_are_used():
+    made = {"math"}
+    for program, *arguments in commands(README):
+        verb = cli.parse(arguments) if program == "tpt" and arguments[0][0] != "-" else None
+        if isinstance(verb, Train):
+            made.add(str(verb.run))
+        elif isinstance(verb, Generate | Prepare):
+            made.add(str(verb.out))
+        used = getattr(verb, "request", verb)
+        for name in ("model", "data"):
+            assert str(getattr(used, name, None)) in {*made, "None"}
 
 
 def test_its_links_lead_somewhere():

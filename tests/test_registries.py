@@ -1,9 +1,12 @@
 """What is added from outside the package, and what is trained end to end."""
 
 import json
+import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +14,7 @@ import torch
 from torch import nn
 
 import tp_transformer as tpt
+from documents import ROOT, blocks
 from runs import config, make_store
 from tp_transformer.cli import main
 from tp_transformer.data.generated import write_task
@@ -18,7 +22,7 @@ from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import TASKS, Row, Task
 from tp_transformer.data.verify import verify
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import ResultsError, SettingsError
+from tp_transformer.foundation.errors import ResultsError, SettingsError, UserError
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.model.base import ARCHITECTURES
@@ -27,8 +31,9 @@ from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.scoring import compare
 from tp_transformer.scoring.results import Results
+from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.optim import OPTIMIZERS
-from tp_transformer.training.run import RunConfig, run_config, train
+from tp_transformer.training.run import train
 
 
 @pytest.fixture
@@ -69,6 +74,38 @@ def test_a_binding_trains_solves_and_is_saved(register, store, tmp_path):
     assert attention.binding.shift == 2.0
     with pytest.raises(SettingsError, match="the shifted binding has no shif"):
         tpt.TPMultiheadAttention(8, 2, binding="shifted", shif=2.0)
+
+
+class Wide(Binding):
+    """A binding with an option that a model has."""
+
+    def __init__(self, n_heads, d_head, *, d_ff: int = 3):
+        super().__init__(n_heads, d_head)
+
+
+def test_a_binding_with_an_option_of_a_model_is_refused(register):
+    with pytest.raises(ValueError, match="the wide binding cannot have an option d_ff"):
+        register(BINDINGS, "wide", Wide)
+    assert "wide" not in BINDINGS
+    assert tpt.build("tp-transformer-tiny", d_ff=7).config.d_ff == 7
+
+
+@pytest.mark.parametrize("shift", ["one", True, [1.0]])
+def test_options_of_plain_types_are_checked(register, shift):
+    register(BINDINGS, "shifted", Shifted)
+    with pytest.raises(SettingsError, match="the shift of the shifted binding must be a number"):
+        tpt.build("tp-transformer-tiny", binding="shifted", shift=shift)
+    assert tpt.build("tp-transformer-tiny", binding="shifted", shift=1).config.binding_options
+
+
+def test_a_model_whose_binding_is_not_registered_says_so(register, tmp_path, monkeypatch):
+    with monkeypatch.context():
+        register(BINDINGS, "shifted", Shifted)
+        tpt.build("tp-transformer-tiny", binding="shifted", shift=0.5).save(tmp_path / "model")
+    monkeypatch.undo()
+    message = "there is no binding 'shifted'.*import the module that registers another"
+    with pytest.raises(UserError, match=message):
+        tpt.load(tmp_path / "model")
 
 
 BENCH = {
@@ -139,6 +176,35 @@ def test_an_optimizer_trains_and_resumes_exactly(register, store, tmp_path):
     train(None, None, run, quiet=True)
     for key, tensor in tpt.load(run / "last").state_dict().items():
         assert torch.equal(tensor, expected[key]), key
+
+
+class Forgetful(torch.optim.SGD):
+    """Its state is a number, or a tensor of another shape than the parameter's."""
+
+    kept: object
+    n_steps = 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        Forgetful.n_steps += 1
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["kept"] = self.kept
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [(3, "keeps 'kept', which is not a tensor"), (torch.ones(3, 1), r"of shape \(3, 1\)")],
+)
+def test_an_optimizer_whose_state_cannot_be_saved_is_refused_at_once(
+    kept, message, register, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Forgetful, "kept", kept, raising=False)
+    monkeypatch.setattr(Forgetful, "n_steps", 0)
+    register(OPTIMIZERS, "forgetful", lambda model, _: Forgetful(model.parameters(), lr=0.1))
+    options = {"optim__optimizer": "forgetful", "training__steps": 9}
+    with pytest.raises(UserError, match=message):
+        train(config(**options), store, tmp_path / "run", quiet=True)
+    assert Forgetful.n_steps == 1
 
 
 def reversal(*, count: int = 60, greek: bool = False) -> Task:
@@ -226,6 +292,77 @@ def test_results_on_different_tasks_are_not_compared():
     results = [Results(**made, data={"task": task.to_json()}) for task in tasks]
     with pytest.raises(ResultsError, match="on reversal and on mathematics cannot be compared"):
         compare.rows(results)
+
+
+def snippet(word):
+    """The Python in CONTRIBUTING.md that has a word."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (found,) = (code for code in blocks("python", text) if word in code)
+    return found
+
+
+def tpt_in(folder, *arguments, **variables):
+    """Run `tpt` as a process of its own in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "tp_transformer", *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_line_imports_extensions(register, store, tmp_path):
+    """An installed package has a binding, and a file of one's own has an analysis."""
+    register(BINDINGS, "shifted", Shifted)
+    tpt.build("tp-transformer-tiny", n_layers=1, binding="shifted").save(tmp_path / "model")
+    site = tmp_path / "site"
+    (site / "mine-1.0.dist-info").mkdir(parents=True)
+    (site / "mine.py").write_text(snippet("ShiftedBinding"), "utf-8")
+    (site / "mine-1.0.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1.0\n", "utf-8")
+    (site / "mine-1.0.dist-info" / "entry_points.txt").write_text(
+        "[tp_transformer.extensions]\nmine = mine\n", "utf-8"
+    )
+    (tmp_path / "norms.py").write_text(snippet("NormsOptions"), "utf-8")
+    path = f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    options = ["--model=model", f"--data={store}", "--split=train", "--count=2", "--out=out"]
+    options.append(f"--module={next(iter(tpt.data.open(store)['train'].modules))}")
+    done = tpt_in(
+        tmp_path,
+        "interpret",
+        "norms",
+        *options,
+        "--factor=2",
+        PYTHONPATH=path,
+        TPT_IMPORT="norms.py",
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    assert "The mean norm of the value vectors is" in done.stdout
+    assert json.loads((tmp_path / "out" / "norms.json").read_text("utf-8"))["mean"] > 0
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["norms.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing.here", "names 'nothing.here', but there is no such module"),
+        ("nothing.py", "but there is no such file"),
+        ("json.py", "as there is a module 'json' already"),
+    ],
+)
+def test_an_extension_that_cannot_be_imported_is_named(
+    name, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").touch()
+    monkeypatch.setenv("TPT_IMPORT", name)
+    with pytest.raises(SystemExit) as stopped:
+        main(["models"])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tpt: TPT_IMPORT")
+    assert message in said
 
 
 def test_a_name_that_is_taken_is_refused():

@@ -22,6 +22,9 @@ __version__ = "0.1.0.dev0"
 
 TYPE_CHECKING = False  # type checkers assume True; importing it from `typing` would be slow
 if TYPE_CHECKING:
+    from tp_transformer import data as data
+    from tp_transformer import interpret as interpret
+    from tp_transformer import model as model
     from tp_transformer.data.batch import Batch as Batch
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.foundation.errors import UserError as UserError
@@ -34,21 +37,33 @@ if TYPE_CHECKING:
     from tp_transformer.model.recurrent import LSTMConfig as LSTMConfig
     from tp_transformer.model.trace import trace as trace
     from tp_transformer.model.transformer import Transformer as Transformer
-    from tp_transformer.training.run import RunConfig as RunConfig
+    from tp_transformer.scoring.evaluate import evaluate as evaluate
+    from tp_transformer.scoring.options import Choice as Choice
+    from tp_transformer.scoring.options import Work as Work
+    from tp_transformer.scoring.results import Results as Results
+    from tp_transformer.show.bars import plot as plot
+    from tp_transformer.show.comparison import compare as compare
+    from tp_transformer.training.config import RunConfig as RunConfig
     from tp_transformer.training.run import train as train
 
 _HOMES = {
     "Batch": "data.batch",
+    "Choice": "scoring.options",
     "LSTM": "model.recurrent",
     "LSTMConfig": "model.recurrent",
-    "RunConfig": "training.run",
+    "Results": "scoring.results",
+    "RunConfig": "training.config",
     "TPMultiheadAttention": "model.attention",
     "Transformer": "model.transformer",
     "TransformerConfig": "model.config",
     "UserError": "foundation.errors",
     "Vocabulary": "data.vocabulary",
+    "Work": "scoring.options",
     "build": "model.family",
+    "compare": "show.comparison",
+    "evaluate": "scoring.evaluate",
     "load": "model.family",
+    "plot": "show.bars",
     "preset_names": "foundation.settings",
     "trace": "model.trace",
     "train": "training.run",
@@ -56,19 +71,19 @@ _HOMES = {
 
 __all__ = ["__version__", *_HOMES]
 
-if TYPE_CHECKING:
-    from typing import Any
+_PACKAGES = ("data", "interpret", "model")
 
+if not TYPE_CHECKING:  # type checkers would accept any name
 
-def __getattr__(name: str) -> "Any":
-    from importlib import import_module
+    def __getattr__(name):  # noqa: ANN001, ANN202
+        from importlib import import_module
 
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    if name in {"data", "interpret", "model"}:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _HOMES:
+            return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, *_PACKAGES])

@@ -14,11 +14,12 @@ from jsonargparse import ArgumentParser, Namespace
 
 from tp_transformer import __version__
 from tp_transformer.foundation import interruptions
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.errors import UserError, reason
+from tp_transformer.foundation.extensions import load_extensions
 from tp_transformer.foundation.interruptions import Terminated
 from tp_transformer.foundation.ranges import check, shown, without_range
 from tp_transformer.foundation.settings import closest, expected, nearest
-from tp_transformer.verbs import data, interpret, model, scoring, train
+from tp_transformer.verbs import data, explore, interpret, model, scoring, train
 from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of
 
 TPT = Group(
@@ -33,6 +34,7 @@ TPT = Group(
         "evaluate": scoring.Evaluate,
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,
+        "explore": explore.Explore,
         "import-authors": model.ImportAuthors,
     },
 )
@@ -42,14 +44,15 @@ _OWN = {"--help", "--version", "--print_shtab"}  # options of `tpt` itself
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
     _allow_any_character()
-    verb: Verb | None = None
     try:
+        interruptions.set_resumable(False)
+        load_extensions()
         verb = parse(sys.argv[1:] if arguments is None else arguments)
+        interruptions.set_resumable(verb.resumes)
         verb()
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, Terminated) as error:
-        goes_on = verb is not None and verb.goes_on
-        raise SystemExit(_explain(error, goes_on=goes_on)) from None
+        raise SystemExit(_explain(error)) from None
 
 
 def parse(arguments: Sequence[str]) -> Verb:
@@ -66,12 +69,14 @@ def parse(arguments: Sequence[str]) -> Verb:
     if isinstance(verb, Group):  # without a verb, help is shown, as `gh` does
         _parse(parser, arguments if len(arguments) > len(words) else [*words, "--help"], own)
         raise ArgumentError(None, f"name a verb: {', '.join(verb.verbs)}")
-    options = _parse(parser, arguments, own)
+    options = _parse(parser, _with_negative_values(arguments, own), own)
     for word in words:
         options = options[word]
     for flag, argument in own.items():
         if "type" in argument:
-            check(flag, options[_field(flag)], argument["type"])
+            value = options[_field(flag)]
+            for item in value if isinstance(value, list) else [value]:
+                check(flag, item, argument["type"])
     return filled(verb, options)
 
 
@@ -103,6 +108,20 @@ def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
             raise ArgumentError(None, f"there is no option {option}{_meant(option, known)}")
 
 
+def _with_negative_values(arguments: Sequence[str], known: Arguments) -> list[str]:
+    """Join an option and a value such as -2h, which argparse takes for another option."""
+    joined: list[str] = []
+    for argument in arguments:
+        flag = joined[-1] if joined and "--" not in joined else ""
+        is_option = flag.startswith("--") and flag in known
+        takes_value = is_option and not known[flag].keys() & {"action", "nargs"}
+        if takes_value and re.match(r"-\d", argument):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
 def _meant(option: str, known: Iterable[str]) -> str:
     """Suggest the option that was probably meant; often a setting only lacks its section."""
     by_field = {flag.rpartition(".")[2]: flag for flag in known if "." in flag}
@@ -110,19 +129,21 @@ def _meant(option: str, known: Iterable[str]) -> str:
     name = option.removeprefix("--")
     field = name.replace("-", "_")
     started = next((flag for flag in known if flag.startswith(option)), None)
-    found = by_field.get(field) or started or by_name.get(closest(name, by_name) or "")
+    containing = next((flag for flag in known if field in re.split("[-._]", flag)), None)
+    found = (
+        by_field.get(field) or started or containing or by_name.get(closest(name, by_name) or "")
+    )
     found = found or by_field.get(closest(field, by_field) or "")
     return f" (did you mean {found}?)" if found else ""
 
 
-def _explain(error: BaseException, *, goes_on: bool) -> int:
-    """Say in a line why a command has ended; its exit code. A mistake of ours is raised again."""
+def _explain(error: BaseException) -> int:
+    """Say in a line why a command has ended; its exit code. Unexpected exceptions are re-raised."""
     number = error.number if isinstance(error, Terminated) else interruptions.received()
     if isinstance(error, KeyboardInterrupt) and number is None:
         number = signal.SIGINT
     if number is not None:  # whatever a library has made of it
-        more = "; the same command goes on where this one stopped" if goes_on else ""
-        complain(interruptions.describe(number) + more)
+        complain(interruptions.describe(number))
         return 128 + number
     if isinstance(error, BrokenPipeError):
         # Whoever read our output has had enough. Python would complain when it flushes the rest.
@@ -131,7 +152,7 @@ def _explain(error: BaseException, *, goes_on: bool) -> int:
     if isinstance(error, ArgumentError | UserError):
         complain(" ".join(str(error).split()))
     elif isinstance(error, OSError):
-        complain(str(error))
+        complain(reason(error) if error.filename is None else f"{error.filename}: {reason(error)}")
     elif _is_out_of_memory(error):
         first = next(iter(str(error).splitlines()), "")
         complain(f"there is not enough memory for this: {first}".removesuffix(": "))
@@ -168,7 +189,22 @@ def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -
                 hint = without_range(argument["type"])
                 message = f"{flag} must be {expected(hint, wrong[2])}, not {shown(wrong[2])}"
                 raise ArgumentError(None, message) from error
+        lacking = re.search(r"arguments are required: (.*)", str(error))
+        if lacking is not None:
+            keys = {key.rpartition(".")[2] for key in lacking[1].split(", ")}
+            flags = [flag for flag in known if _field(flag) in keys]
+            raise ArgumentError(None, _required(flags)) from error
         raise
+
+
+def _required(flags: Iterable[str]) -> str:
+    """Say which arguments are missing: positional ones, then options."""
+    names = [flag.upper() for flag in flags if not flag.startswith("-")]
+    options = [flag for flag in flags if flag.startswith("-")]
+    parts = [f"name the {' and the '.join(names)}"] if names else []
+    if options:
+        parts.append(f"{' and '.join(options)} {'is' if len(options) == 1 else 'are'} required")
+    return "; ".join(parts)
 
 
 def _field(flag: str) -> str:

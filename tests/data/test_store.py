@@ -232,11 +232,11 @@ def damage(path, kind):
         return "store.json is damaged: splits.train has no 'segments'"
     if kind == "file gone":
         (path / "train.arrow").unlink()
-        return "train.arrow is missing, where store.json promises"
+        return "train.arrow is missing, but store.json records"
     with (path / "train.arrow").open("r+b") as file:
         if kind == "cut off":
             file.truncate(100)
-            return "has 100 bytes, where store.json promises"
+            return "has 100 bytes, but store.json records"
         file.seek(-40, 2)
         file.write(bytes(40))
         return "damaged or not an Arrow file"
@@ -275,7 +275,7 @@ def test_a_file_of_other_rows_is_refused(store, tmp_path):
     train["segments"][-1]["count"] += 1
     redigest(train)
     (store.path / "store.json").write_text(json.dumps(described))
-    with pytest.raises(StoreError, match=r"has 15 rows, where store.json promises 16"):
+    with pytest.raises(StoreError, match=r"has 15 rows, but store.json records 16"):
         tpt.data.open(store.path)["train"].rows([0])
 
 
@@ -320,7 +320,11 @@ WRONG_VALUES = [
     (("task", "name"), 7, "task.name must be a text"),
     (("task", "vocabulary"), ["a"], "a vocabulary must list <eos>, <pad>, <sos>"),
     (("task", "vocabulary"), {"tokenisation": "runes", "tokens": []}, "characters or words"),
-    (("task", "splits"), {"../train": ["a"]}, "a split cannot be called '../train'"),
+    (
+        ("task", "splits"),
+        {"../train": ["a"]},
+        "the split name '../train' must be usable as a file name",
+    ),
     (("task", "splits", "train"), ["a", "a"], "each with a name of its own"),
     (("task", "splits", "train"), [7], r"task.splits.train\[\] must be a text"),
     (("task", "continues"), {"a": 1}, "task.continues.'a' must be a text"),

@@ -1,8 +1,11 @@
 """One style: what the figures of all analyses have in common, and the test of their legibility."""
 
 from dataclasses import replace
+from itertools import combinations
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 import tp_transformer as tpt
 from legible import illegible, texts
@@ -65,3 +68,46 @@ def test_the_figure_of_an_analysis_is_saved_in_every_format(tmp_path):
     assert starts == [b"<?xm", b"%PDF", b"\x89PNG"]
     assert "of filler ⊗ role" in files[0].read_text("utf-8")
     assert "a$b^c$; " in files[0].read_text("utf-8")
+
+
+def lab(colour):
+    """The colour in CIELAB, where equal distances look about equally different."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    x, y, z = np.cbrt(to_xyz @ linear / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_twenty_categories_can_be_told_apart_and_their_numbers_read():
+    looks = [figures.qualitative(number) for number in range(20)]
+    places = [lab(colour) for colour, _ in looks]
+    assert min(np.linalg.norm(one - other) for one, other in combinations(places, 2)) > 15
+    for colour, ink in looks:
+        assert abs(lab(colour)[0] - (0 if ink == "black" else 100)) > 40
+    assert figures.qualitative(20) == looks[0]
+
+
+def test_a_caption_can_be_read_back_and_taken_away():
+    with figures.figure(figures.COLUMN, 2.0) as (drawn, axes):
+        axes.set_title("One")
+        below = figures.caption(drawn, "a caption of some words " * 10)
+        drawn.set_figheight(2.0 + below)
+        assert figures.caption_of(drawn) == ("a caption of some words " * 10).strip()
+        figures.remove_caption(drawn)
+        assert figures.caption_of(drawn) == ""
+        assert drawn.get_figheight() == pytest.approx(2.0)
+        assert wrong(drawn) == []
+
+
+@pytest.mark.parametrize("tokens", ["#12/3%", "#" + "1+" * 30 + "%", ["#", "jump", "twice", "%"]])
+def test_weights_of_characters_and_of_words_can_be_read(tokens):
+    weights = np.full((len(tokens), len(tokens)), 1 / len(tokens))
+    drawn = figures.plot_weights(weights, tokens, tokens, "encoder.1, head 3", "A caption.")
+    assert wrong(drawn) == []
+    box = drawn.axes[0].get_window_extent()
+    assert box.width == pytest.approx(box.height, rel=0.01)
+    words = [text.words for text in texts(drawn)]
+    assert sum(word in tokens for word in words) >= 2 * len(tokens)

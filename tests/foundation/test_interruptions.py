@@ -95,7 +95,7 @@ def busy(options):
         time.sleep(600)
     finally:
         time.sleep({tidying})
-Models.__call__, Models.goes_on = busy, True
+Models.__call__, Models.resumes = busy, True
 run()
 """
 
@@ -147,7 +147,7 @@ def test_a_second_signal_ends_a_command_that_takes_too_long():
     time.sleep(1.2)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (130, "tpt: interrupted\n")
+    assert (process.returncode, err) == (130, f"tpt: interrupted{GOES_ON}\n")
 
 
 def test_what_nohup_ignores_stays_ignored():

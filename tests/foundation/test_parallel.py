@@ -130,8 +130,11 @@ def test_stopping_early_leaves_no_process():
 
 
 def test_names_of_workers():
-    for wrong in (0, -1, "many", "dask:/127.0.0.1"):
-        with pytest.raises(SettingsError, match="dask://HOST:PORT"):
+    for wrong in (0, -1):
+        with pytest.raises(SettingsError, match="number of workers must be 1 or more"):
+            workers(wrong)
+    for wrong in ("many", "dask:/127.0.0.1"):
+        with pytest.raises(SettingsError, match=r"\(--executor\) must be dask://HOST:PORT"):
             workers(wrong)
     assert parallel._n_cores() >= 1
 

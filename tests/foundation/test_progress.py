@@ -3,6 +3,9 @@
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
+
+import pytest
 
 from tp_transformer.foundation import progress
 
@@ -42,3 +45,53 @@ def test_a_terminal_gets_a_bar_with_rate_and_time_left():
     command = ["script", "-qec", f"{sys.executable} -c '{CODE}'", "/dev/null"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.search(r"making.*\d+/400.*[\d,]+/s.*\d:\d\d:\d\d", shown)
+
+
+NOTES = []
+
+
+@contextmanager
+def noted(title):
+    """A display that notes what it is told, and when it is closed."""
+    NOTES.append(title)
+    try:
+        yield lambda done, total: NOTES.append((done, total))
+    finally:
+        NOTES.append("closed")
+
+
+def test_what_is_tracked_is_shown_only_where_it_was_asked_for():
+    NOTES.clear()
+    assert list(progress.track("outside", "ab")) == ["a", "b"]
+    assert NOTES == []
+    with progress.showing(noted):
+        for _ in progress.track("letters", iter("ab"), 2):
+            assert list(progress.track("within", "cd")) == ["c", "d"]  # one bar at a time
+        assert list(progress.track("more", "c")) == ["c"]
+    closed = ["letters", (0, 2), (1, 2), (2, 2), "closed", "more", (0, 1), (1, 1), "closed"]
+    assert closed == NOTES
+    list(progress.track("afterwards", "ab"))
+    assert closed == NOTES
+
+
+def test_a_bar_is_closed_when_the_work_is_interrupted():
+    NOTES.clear()
+    kept = progress.track("letters", "ab")  # as a traceback keeps it
+
+    def work():
+        with progress.showing(noted):
+            next(kept)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert NOTES == ["letters", (0, 2), "closed"]
+
+
+def test_slow_work_has_a_rate_that_is_not_zero(monkeypatch, capsys):
+    now = iter([0.0, 0.0, 40.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with progress.progress("probing") as update:
+        update(0, 20)
+        update(10, 20)
+    assert capsys.readouterr().err == "probing: 50%, 0.25/s, 0.7 min left\n"

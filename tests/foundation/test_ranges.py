@@ -21,7 +21,7 @@ from tp_transformer.foundation.ranges import (
     check,
     shown,
 )
-from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTMConfig
@@ -33,7 +33,7 @@ from tp_transformer.training.validate import ValidationConfig
 
 STAGES = (
     *(TransformerConfig, LSTMConfig, FeedConfig, OptimConfig, TrainingConfig, ValidationConfig),
-    *(Order, Choice, Work, AnalysisRequest),
+    *(Order, Choice, Work, AnalysisRequest, StoreRequest),
     *(analysis.options for analysis in ANALYSES.values()),
 )
 ODD = (

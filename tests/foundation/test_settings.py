@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.training.run import RunConfig
+from tp_transformer.training.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)

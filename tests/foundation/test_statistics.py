@@ -57,7 +57,7 @@ def test_wilsons_interval_of_a_textbook_example():
     # Newcombe (1998), table I: 81 of 263.
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
     assert wilson(0, 0) == (0, 1)
-    with pytest.raises(ValueError, match="5 right answers out of 4"):
+    with pytest.raises(ValueError, match="5 correct answers out of 4"):
         wilson(5, 4)
 
 

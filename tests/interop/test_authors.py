@@ -296,7 +296,7 @@ def test_a_vocabulary_of_another_size(files, itos):
     assert message.startswith(
         f"{checkpoint}: 'embedding.tok_embedding.weight' has {len(ITOS)} rows"
     )
-    assert f"{vocab} lists {len(itos)} symbols" in message
+    assert f"{vocab} lists {len(itos)} tokens" in message
 
 
 # Nothing in a file is run.
@@ -744,7 +744,7 @@ def test_every_refusal_is_a_users_error():
 def test_a_vocabulary_that_would_exhaust_the_machine_is_refused(files, content):
     checkpoint, vocab = files()
     vocab.write_bytes(content)
-    assert "more than a vocabulary needs" in refusal(checkpoint, vocab)
+    assert "more operations than a vocabulary" in refusal(checkpoint, vocab)
 
 
 def test_a_compressed_checkpoint_is_refused(files):

@@ -2,12 +2,16 @@
 
 import json
 import shutil
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 import tp_transformer as tpt
 from tp_transformer import UserError, cli
-from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.foundation import progress
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.information import analysis as information
 from tp_transformer.interpret.run import interpret
 
@@ -25,35 +29,56 @@ WRITTEN = {
 
 def arguments(name, half_trained, sums_store, out):
     chosen = ["--head=1"] if name in {"roles", "attention", "interchange", "surgery"} else []
-    return [
-        "interpret",
-        name,
-        f"--model={half_trained}",
-        f"--data={sums_store}",
-        f"--out={out}",
-        f"--module={MODULE}",
-        "--count=24",
-        *chosen,
-    ]
+    if ANALYSES[name].questions != "nested":
+        chosen += [f"--data={sums_store}", f"--module={MODULE}"]
+    return ["interpret", name, f"--model={half_trained}", f"--out={out}", "--count=24", *chosen]
+
+
+def expanded(line):
+    """The files that the line of written files names."""
+    patterns = line.removeprefix("written: ").split(", ")
+    for pattern in patterns:
+        beginning, _, kinds = pattern.rpartition(".")
+        for kind in kinds.strip("{}").split(","):
+            yield from Path("/").glob(f"{beginning}.{kind}".removeprefix("/"))
 
 
 def run(name, out, *, options=None, **source):
     """Analyse with fields of the options and of the source."""
     chosen = ANALYSES[name].options(**(options or {}))
-    return interpret(name, AnalysisRequest(**{"module": MODULE, **source}), chosen, out)
+    return interpret(name, StoreRequest(**{"module": MODULE, **source}), chosen, out)
 
 
 @pytest.mark.parametrize("name", ANALYSES)
 def test_an_analysis_says_what_it_found_and_writes_it(
-    name, half_trained, sums_store, tmp_path, capsys
+    name, half_trained, sums_store, tmp_path, capsys, monkeypatch
 ):
+    shown = {}
+
+    @contextmanager
+    def show(title):
+        shown[title] = []
+        yield lambda done, total: shown[title].append((done, total))
+
+    monkeypatch.setattr(progress, "progress", show)
     cli.main(arguments(name, half_trained, sums_store, tmp_path / "out"))
+    assert set(shown) - {"asking the model", "drawing figures"}
+    for title, updates in shown.items():
+        assert updates[0] == (0, updates[-1][1]), title
+        if title != "asking the model":  # which ends when there are enough questions
+            assert updates[-1][0] == updates[-1][1], title
     said, files = capsys.readouterr()
     assert WRITTEN[name] <= {file.name for file in (tmp_path / "out").iterdir()}
-    assert {str(file) for file in (tmp_path / "out").iterdir()} == set(files.splitlines())
+    (line,) = files.splitlines()
+    assert set(expanded(line)) == set((tmp_path / "out").iterdir())
     (main,) = (file for file in WRITTEN[name] if file in {f"{name}.json", f"{name}-encoder.json"})
     values = json.loads((tmp_path / "out" / main).read_text("utf-8"))
-    assert values["summary"] == said.splitlines()
+    assert max(map(len, said.splitlines())) <= 80
+    words = " ".join(said.split())
+    assert all(" ".join(sentence.split()) in words for sentence in values["summary"])
+    figures = {file.stem for file in (tmp_path / "out").iterdir() if file.suffix == ".svg"}
+    assert set(values["captions"]) == figures
+    assert all(text.endswith("seed 0") for text in values["captions"].values())
     assert values["seed"] == 0
     assert values["model"]["sha256"] == tpt.model.identity.model_hash(tpt.load(half_trained))
     if name in {"roles", "attention"}:
@@ -93,6 +118,21 @@ def test_a_model_that_answers_nothing_still_has_the_binding_problem_put_to_it(su
     for name in ("roles", "surgery"):
         with pytest.raises(UserError, match=r"answers none of the 700 .*--answered false"):
             run(name, tmp_path / "out", data=sums_store, model=tmp_path / "model", count=8)
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ({"split": "extrapolate", "module": None}, "arithmetic__add_or_sub_big (extrapolate"),
+        ({"split": None}, f"{MODULE} (interpolate"),
+    ],
+)
+def test_the_first_test_split_and_its_only_module(
+    given, origin, half_trained, sums_store, tmp_path
+):
+    source = {"data": sums_store, "model": half_trained, "count": 8, **given}
+    found, _ = run("information", tmp_path / "out", **source)
+    assert f"8 questions of {origin}, seed 0)" in found.context.sample.origin
 
 
 def test_questions_need_a_store_unless_they_are_generated(half_trained, tmp_path, capsys):
@@ -141,7 +181,7 @@ def test_surgery_at_a_place(half_trained, sums_store, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ("--module=numbers__gcd", "has no numbers__gcd"),
+        ("--module=arithmetic__mixed", "(with expressions, which most analyses are about: "),
         ("--head=9", "heads 0 to 3, not 9"),
         ("--layer=7", "layers 0 to 0"),
         ("--count=0", "--count must be 1 or more"),
@@ -190,3 +230,51 @@ def test_a_file_is_no_folder(half_trained, sums_store, tmp_path):
     for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
         with pytest.raises(UserError, match="is a file"):
             run("roles", out, data=sums_store, model=half_trained)
+
+
+def test_a_module_that_is_absent_is_answered_with_those_that_are_there(
+    half_trained, sums_store, tmp_path
+):
+    with pytest.raises(UserError) as refused:
+        run("roles", tmp_path, data=sums_store, model=half_trained, module="arithmetic__mixed")
+    assert str(refused.value) == (
+        f"{sums_store} has no arithmetic__mixed in its interpolate split. Choose another module, "
+        "such as --module arithmetic__add_or_sub (with expressions, which most analyses are about: "
+        "arithmetic__add_or_sub; without: numbers__place_value)"
+    )
+
+
+def test_figures_without_captions_are_lower_and_the_captions_are_in_the_numbers(
+    half_trained, sums_store, tmp_path
+):
+    source = {"data": sums_store, "model": half_trained, "count": 12}
+    for caption in (True, False):
+        asked = [f"--{name}={value}" for name, value in source.items()]
+        out = tmp_path / str(caption)
+        choice = [] if caption else ["--caption=false"]
+        cli.main(
+            ["interpret", "information", *asked, f"--module={MODULE}", f"--out={out}", *choice]
+        )
+    drawn, bare = (
+        " ".join((tmp_path / str(caption) / "information.svg").read_text("utf-8").split())
+        for caption in (True, False)
+    )
+    captions = json.loads((tmp_path / "False" / "information.json").read_text("utf-8"))["captions"]
+    assert captions["information"] in drawn
+    assert "analysis seed" not in bare
+    assert set(drawn.split()) > set(bare.split())
+
+
+@pytest.mark.parametrize("name", ["binding", "interchange"])
+def test_nested_fractions_need_a_model_of_characters(name, tmp_path):
+    words = Vocabulary.of(["jump twice"], "words")
+    tpt.build("tp-transformer-tiny", n_vocab=len(words), vocabulary=words).save(tmp_path / "model")
+    request = AnalysisRequest(model=tmp_path / "model", count=4)
+    with pytest.raises(UserError, match="the tokens of this model are words"):
+        interpret(name, request, ANALYSES[name].options(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_analyses_hide_their_packages():
+    for name, analysis in ANALYSES.items():
+        assert getattr(tpt.interpret, name.replace("-", "_")) is analysis

@@ -216,7 +216,7 @@ def test_dropout_acts_in_training_only():
 
 
 def test_refuses_heads_that_do_not_divide():
-    with pytest.raises(SettingsError, match="5 does not 12"):
+    with pytest.raises(SettingsError, match="5 does not divide 12"):
         attention_of(SelfAttention, "none", n_heads=5)
 
 

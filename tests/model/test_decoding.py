@@ -371,9 +371,9 @@ def test_a_beam_search_that_cannot_be_is_refused():
         model.solve(["1"], beam=2)
 
 
-def test_answers_of_no_characters_are_cut_short_at_once():
-    (answers,) = Solver(tpt.build("tp-transformer-tiny")).answers(["1"], max_length=0)
-    assert [(one.text, one.log_probability, one.is_complete) for one in answers] == [("", 0, False)]
+def test_answers_of_no_tokens_are_refused():
+    with pytest.raises(SettingsError, match="max_length must be from 1 to 10000, not 0"):
+        Solver(tpt.build("tp-transformer-tiny")).answers(["1"], max_length=0)
 
 
 def test_texts_that_are_spelled_alike_are_one_answer():

@@ -16,6 +16,7 @@ from tp_transformer.model.family import (
     match_parameters,
     model_config,
 )
+from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.published import TABLE_1
 
 COUNTS = {
@@ -123,6 +124,16 @@ def test_a_plain_transformer_can_have_the_parameters_of_a_tp_transformer(size, e
         assert row in (ROOT / "docs" / "model.md").read_text("utf-8")
 
 
+def test_parameters_are_matched_for_the_vocabulary_of_a_task():
+    digits = tpt.Vocabulary(("<pad>", "<sos>", "<eos>", *"0123456789"))
+    tp, plain = (
+        tpt.build(f"{name}-tiny", vocabulary=digits) for name in ("tp-transformer", "transformer")
+    )
+    matched = match_parameters(plain.config, tp.n_parameters, digits)
+    assert matched.d_ff == 312
+    assert abs(from_config(matched, digits).n_parameters - tp.n_parameters) <= 2 * (2 * 64 + 1)
+
+
 def test_matching_fewer_parameters_than_there_can_be_leaves_a_narrow_model():
     assert match_parameters(tpt.TransformerConfig(d_model=8, n_heads=2, n_layers=1), 1).d_ff == 1
 
@@ -182,3 +193,18 @@ def test_two_builds_with_one_seed_are_one_model():
     torch.manual_seed(7)
     second = tpt.build("tp-transformer-tiny").state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("name", ["tp-transformer-tiny", "lstm-saxton"])
+def test_a_model_as_text_and_in_a_notebook(name):
+    with WithoutWeights():
+        model = tpt.build(name)
+    counted = f"{model.n_parameters:,} parameters"
+    assert f"{counted}, vocabulary of 72 characters" in repr(model)
+    page = model._repr_html_()
+    assert f"{type(model).__name__}: {counted}" in page
+    for field, value in model.config_values(model.config).items():
+        assert f"<td>{field}</td><td>{value}</td>" in page
+    for part, module in model.named_children():
+        n_parameters = sum(parameter.numel() for parameter in module.parameters())
+        assert f"<td>{part}</td><td>{n_parameters:,} parameters</td>" in page

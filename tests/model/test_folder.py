@@ -195,7 +195,7 @@ def write(name, text):
         (edit_config(architecture="gru"), "no architecture 'gru'"),
         (edit_config(n_layers=3), "lack tensor 'decoder.2"),
         (edit_config(n_layers=1), "unknown tensor 'decoder.1"),
-        (edit_config(d_ff=128), "calls for"),
+        (edit_config(d_ff=128), "but the configuration requires"),
         (edit_config(d_model=4_000_000), "d_model 4000000 is more than the weights"),
         (edit_config(n_positions=10**9), "n_positions 1000000000 is more"),
         (edit_config(d_ff=10**30), "d_ff must be from 1 to 2147483647, not a number of 31 digits"),

@@ -13,6 +13,7 @@ from tp_transformer.model import solver
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.decoding import greedy
 from tp_transformer.model.trace import trace
+from variants import DISTINCT
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let p be 12."]
 HEADS, D_HEAD = 4, 16
@@ -117,7 +118,7 @@ def test_solving_traces_in_the_callers_order_and_padded():
 
 
 @pytest.mark.parametrize("call", ["forward", "solve"])
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", DISTINCT)
 def test_every_point_can_be_replaced(binding, call):
     model = model_of(binding)
     batch = batch_for(model)
@@ -335,3 +336,88 @@ def test_two_threads_trace_one_model_without_mixing():
         with model.trace(name) as alone:
             model.solve([question], max_length=2)
         torch.testing.assert_close(ours, factor * alone[name])
+
+
+def labels(drawn):
+    """The tokens at the rows and columns of a heat map, in order."""
+    axes = drawn.axes[0]
+    columns = [text.get_text() for text in axes.get_xticklabels()]
+    rows = [
+        (tick, text.get_text())
+        for which in (False, True)
+        for tick, text in zip(
+            axes.get_yticks(minor=which), axes.get_yticklabels(minor=which), strict=True
+        )
+    ]
+    return [text for _, text in sorted(rows)], columns
+
+
+def test_a_trace_is_like_a_dictionary():
+    model = model_of()
+    names = ["embedding", "encoder.1.output"]
+    with model.trace(*names) as trace:
+        model(batch_for(model))
+    assert list(trace.keys()) == list(trace) == names
+    assert len(trace) == 2
+    assert [name for name, _ in trace.items()] == names
+    assert all(torch.equal(tensor, trace[name]) for name, tensor in trace.items())
+    assert set(dict(trace)) == set(names)
+
+
+@pytest.mark.parametrize("call", ["forward", "solve"])
+def test_attention_weights_are_plotted_with_their_tokens(call):
+    model = model_of()
+    with model.trace("*.weights") as trace:
+        if call == "forward":
+            model(batch_for(model))
+            targets = ["#7", "#-12", "#x + 1"]
+        else:
+            targets = ["#" + answer for answer in model.solve(QUESTIONS, max_length=3)]
+            # The last token of an answer that was cut short has not been read.
+            targets = [target[:3] for target in targets]
+    for row, question in enumerate(QUESTIONS):
+        source, target = [*f"#{question}%"], [*targets[row]]
+        expected = {
+            "encoder.1.self_attention.weights": (source, source),
+            "decoder.0.self_attention.weights": (target, target),
+            "decoder.1.cross_attention.weights": (target, source),
+        }
+        for name, tokens in expected.items():
+            drawn = trace.plot(name, question=row, head=3)
+            assert labels(drawn) == tokens, name
+            shown = drawn.axes[0].images[0].get_array()
+            own = trace[name][row, 3, : len(tokens[0]), : len(tokens[1])]
+            torch.testing.assert_close(torch.tensor(shown.data), own.float())
+
+
+def test_weights_of_a_module_without_tokens_are_plotted_with_numbers():
+    attention = tpt.TPMultiheadAttention(8, 2, batch_first=True)
+    with trace(attention, "weights") as traced:
+        attention(*[torch.randn(1, 3, 8)] * 3)
+    (name,) = traced.keys()
+    assert labels(traced.plot(name)) == (["0", "1", "2"], ["0", "1", "2"])
+
+
+def test_what_cannot_be_plotted_is_said():
+    model = model_of()
+    with model.trace("embedding", "encoder.0.self_attention.weights") as trace:
+        model(batch_for(model))
+    with pytest.raises(TraceError, match="only attention weights"):
+        trace.plot("embedding")
+    with pytest.raises(TraceError, match="questions 0 to 2, not 3"):
+        trace.plot("encoder.0.self_attention.weights", question=3)
+    with pytest.raises(TraceError, match="heads 0 to 3, not 4"):
+        trace.plot("encoder.0.self_attention.weights", head=4)
+    with pytest.raises(TraceError, match="not recorded"):
+        trace.plot("encoder.1.self_attention.weights")
+
+
+def test_a_trace_as_text_and_in_a_notebook():
+    model = tpt.build("tp-transformer-tiny", n_layers=1)
+    with model.trace("encoder.*.self_attention.role", "embedding") as trace:
+        assert "embedding: not passed yet" in repr(trace)
+        model.solve(["What is 3 + 4?"])
+    shape = tuple(trace["encoder.0.self_attention.role"].shape)
+    assert f"encoder.0.self_attention.role: {shape}" in repr(trace)
+    assert f"<td>encoder.0.self_attention.role</td><td>{shape}</td>" in trace._repr_html_()
+    assert "not passed" not in trace._repr_html_()

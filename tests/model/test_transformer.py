@@ -292,7 +292,7 @@ def test_there_is_no_step_beyond_the_last():
     with torch.no_grad():
         for _ in range(2):
             model.step(torch.tensor([1]), state)
-        with pytest.raises(ValueError, match="room for 2 positions, not for 3"):
+        with pytest.raises(ValueError, match="the cache has 2 positions, not 3"):
             model.step(torch.tensor([1]), state)
 
 
@@ -329,7 +329,7 @@ def test_sinusoids_are_the_transcriptions(d_model):
 def test_positions_have_an_end():
     model = model_of(n_positions=10)
     scores(model, batch_of(10), batch_of(10))
-    with pytest.raises(TextError, match=r"11 symbols.*10 positions"):
+    with pytest.raises(TextError, match=r"11 tokens.*10 positions"):
         scores(model, batch_of(11), batch_of(4))
 
 
@@ -371,7 +371,7 @@ def test_the_output_of_every_sub_layer_is_dropped():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_heads": 5}, "n_heads must divide d_model evenly"),
+        ({"n_heads": 5}, "n_heads must divide d_model, but 5 does not"),
         ({"d_ff": 0}, "d_ff must be from 1 to"),
         ({"dropout": 1.0}, "dropout must be"),
         ({"binding": "low-rank"}, "needs a rank"),

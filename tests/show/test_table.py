@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from legible import illegible, texts
+from scores import made_up
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation import figures
@@ -21,34 +22,10 @@ from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.statistics import holm, wilson
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pairs, rows
-from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
+from tp_transformer.scoring.results import ModuleScore, Results
 from tp_transformer.show.bars import save_bars
 from tp_transformer.show.document import csv_text, latex, markdown
 from tp_transformer.show.table import interval_bar, pair_line, render_comparison, render_results
-
-
-def made_up(name, *, seed=0, better=0.0, splits=None, n=400, skill=None):
-    """Results with a random skill for each module; `better` adds to it on the same questions."""
-    questions = np.random.default_rng(1)
-    own = np.random.default_rng(seed)
-    found = {}
-    for split, modules in (splits or MATHEMATICS.splits).items():
-        scores = {}
-        for module in modules:
-            share = questions.beta(2, 0.7) if skill is None else skill
-            hardness = questions.random(n)
-            verdicts = hardness + own.normal(0, 0.05, n) < share + better
-            wrong = {"sign": 30, "other": 20} if not verdicts.all() else {}
-            scores[module] = ModuleScore(
-                verdicts=verdicts, loss=0.25, n_symbols=3 * n, sha256=f"{split} {module}",
-                wrong=wrong,
-            )  # fmt: skip
-        found[split] = SplitScore(scores)
-    return Results(
-        model={"name": name, "n_parameters": 49_178_112, "step": 700_000},
-        data={"held_out": 2048}, choice={}, made={}, splits=found, near_ties=[], decoding=None,
-    )  # fmt: skip
-
 
 ONE, TWO = made_up("ours"), made_up("theirs", seed=2, better=-0.08)
 
@@ -69,6 +46,16 @@ def test_every_module_is_shown_whole_with_how_sure_it_is(width):
             line = rf"  {name} .*{score.accuracy:.1%} +{low:.1%} - {high:.1%}"
             assert re.search(line, text), name
     assert "…" not in text
+
+
+def test_the_loss_is_shown_at_80_columns():
+    """Also where names and numbers are as long as they get."""
+    some = {name: modules[:-1] for name, modules in MATHEMATICS.splits.items()}
+    text = shown(render_results, made_up("ours", splits=some, skill=1.0), 80)
+    averages = text[text.index("average over") :]
+    assert re.search(r"questions +loss$", averages, re.MULTILINE)
+    assert len(re.findall(r" 0\.250$", averages, re.MULTILINE)) == len(some)
+    assert max(map(len, averages.splitlines())) <= 80
 
 
 def test_modules_are_sorted_into_strong_and_weak():
@@ -137,8 +124,8 @@ def test_what_is_not_comparable_is_said():
         "few: interpolate covers 3 of 56 modules and has 400 questions of each module, not 10,000"
     )
     assert caveats([FEW]) == [line]
-    assert "Not comparable in full: few" in shown(render_comparison, [FEW], 120)
-    assert f"\\footnotesize Not comparable in full: {line}." in latex([FEW])
+    assert "Not fully comparable: few" in shown(render_comparison, [FEW], 120)
+    assert f"\\footnotesize Not fully comparable: {line}." in latex([FEW])
     notes = [x["note"] for x in csv.DictReader(io.StringIO(csv_text([FEW]))) if x["kind"] == "note"]
     assert notes == [line]
     assert line in markdown([FEW])
@@ -213,7 +200,7 @@ def test_any_name_can_be_shown(tmp_path, monkeypatch, name):
 def test_bars_and_what_they_mean_come_together():
     for results, width, has_bars in (([ONE], 80, True), ([ONE] * 5, 80, False)):
         text = shown(render_comparison, results, width)
-        assert ("█" in text) == ("▒ where the accuracy lies" in text) == has_bars
+        assert ("█" in text) == ("▒ its 95% interval" in text) == has_bars
 
 
 @pytest.mark.parametrize("n_results", [2, 5, 9])
@@ -247,7 +234,7 @@ def test_pairs_are_of_the_same_questions():
         assert one.p <= one.p_holm
     assert found.interval[0] < found.difference < found.interval[1]
     assert found.p < 1e-6
-    assert "by signs flipped within modules" in pair_line(found, "ours", "theirs")
+    assert "by sign flips within modules" in pair_line(found, "ours", "theirs")
     back = {one.split: one for one in pairs(TWO, [ONE])[0]}["interpolate"]
     assert back.difference == pytest.approx(-found.difference)
     same = pairs(ONE, [ONE])[0][0]

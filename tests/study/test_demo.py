@@ -32,13 +32,13 @@ def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
     monkeypatch.setattr(watch.subprocess, "Popen", runs.Forked)
     folder = tmp_path / "demo"
     text = shown(folder, Size(count=30, test_count=8, seconds=3))
-    assert re.search(r"Time was up after \d+ of 2,000 steps", text)
+    assert re.search(r"Training reached its time limit after \d+ of 2,000 steps", text)
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == FILES
     for name in FILES | MODULES.keys():
         assert name in text
     assert "✗" in text
     # Lines with paths, and those of the progress, are for programs that wrap them.
-    wide = ("$ tpt", "Go on with", "In ", "tp-transformer: step", "transformer: step")
+    wide = ("$ tpt", "Next:", "In ", "tp-transformer: step", "transformer: step")
     said = [line for line in text.splitlines() if not line.startswith(wide)]
     assert max(map(len, said)) <= 80
     lines = (folder / "transformer-answers.jsonl").read_text("utf-8").splitlines()

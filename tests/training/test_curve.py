@@ -48,7 +48,7 @@ def test_a_monitor_changes_nothing_but_the_records(tested, tmp_path):
     assert all(
         record["modules"].keys() == {"numbers__gcd", "numbers__place_value"} for record in found
     )
-    assert "interpolation monitor on 6 questions" in (watched / "log.txt").read_text()
+    assert "monitor of interpolate on 6 questions" in (watched / "log.txt").read_text()
 
 
 def test_what_is_monitored_are_the_first_interpolation_questions(tested, tmp_path):
@@ -97,16 +97,16 @@ def test_nothing_to_monitor_is_refused(store, tested, tmp_path):
 
 
 def test_the_curve_says_whether_the_error_fell_every_time():
-    falling = Curve("a", "monitor", 100, (10, 20, 30), (0.9, 0.5, 0.25))
+    falling = Curve("a", "monitor", "mine", 100, (10, 20, 30), (0.9, 0.5, 0.25))
     assert falling.rises == []
     assert falling.line() == (
-        "a: error on 100 questions, interpolation: 90.00% at step 10, 25.00% at step 30; "
+        "a: error on 100 questions, mine: 90.00% at step 10, 25.00% at step 30; "
         "strictly decreasing over 3 validations"
     )
-    resting = Curve("a", "validation", 100, (10, 20, 30), (0.5, 0.5, 0.6))
+    resting = Curve("a", "validation", "held out", 100, (10, 20, 30), (0.5, 0.5, 0.6))
     assert resting.rises == [20, 30]
     assert resting.line().endswith("not lower at 2 of 2 validations, the first time at step 20")
-    assert Curve("a", "monitor", 100, (10,), (0.5,)).line().endswith("50.00% at step 10")
+    assert Curve("a", "monitor", "mine", 100, (10,), (0.5,)).line().endswith("50.00% at step 10")
 
 
 def test_the_command_draws_several_runs(capsys, tested, tmp_path):
@@ -118,7 +118,7 @@ def test_the_command_draws_several_runs(capsys, tested, tmp_path):
     )
     out = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in out] == ["one", "one", "two", "two", "drawn"]
-    assert "interpolation" in out[0]
+    assert "questions, interpolate:" in out[0]
     names = {file.name for file in (tmp_path / "figures").iterdir()}
     assert names == {f"error-curve.{kind}" for kind in figures.FORMATS}
     curves = read_curves(tmp_path / "one")
@@ -132,8 +132,10 @@ def test_the_curve_is_legible(monkeypatch, tmp_path):
     steps = tuple(range(1000, 11_000, 1000))
     errors = tuple(0.9 / number for number in range(1, 11))
     for name in ("tp", "a_run_with_a_long_name_$x$"):
-        curves = [Curve(name, kind, 2048, steps, errors) for kind in ("monitor", "validation")]
-        save_curves([*curves, Curve("other", "monitor", 2048, steps, errors)], tmp_path)
+        curves = [
+            Curve(name, kind, kind, 2048, steps, errors) for kind in ("monitor", "validation")
+        ]
+        save_curves([*curves, Curve("other", "monitor", "mine", 2048, steps, errors)], tmp_path)
     for figure in drawn:
         assert illegible(figure, texts(figure)) == []
 

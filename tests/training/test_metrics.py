@@ -9,7 +9,6 @@ import sys
 import pytest
 from rich.console import Console
 
-from tp_transformer.foundation.errors import UserError
 from tp_transformer.show import panel as live
 from tp_transformer.training import display, records
 from tp_transformer.training.display import Display
@@ -51,7 +50,7 @@ def validation_record(step, exact_match, best):
 
 
 def open_metrics(run, resume_step=0, **options):
-    options = {"tensorboard": False, "title": "a run", "display": Display()} | options
+    options = {"title": "a run", "display": Display()} | options
     return Metrics(run, resume_step=resume_step, **options)
 
 
@@ -122,35 +121,11 @@ def test_what_is_not_finite_is_absent_so_that_any_program_reads_the_file(tmp_pat
     assert "loss not finite" in (tmp_path / "log.txt").read_text()
 
 
-def test_tensorboard_has_each_step_once_after_resuming(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    with open_metrics(tmp_path, tensorboard=True) as metrics:
-        for step in (20, 40, 60):
-            metrics.record(train_record(step, loss=1.0))
-    with open_metrics(tmp_path, resume_step=20, tensorboard=True) as metrics:
-        metrics.record(train_record(40, loss=2.0))
-        metrics.record(validation_record(40, 0.5, True))
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    seen = [(event.step, event.value) for event in events.Scalars("train/loss")]
-    assert seen == [(20, 1.0), (40, 2.0)]
-    assert [event.value for event in events.Scalars("modules/numbers__gcd")] == [0.5]
-    assert "train/step" not in events.Tags()["scalars"]
-    assert "validation/best" not in events.Tags()["scalars"]
-
-
-def test_without_tensorboard_the_error_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
-    with pytest.raises(UserError, match=r"tp-transformer\[tensorboard\]"):
-        open_metrics(tmp_path, tensorboard=True)
-
-
 def test_torch_and_tensorboard_are_imported_only_when_asked(tmp_path):
     code = (
         "import sys, pathlib; from tp_transformer.training.display import Lines\n"
         "from tp_transformer.training.metrics import Metrics\n"
-        f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=0, tensorboard=False, "
+        f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=0, "
         "title='', display=Lines('')): pass\n"
         "assert not {'torch', 'tensorboard'} & set(sys.modules)"
     )
@@ -238,6 +213,28 @@ def test_the_panel_counts_the_time_left_down_between_records(monkeypatch):
     assert shown._time(train_record(100)) == "after 16:40"
 
 
+def test_averages_between_records_are_shown_but_not_recorded(tmp_path):
+    class Seen(Display):
+        def update(self, record):
+            seen.append(record)
+
+    seen = []
+    with open_metrics(tmp_path, display=Seen()) as metrics:
+        metrics.show(train_record(3, loss=float("nan")))
+    assert seen == [train_record(3, loss=None)]
+    assert lines_of(tmp_path) == []
+
+
+def test_the_panel_shows_the_newest_averages_but_draws_records_only():
+    shown = live.View("")
+    shown.take([train_record(20, loss=2.0), train_record(40, loss=1.0)])
+    shown.update(train_record(43, loss=7.0))
+    console = Console(width=80, file=io.StringIO())
+    console.print(shown.render())
+    assert "step 43" in console.file.getvalue()
+    assert re.search(r"loss +7\.0000 +█▁ *\n", console.file.getvalue())
+
+
 def test_a_resumed_panel_knows_the_best_and_the_curve_but_not_the_old_speed():
     console = Console(width=80, file=io.StringIO())
     shown = live.View("")
@@ -258,7 +255,7 @@ def test_a_terminal_gets_the_panel_with_what_is_said_above(tmp_path):
     code = (
         "import pathlib\nfrom tp_transformer.show.panel import display\n"
         "from tp_transformer.training.metrics import Metrics\n"
-        f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=10, tensorboard=False, "
+        f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=10, "
         f'title="a run", display=display("a run")) as m:\n'
         f'    m.record({train_record(20)!r})\n    m.say("[saved] here")\n'
     )

@@ -13,6 +13,7 @@ from runs import SETTINGS, assert_same_run, config, records
 from tp_transformer import train
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.training import muon as muon_file
+from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.muon import ELEMENT_SIZE, MOMENTUM, Muon, matrix_blocks, orthogonalise
 from tp_transformer.training.optim import (
     OptimConfig,
@@ -20,7 +21,6 @@ from tp_transformer.training.optim import (
     make_optimizer,
     set_learning_rate,
 )
-from tp_transformer.training.run import RunConfig, run_config
 
 RECIPE = {"optimizer": "muon", "learning_rate": 0.01, "adam_rate": 0.7, "betas": (0.9, 0.99)}
 
@@ -60,6 +60,13 @@ def test_wide_matrices_by_their_squares_come_to_the_same():
     torch.testing.assert_close(
         muon_file._iterate_on_squares(x), muon_file._iterate(x), atol=1e-5, rtol=0
     )
+
+
+def test_a_group_that_does_not_divide_is_not_added():
+    muon = muon_for({"params": [torch.nn.Parameter(random(4, 4))], "blocks": (2, 1)})
+    with pytest.raises(ValueError, match=r"\(5, 4\) does not divide into 2 by 1 matrices"):
+        muon.add_param_group({"params": torch.nn.Parameter(random(5, 4)), "blocks": (2, 1)})
+    assert len(muon.param_groups) == 1
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (4, 1), (1, 2), (2, 3)])
@@ -249,7 +256,7 @@ def lstm_config():
     """The LSTM with the settings of the other runs, except those that only a Transformer has."""
     shared = {name: value for name, value in SETTINGS.items() if not name.startswith("model.")}
     changed = {**shared, **RUN, "model.d_hidden": 16}
-    given = [f"--{name}={json.dumps(value)}" for name, value in changed.items()]
+    given = {name: json.dumps(value) for name, value in changed.items()}
     return run_config(run_values("lstm-saxton", given, RunConfig))
 
 

@@ -4,8 +4,8 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer.foundation import settings
+from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.optim import OptimConfig
-from tp_transformer.training.run import RunConfig, run_config
 
 SCHLAG = ("tp-transformer", "tp-transformer-b", "tp-transformer-c", "transformer")
 SAXTON = ("transformer-saxton", "lstm-saxton")

@@ -3,29 +3,21 @@
 import json
 import os
 import re
+import shlex
 import shutil
 
 import pytest
 
 import tp_transformer
-from runs import command, config, make_store, options
+from runs import command, config, make_store, options, tpt
 from tp_transformer import train
-from tp_transformer.cli import main
+from tp_transformer.data.store import open_store
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.run_folder import LOCK
 from tp_transformer.foundation.settings import read
 from tp_transformer.training import run as run_module
-from tp_transformer.training.run import LOCK, config_values, run_config
-
-
-def tpt(capsys, *arguments):
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+from tp_transformer.training.config import config_values, run_config
 
 
 @pytest.fixture
@@ -43,6 +35,16 @@ def test_the_folder_explains_itself(undisturbed, store):
     assert {"torch", "python", "numpy", "tp_transformer", "seed", "device", "threads"} < set(origin)
 
 
+def test_a_module_that_the_store_lacks_is_named_and_leaves_no_folder(capsys, store, tmp_path):
+    run = tmp_path / "run"
+    asked = [*command(store, run), "--modules", "*gcd", "algebra__linear_1d", "--device", "cpu"]
+    code, out, err = tpt(capsys, *asked)
+    assert (code, out) == (2, "")
+    assert f"{store} has no algebra__linear_1d in its train split; it has " in err
+    assert ", ".join(open_store(store)["train"].modules) in err
+    assert not run.exists()
+
+
 def test_settings_survive_the_folder():
     for name in tp_transformer.preset_names():
         values = read(name)
@@ -56,6 +58,11 @@ def test_the_command_line_trains_and_tells_what_next(capsys, store, tmp_path):
     assert code == 0
     assert f"{run} is finished, after step 2" in out
     assert re.search(r"best: .*run/best, of step 2", out)
+    suggested = shlex.split(out.splitlines()[-1].removeprefix("next: tpt "))
+    assert suggested[:3] == ["solve", "--model", str(run)]
+    questions = [one.question for one in open_store(store)["train"].examples("*gcd")]
+    assert suggested[3] in questions
+    assert tpt(capsys, *suggested)[0] == 0
     assert read(run / "config.yaml")["data"]["modules"] == ["*gcd"]
     code, out, _ = tpt(capsys, "train", "--run", str(run))
     assert code == 0
@@ -126,7 +133,7 @@ def test_two_processes_on_one_run(run):
     [
         (["--data", "nothing"], "nothing; `tpt data prepare`"),
         (["--config", "nonsense"], "there is no preset 'nonsense'"),
-        (["--budget", "soon"], "'soon' is not a duration"),
+        (["--budget", "soon"], "'soon' is not a positive duration"),
         (["--training.stesp=3"], "--training.stesp (did you mean --training.steps?)"),
         (["--optim.learning_rate=-1"], "learning_rate must be above 0"),
         (["--device", "cuda"], "cuda is not available"),
@@ -153,8 +160,8 @@ def test_a_run_that_another_process_has_begun_meanwhile_is_left_alone(store, tmp
         train(config(training__steps=2), store, run, quiet=True)
         return original(*arguments)
 
-    original = run_module._make_loop
-    monkeypatch.setattr(run_module, "_make_loop", make_loop)
+    original = run_module.make_loop
+    monkeypatch.setattr(run_module, "make_loop", make_loop)
     with pytest.raises(FolderError, match="another process has started"):
         train(config(training__steps=3), store, run, quiet=True)
     assert read(run / "config.yaml")["training"]["steps"] == 2

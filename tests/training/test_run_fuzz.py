@@ -103,7 +103,7 @@ def test_settings_that_were_cut_short_are_refused(run):
 
 def test_the_command_that_began_a_run_writes_its_settings_again(run, finished, tested):
     text = (run / "config.yaml").read_text()
-    settings = tp_transformer.training.run.run_config(read(run / "config.yaml"))
+    settings = tp_transformer.training.config.run_config(read(run / "config.yaml"))
     (run / "config.yaml").write_text(text[: len(text) // 2])
     assert train(settings, tested, run, quiet=True).was_finished
     assert (run / "config.yaml").read_text() == text
@@ -155,8 +155,9 @@ def test_odd_values_in_run_json_get_one_line(run, changes):
 @pytest.mark.parametrize("text", [DEEP, "[]", "3", "null", '"text"', "{}", "", "9" * 5000])
 def test_an_odd_run_json_gets_one_line(run, text):
     (run / "run.json").write_text(text)
-    with pytest.raises(FolderError, match=r"run\.json is damaged"):
+    with pytest.raises(FolderError, match=r"run\.json is damaged") as error:
         train(None, None, run, quiet=True)
+    assert not re.search(r"Error\b", str(error.value))  # no Python exception
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,52 @@
 """Questions and answers: their tasks, their tokens, their files, their batches."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tp_transformer.data.feed import Feed
+    from tp_transformer.data.generated import write_task
+    from tp_transformer.data.mathematics.corpus import prepare
+    from tp_transformer.data.mathematics.generate import generate
+    from tp_transformer.data.pair_files import Columns
+    from tp_transformer.data.pairs import prepare_pairs
+    from tp_transformer.data.store import Example, Split, Store
+    from tp_transformer.data.store import open_store as open  # noqa: A004
+
+__all__ = [
+    "Columns",
+    "Example",
+    "Feed",
+    "Split",
+    "Store",
+    "generate",
+    "open",
+    "prepare",
+    "prepare_pairs",
+    "write_task",
+]
 
 # Loaded when first used: importing the package must stay quick.
 _HOMES = {
+    "Columns": ("pair_files", "Columns"),
+    "Example": ("store", "Example"),
     "Feed": ("feed", "Feed"),
+    "Split": ("store", "Split"),
+    "Store": ("store", "Store"),
     "generate": ("mathematics.generate", "generate"),
     "open": ("store", "open_store"),
+    "prepare": ("mathematics.corpus", "prepare"),
+    "prepare_pairs": ("pairs", "prepare_pairs"),
+    "write_task": ("generated", "write_task"),
 }
 
+if not TYPE_CHECKING:  # type checkers would accept any name
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        file, function = _HOMES[name]
-        return getattr(import_module(f"{__name__}.{file}"), function)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            file, function = _HOMES[name]
+            return getattr(import_module(f"{__name__}.{file}"), function)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

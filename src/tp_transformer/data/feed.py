@@ -1,8 +1,9 @@
 """The batches of a store, step by step, and the questions held out of them."""
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
@@ -45,7 +46,8 @@ class FeedConfig:
 class Feed:
     """What a model trains on: for each step the rows that the sampler names, as batches.
 
-    It has no state: `parts(step)` is the same whenever it is asked for.
+    It has no state: `parts(step)` is the same whenever it is asked for. As an iterable it gives the
+    batch of each step from the first on, without end.
 
     The last rows of every segment are held out: never trained on, always the same, they are what a
     run is validated with. (The rows of a segment are in random order.) The test splits must not
@@ -65,11 +67,21 @@ class Feed:
         vocabulary: Vocabulary | None = None,
         held_out: int = 0,
     ) -> None:
-        segments = split.select(modules)
+        segments = _select(split, (modules,) if isinstance(modules, str) else modules)
         kept, self._held_out = _hold_out(segments, held_out, weights)
         self.sampler = Sampler(kept, batch_size=batch_size, seed=seed, weights=weights)
         self.vocabulary = vocabulary or split.task.vocabulary
         self.split = split
+
+    def __iter__(self) -> Iterator[Batch]:
+        for step in itertools.count():
+            yield Batch.from_ragged(*self.tokens(step), self.vocabulary.pad)
+
+    def __repr__(self) -> str:
+        return (
+            f"Feed({self.split.name!r}, batches of {self.sampler.batch_size:,} of "
+            f"{len(self.sampler):,} rows, {len(self.held_out_rows):,} held out)"
+        )
 
     def tokens(self, step: int, rank: int = 0, n_ranks: int = 1) -> tuple[Ragged, Ragged]:
         """The sources and targets of a step's batch, or of a rank's share of it."""
@@ -85,6 +97,12 @@ class Feed:
         rows = [np.arange(one.start, one.start + one.count) for one in self._held_out]
         return np.concatenate(rows) if rows else np.zeros(0, np.int64)
 
+    @property
+    def example(self) -> str:
+        """A question of the data: the first that is held out, or the first that is trained on."""
+        rows = self.held_out_rows if len(self.held_out_rows) else self.sampler.rows(0)
+        return self.split.rows(rows[:1])[0][0]
+
     def validation(self, rank: int = 0, n_ranks: int = 1) -> dict[str, tuple[Ragged, Ragged]]:
         """The rows held out, or a rank's share of them, module by module."""
         by_module: dict[str, list[Rows]] = {}
@@ -92,6 +110,18 @@ class Feed:
             by_module.setdefault(one.module, []).append(np.arange(one.start, one.start + one.count))
         shares = {name: np.concatenate(rows)[rank::n_ranks] for name, rows in by_module.items()}
         return {name: self.split.tokens(rows, self.vocabulary) for name, rows in shares.items()}
+
+
+def _select(split: Split, modules: Iterable[str]) -> tuple[Segment, ...]:
+    """Return the segments of the modules; a name or pattern without any rows is an error."""
+    patterns = tuple(modules)
+    for pattern in patterns:
+        if not any(segment.count for segment in split.select(pattern)):
+            raise SettingsError(
+                f"{split.path.parent} has no {pattern} in its {split.name} split; it has "
+                f"{', '.join(split.modules) or 'no rows'}"
+            )
+    return split.select(patterns)
 
 
 def _hold_out(

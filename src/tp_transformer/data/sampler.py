@@ -79,7 +79,7 @@ class _Mixture:
         return rows
 
     def _block(self, block: int) -> tuple[Rows, Rows]:
-        """The module at each place of a block, and the how manieth of that module it is there.
+        """The module at each place of a block, and its running index within the module.
 
         Counted over all blocks so far, of which each has exactly the module's quota.
         """

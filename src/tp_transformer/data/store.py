@@ -7,11 +7,12 @@ both. A record batch holds rows of one segment only. The batches may lie in the 
 order, as they came; `store.json` has the order of the rows.
 """
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,16 @@ from tp_transformer.data.summary import Summary
 from tp_transformer.data.task import TRAIN as TRAIN
 from tp_transformer.data.task import Task
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
-from tp_transformer.foundation.errors import SettingsError, StoreError
+from tp_transformer.foundation import html
+from tp_transformer.foundation.errors import SettingsError, StoreError, UserError
 
+if TYPE_CHECKING:
+    import datasets
+    from torch.utils.data import Dataset
+
+    from tp_transformer.data.batch import Batch
+
+_SHOWN_ROWS = 5  # of a split, in a notebook
 _TEXT_COLUMNS = ("question", "answer")
 
 Rows = npt.ArrayLike
@@ -49,6 +58,14 @@ class Example:
     difficulty: str | None
     question: str
     answer: str
+
+
+if TYPE_CHECKING:
+
+    class _Examples(Sequence[Example], Dataset[Example]):
+        """What torch's loader asks of type checkers; when it runs, a sequence will do."""
+else:
+    _Examples = Sequence
 
 
 def open_store(folder: str | Path) -> "Store":
@@ -96,12 +113,26 @@ class Store(Mapping[str, "Split"]):
         rows = ", ".join(f"{name}: {len(split):,}" for name, split in self.items())
         return f"Store({str(self.path)!r}, {rows})"
 
+    def _repr_html_(self) -> str:
+        rows = (
+            (name, f"{len(split):,}", len(split.modules), *split.max_lengths)
+            for name, split in self.items()
+        )
+        tokens = self.task.vocabulary.tokenisation
+        heads = ("split", "rows", "modules", f"question, {tokens}", f"answer, {tokens}")
+        return html.table(f"Store {self.path}: {self.task.name}", heads, rows)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.path,)
 
 
-class Split:
-    """The rows of one split, by number from 0; a module's rows are one range of numbers."""
+class Split(_Examples):
+    """The rows of one split, by number from 0; a module's rows are one range of numbers.
+
+    A split is also a map-style dataset for torch's loader, which makes batches with `collate`:
+
+    >>> DataLoader(split, batch_size=64, shuffle=True, num_workers=2, collate_fn=split.collate)
+    """
 
     def __init__(self, folder: Path, name: str, entry: SplitEntry, task: Task) -> None:
         self.name = name
@@ -116,23 +147,43 @@ class Split:
         if size != entry.bytes:
             found = "is missing" if size is None else f"has {size:,} bytes"
             raise StoreError(
-                f"{self.path} {found}, where {MANIFEST} promises {entry.bytes:,}; "
+                f"{self.path} {found}, but {MANIFEST} records {entry.bytes:,}; "
                 f"prepare the store again"
             )
 
     def __len__(self) -> int:
         return self._entry.rows
 
-    def __getitem__(self, row: int) -> Example:
-        (question,), (answer,) = self.rows([row])
-        segment = self.segments[self.segment_of([row])[0]]
-        return Example(segment.module, segment.difficulty, question, answer)
+    @overload
+    def __getitem__(self, row: SupportsIndex) -> Example: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[Example]: ...
+
+    def __getitem__(self, row: SupportsIndex | slice) -> Example | list[Example]:
+        if isinstance(row, slice):
+            return self.__getitems__(range(len(self))[row])
+        number = operator.index(row)
+        return self.__getitems__([number + len(self) if number < 0 else number])[0]
+
+    def __getitems__(self, rows: Rows) -> list[Example]:
+        """The examples of some rows, in the order asked for; torch's loader reads batches by it."""
+        segments = (self.segments[place] for place in self.segment_of(rows))
+        return [
+            Example(segment.module, segment.difficulty, question, answer)
+            for segment, question, answer in zip(segments, *self.rows(rows), strict=True)
+        ]
 
     def __iter__(self) -> Iterator[Example]:
         return self.examples()
 
     def __repr__(self) -> str:
         return f"Split({self.name!r}, {len(self):,} rows of {len(self.modules)} modules)"
+
+    def _repr_html_(self) -> str:
+        title = f"Split {self.name}: {len(self):,} rows of {len(self.modules)} modules, the first"
+        heads = ("module", "difficulty", "question", "answer")
+        return html.table(title, heads, map(astuple, self[:_SHOWN_ROWS]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Split, (self.path.parent, self.name, self._entry, self.task)
@@ -204,6 +255,26 @@ class Split:
             vocabulary.encode_spans(data, *self._file.spans(1, batch, row)),
         )
 
+    def collate(self, examples: Sequence[Example], vocabulary: Vocabulary | None = None) -> "Batch":
+        """Examples as a padded batch, in the ids of the task or of another vocabulary."""
+        from tp_transformer.data.batch import Batch
+
+        questions = [example.question for example in examples]
+        answers = [example.answer for example in examples]
+        return Batch.from_text(questions, answers, vocabulary or self.task.vocabulary)
+
+    def to_hf(self) -> "datasets.Dataset":
+        """The same rows as a dataset of Hugging Face, whose texts are mapped from the file."""
+        try:
+            from datasets import Dataset
+            from datasets.table import InMemoryTable
+        except ImportError as error:
+            message = "this needs Hugging Face datasets: pip install 'tp-transformer[hf]'"
+            raise UserError(message) from error
+        reader = ipc.open_file(pa.memory_map(str(self.path)))
+        batches = [reader.get_batch(number) for number in self._file.order]
+        return Dataset(InMemoryTable(pa.Table.from_batches(batches, reader.schema)))
+
     def lengths(self, rows: Rows) -> tuple[Ids, Ids]:
         """How many tokens the questions and the answers of some rows have."""
         batch, row = self._locate(rows)
@@ -247,7 +318,7 @@ class Split:
         mapped = _MappedFile(self.path, self._entry.order, self.task, self.max_lengths)
         if mapped.starts[-1] != len(self):
             raise StoreError(
-                f"{self.path} has {mapped.starts[-1]:,} rows, where {MANIFEST} promises "
+                f"{self.path} has {mapped.starts[-1]:,} rows, but {MANIFEST} records "
                 f"{len(self):,}; prepare the store again"
             )
         if not np.isin(self._starts, mapped.starts).all():

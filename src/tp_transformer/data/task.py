@@ -48,7 +48,7 @@ class Task:
         continues: the training module that a module of a test split continues, where the names
             differ
         area_separator: what divides the name of a module into an area and the rest
-        titles: of splits, where the name will not do
+        titles: display names of splits
         max_question: tokens of the longest question; absent means any number
         max_answer: tokens of the longest answer; absent means any number
         rows: gives every question of a task that is generated as a whole; not saved
@@ -68,7 +68,10 @@ class Task:
     def __post_init__(self) -> None:
         for split, modules in self.splits.items():
             if not SPLIT_NAME.fullmatch(split):
-                raise ValueError(f"a split cannot be called {split!r}, since a file is to be")
+                raise ValueError(
+                    f"the split name {split!r} must be usable as a file name "
+                    "(letters, digits, _ and -)"
+                )
             if not modules or not all(modules) or len(set(modules)) != len(modules):
                 raise ValueError(f"{split} must have modules, each with a name of its own")
 
@@ -161,7 +164,7 @@ class Task:
 
     @classmethod
     def from_json(cls, values: Any) -> "Task":
-        """From what `to_json` gave; a ValueError says what else it is."""
+        """Inverse of `to_json`; raises ValueError for invalid values."""
         check_keys(values, "task", cls.__dataclass_fields__.keys() - {"rows"})
         separator = values["area_separator"]
         return cls(

@@ -89,7 +89,7 @@ class Vocabulary:
             raise ValueError(f"a vocabulary must list {', '.join(sorted(missing))}")
 
     def _is_special(self, token: str) -> bool:
-        """Whether a token is none of a text's; among words, `<x>` may be one like any other."""
+        """Whether a token cannot occur in a text; a word may have angle brackets."""
         if self.is_words:
             return token in (PAD, SOS, EOS)
         return len(token) > 2 and token[0] + token[-1] == "<>" and token.isprintable()
@@ -103,13 +103,15 @@ class Vocabulary:
         cls, texts: Sequence[str], tokenisation: Literal["characters", "words"] = "characters"
     ) -> "Vocabulary":
         """The vocabulary of some texts, in the order of Unicode."""
+        if tokenisation == "words" and isinstance(texts, str):
+            raise ValueError("a vocabulary of words is made of a list of texts, not of one text")
         parts = (text.split(" ") if tokenisation == "words" else text for text in texts)
         found = set().union(*parts)
         return cls((PAD, SOS, EOS, *sorted(found)), tokenisation)
 
     @classmethod
     def from_json(cls, values: Any) -> "Vocabulary":
-        """From what `to_json` gave; a ValueError says what else it is."""
+        """Inverse of `to_json`; raises ValueError for invalid values."""
         tokenisation = "characters"
         if isinstance(values, dict) and values.keys() == {"tokenisation", "tokens"}:
             tokenisation, values = values["tokenisation"], values["tokens"]
@@ -190,8 +192,10 @@ class Vocabulary:
         if found is None:
             for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
                 text = data[start : start + length].tobytes().decode("utf-8", "replace")
-                self.encode([text], first=row + 1)  # raises for the text that has what is unknown
-            raise TextError("a text is no UTF-8")
+                self.encode(
+                    [text], first=row + 1
+                )  # raises for the first text with an unknown token
+            raise TextError("a text is not valid UTF-8")
         return found
 
     def _encode_bytes(

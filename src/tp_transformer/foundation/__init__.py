@@ -1,6 +1,7 @@
 """Code that all other packages use, independent of questions, models and scores.
 
-- errors, ranges, settings, registry: errors of users, ranges of numbers, configuration files.
+- errors, ranges, settings: errors of users, ranges of numbers, configuration files.
+- registry, extensions: objects by name, modules from outside that add to them.
 - atomic, run_folder, provenance: atomic files, the layout of a run folder, recorded versions.
 - interruptions, progress, allocator, parallel, distributed: signals, progress bars, memory,
   worker processes, ranks.

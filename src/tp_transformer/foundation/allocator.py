@@ -1,10 +1,9 @@
-"""Memory: what is freed stays with the process, and what cannot fit is refused beforehand.
+"""Memory: settings of the C allocator, and checks against the available memory.
 
-A pass frees tensors of tens of megabytes and asks for the like at once. The C library gives such
-pieces back to the system, which then clears every page anew: that took a quarter of the time of a
-step at the paper's size (8.6 samples/s, 11.5 without) and a tenth of that of the small model's.
-
-Only the command line calls this: it concerns the whole process, which in a notebook is the user's.
+A training step frees tensors of tens of megabytes and allocates similar ones at once. By default
+the C library returns such blocks to the system, which clears their pages again: this took a quarter
+of the time of a step at the paper's size (8.6 samples/s, 11.5 without) and a tenth of that of the
+small model. Only the command line calls `keep_freed_memory`, because it affects the whole process.
 """
 
 import ctypes
@@ -15,13 +14,13 @@ from pathlib import Path
 
 from tp_transformer.foundation.errors import SettingsError
 
-# The numbers of glibc's malloc.h.
+# Constants of malloc.h in glibc.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def keep_freed_memory() -> bool:
-    """Have the C library keep what is freed; says whether it does (glibc's only)."""
+    """Let the C library keep freed memory; return whether it does (only with glibc)."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -33,17 +32,17 @@ def keep_freed_memory() -> bool:
 
 
 def memory_limit() -> int | None:
-    """The bytes of memory that this process can have at most, if the system tells."""
+    """Return the maximum memory of this process in bytes, or None if unknown."""
     limits = []
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with suppress(OSError, ValueError):  # in no container, or in one whose limit is `max`
+    with suppress(OSError, ValueError):  # not in a container, or one without a limit
         limits.append(int(CONTAINER_LIMIT.read_text()))
     return min(limits, default=None)
 
 
 def refuse_beyond_memory(what: str, n_bytes: int) -> None:
-    """Refuse what takes at least so much: Linux would grant it, and later kill the process."""
+    """Raise if `n_bytes` exceed the memory; Linux would allocate them and kill the process."""
     limit = memory_limit()
     if limit is not None and n_bytes > limit:
         raise SettingsError(

@@ -1,9 +1,9 @@
-"""Files and folders that appear whole or not at all, and names that change from one to another.
+"""Atomic writing of files and folders, and links that are updated atomically.
 
-What is written grows in a hidden folder beside its destination and takes its name at the very
-end. A process that is killed leaves that hidden folder behind; the next one removes it. A file is
-replaced in one operation. A folder cannot be: where readers must always find one, write each under
-a path of its own and let a name point to the newest (`point`).
+A file or folder is written inside a hidden folder beside its destination, and renamed at the end. A
+process that is killed leaves the hidden folder behind; the next one removes it. A file is replaced
+in one operation. A folder is not: if readers must always find one, write each version to its own
+path, and link to the newest (`point`).
 """
 
 import errno
@@ -20,15 +20,15 @@ if sys.platform != "win32":
 
 _UNFINISHED, _REPLACED = ".unfinished-", "replaced"
 _LONGEST_PATH = 4096  # bytes
-# What file systems answer that have no locks, or none of folders, as NFS.
+# Errors of file systems without locks, or without locks of folders, such as NFS.
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def whole(path: str | Path) -> Iterator[Path]:
-    """A place to write a file or a folder to, which becomes `path` if the block ends well.
+    """Yield a path to write a file or a folder to, which is renamed to `path` on success.
 
-    What `path` held before is kept until then. If the block fails, nothing has changed.
+    The previous contents of `path` are kept until then. If the block fails, nothing changes.
     """
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,21 +48,21 @@ def whole(path: str | Path) -> Iterator[Path]:
 
 
 def point(name: Path, folder: Path) -> None:
-    """Let a name refer to a folder beside or below it, in place of the one before, atomically.
+    """Create or replace a link to a folder beside or below it, atomically.
 
-    The name is a symbolic link. Where there are none (Windows, some file systems) it is a file with
-    the folder's relative path, which `pointed` follows.
+    The link is symbolic. Where these are not supported (Windows, some file systems), it is a file
+    with the relative path of the folder, which `pointed` follows.
     """
     target = folder.relative_to(name.parent)
     temporary = name.with_name(f".{name.name}{_UNFINISHED}")
     temporary.unlink(missing_ok=True)
     try:
-        if sys.platform == "win32":  # a link to a folder cannot be replaced there
+        if sys.platform == "win32":  # where a link to a folder cannot be replaced
             raise NotImplementedError
         temporary.symlink_to(target, target_is_directory=True)
     except (OSError, NotImplementedError):
         temporary.write_text(target.as_posix(), "utf-8")
-    # A folder in its place was put there by hand, such as by a copy that followed the link.
+    # A folder in its place was created manually, such as by a copy that followed the link.
     aside = name.with_name(f".{name.name}{_UNFINISHED}{_REPLACED}")
     if name.is_dir() and not name.is_symlink():
         name.rename(aside)
@@ -71,7 +71,7 @@ def point(name: Path, folder: Path) -> None:
 
 
 def pointed(name: Path) -> Path | None:
-    """The folder that a name refers to: its own, or the one it points to; None if there is none."""
+    """Return the folder that a path is or links to; None if there is none."""
     if name.is_dir():
         return name.resolve() if name.is_symlink() else name
     try:
@@ -80,12 +80,12 @@ def pointed(name: Path) -> Path | None:
         folder = name.parent / text
         is_below = name.parent.resolve() in folder.resolve().parents
         return folder if is_below and folder.is_dir() else None
-    except (OSError, ValueError, RuntimeError):  # a loop of links is a RuntimeError
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links
         return None
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove everything unfinished that killed processes left in a folder."""
+    """Remove the unfinished files of killed processes from a folder."""
     for work in folder.iterdir() if folder.is_dir() else ():
         name, mark, _ = work.name[1:].partition(_UNFINISHED)
         if not work.name.startswith(".") or not mark:
@@ -101,7 +101,7 @@ def _prefix(path: Path) -> str:
 
 
 def _clear_leftovers(path: Path) -> None:
-    """Remove what killed processes left behind, putting back what they were about to replace."""
+    """Remove unfinished files of killed processes; restore what they were replacing."""
     for work in path.parent.iterdir():
         if not work.name.startswith(_prefix(path)):
             continue
@@ -124,8 +124,8 @@ def _put_in_place(made: Path, path: Path) -> None:
 
 
 def _replace_folder(made: Path, path: Path) -> None:
-    # Two renames: a folder that is not empty cannot be renamed over. If the second fails, the
-    # earlier one goes back; if the process dies between them, `_clear_leftovers` puts it back.
+    # Two renames, because a folder that is not empty cannot be replaced by a rename. If the second
+    # fails, the first is undone; if the process dies in between, `_clear_leftovers` undoes it.
     earlier = made.parent / _REPLACED
     if path.exists():
         path.rename(earlier)
@@ -139,7 +139,7 @@ def _replace_folder(made: Path, path: Path) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep others that put something in place in the same folder waiting meanwhile."""
+    """Lock a folder against other processes that write to it with `whole`."""
     if sys.platform == "win32":
         yield
         return
@@ -152,20 +152,20 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def lock(path: Path) -> int | None:
-    """Hold a file or folder for as long as this process lives; None if another process holds it.
+    """Lock a file or folder; return a descriptor, or None if another process holds the lock.
 
-    The system gives the lock back when a process dies, however it dies; a process number in a
-    file name would not survive a restart or a container. Windows has no such lock, nor have some
-    network file systems: there everything is taken to be free. The library filelock cannot lock a
-    folder, and fails where a file system has no locks.
+    The system releases the lock when the process ends, for any reason. A process id in a file name
+    would be wrong after a restart or in a container. Windows and some network file systems have no
+    such locks; there this always succeeds. The library filelock cannot lock a folder, and fails on
+    file systems without locks.
     """
     if sys.platform == "win32":
         return os.open(os.devnull, os.O_RDONLY)
     try:
-        # Over NFS only what is open for writing can be locked; a folder cannot be opened so.
+        # NFS only locks files that are open for writing; folders cannot be.
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     except FileNotFoundError:
-        return None  # whoever held it has just removed it
+        return None  # its owner has just removed it
     if _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
         return descriptor
     os.close(descriptor)
@@ -173,7 +173,7 @@ def lock(path: Path) -> int | None:
 
 
 def _take(descriptor: int, kind: int) -> bool:
-    """Lock what is open; False only if another process holds it."""
+    """Lock an open file; return False only if another process holds the lock."""
     try:
         fcntl.flock(descriptor, kind)
     except BlockingIOError:
@@ -192,7 +192,7 @@ def _sync(path: Path) -> None:
 
 def _sync_one(path: Path) -> None:
     if sys.platform == "win32" and path.is_dir():
-        return  # folders cannot be opened there
+        return  # Windows cannot open folders
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

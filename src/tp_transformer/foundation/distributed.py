@@ -1,7 +1,7 @@
-"""Ranks, collectives, devices: the only file that imports torch.distributed.
+"""Ranks, collectives and devices; the only module that imports torch.distributed.
 
-A rank is one of the processes that train together. `torchrun` starts them and tells each its number
-through environment variables; without these there is one rank, and nothing here communicates.
+`torchrun` starts the ranks and gives each its number in environment variables. Without these there
+is a single rank and no communication.
 """
 
 import gc
@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together."""
+    """The rank of this process, the number of ranks, and collective operations."""
 
     device: torch.device
     rank: int = 0
@@ -36,24 +36,24 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes files."""
+        """Whether this is rank 0, which writes files."""
         return self.rank == 0
 
     @property
     def wide(self) -> torch.dtype:
-        """The type for sums: float64, which Apple's GPUs do not have."""
+        """The data type of sums: float64, or float32 on Apple's GPUs."""
         return torch.float32 if self.device.type == "mps" else torch.float64
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of the ranks' tensors, in place."""
+        """Sum a tensor over ranks, in place."""
         return self._reduced(tensor, dist.ReduceOp.SUM)
 
     def max(self, tensor: Tensor) -> Tensor:
-        """The largest of the ranks' tensors, element by element, in place."""
+        """Compute the elementwise maximum of a tensor over ranks, in place."""
         return self._reduced(tensor, dist.ReduceOp.MAX)
 
     def share(self, text: str, source: int = 0) -> str:
-        """The text that one rank has; sent as bytes, since torch would pickle an object."""
+        """Broadcast a text as bytes, because torch would pickle an object."""
         if self.n_ranks == 1:
             return text
         data = text.encode()
@@ -68,15 +68,15 @@ class Ranks:
         return bytes(content.tolist()).decode()
 
     def share_tensor(self, tensor: Tensor) -> Tensor:
-        """The first rank's tensor, in place."""
+        """Broadcast a tensor of rank 0, in place."""
         if self.n_ranks > 1:
             dist.broadcast(tensor, 0)
         return tensor
 
     def each(self, work: Callable[[], T]) -> T:
-        """Do something on every rank; if it fails on one, it fails on all, with the same line.
+        """Call a function on each rank; if it fails on one, raise on all, with the same message.
 
-        Otherwise the others would wait for ever, or complain that they lost the one that failed.
+        Otherwise the other ranks would wait forever, or report a lost connection.
         """
         failure: Exception | None = None
         try:
@@ -94,17 +94,17 @@ class Ranks:
         return result
 
     def first(self, work: Callable[[], str | None]) -> str:
-        """Do something on the first rank only, and give all ranks the text that it returns."""
+        """Call a function on rank 0 only, and broadcast the text that it returns."""
         return self.share(self.each(lambda: work() if self.is_first else None) or "")
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """The module, so that its gradients are averaged over the ranks."""
+        """Wrap a module so that its gradients are averaged over ranks."""
         if self.n_ranks == 1:
             return module
         return DistributedDataParallel(module, gradient_as_bucket_view=True)
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Inside, a wrapped module's gradients add up in each rank for itself."""
+        """Return a context in which the gradients of a wrapped module are accumulated locally."""
         if isinstance(module, DistributedDataParallel):
             return module.no_sync()
         return nullcontext()
@@ -115,9 +115,14 @@ class Ranks:
         return tensor
 
 
+def is_first_process() -> bool:
+    """Whether this process is, or would be, rank 0."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
 @contextmanager
 def unchanged_random_state(device: torch.device) -> Iterator[None]:
-    """Give back torch's random state of the CPU and of a device as it was before."""
+    """Restore the random state of torch for the CPU and for a device at the end."""
     devices = [] if device.type in {"cpu", "meta"} else [device]
     with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
         yield
@@ -125,7 +130,7 @@ def unchanged_random_state(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def open_ranks(device: str = "auto") -> Iterator[Ranks]:
-    """Join the other ranks, if torchrun started some, and part from them at the end."""
+    """Join the process group, if torchrun started several processes; leave it at the end."""
     rank, n_ranks, local = (
         int(os.environ.get(name, default))
         for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
@@ -140,17 +145,17 @@ def open_ranks(device: str = "auto") -> Iterator[Ranks]:
     try:
         yield Ranks(chosen, rank, n_ranks)
     except (UserError, OSError, SystemExit):
-        _part()  # all ranks come here together
+        _part()  # all ranks get here
         raise
-    # After any other exception the others may hang in a collective: there is no parting from them.
+    # After any other exception, other ranks may hang in a collective: do not wait for them.
     _part()
 
 
 def _join(backend: str, rank: int, n_ranks: int) -> None:
-    """Meet the other ranks.
+    """Join the process group.
 
-    Torchrun keeps one store of addresses over its restarts. Each attempt needs names of its own in
-    it, or a rank may find the address of a process that is no more, and fail (seen with Gloo).
+    Torchrun keeps one store of addresses across restarts. Each attempt uses its own prefix;
+    otherwise a rank may find the address of a dead process and fail (observed with Gloo).
     """
     store, _, _ = next(rendezvous("env://", rank, n_ranks))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -159,12 +164,12 @@ def _join(backend: str, rank: int, n_ranks: int) -> None:
 
 
 def _part() -> None:
-    """Leave the other ranks.
+    """Leave the process group.
 
-    Gloo's threads free the tensors of the last collective, for which they need Python's lock; the
-    end of the group waits for these threads, and may hold that lock while it does (seen: one run in
-    four hung at its very end). So what still refers to the group goes first, and the threads get a
-    moment in which the lock is free.
+    The threads of Gloo need the GIL to free the tensors of the last collective. The destruction of
+    the group waits for these threads, possibly while holding the GIL (observed: one run in four
+    hung at its end). Therefore references to the group are freed first, and the GIL is released
+    for a moment.
     """
     gc.collect()
     time.sleep(0.1)
@@ -172,7 +177,7 @@ def _part() -> None:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies in bfloat16; other CPUs take ten times as long as in float32."""
+    """Whether a device has native bfloat16; emulation is ten times slower than float32."""
     if device.type != "cpu":
         return True
     asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
@@ -180,7 +185,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def choose_device(name: str = "auto", local_rank: int = 0, n_ranks: int = 1) -> torch.device:
-    """The device of that name, if it is there; with `auto`, the fastest that is."""
+    """Return the named device, if available; with `auto`, the fastest available one."""
     there = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available() and n_ranks == 1,  # it has no collectives

@@ -1,41 +1,45 @@
-"""Errors that a user can cause: one clear line each, saying what is wrong and what to do.
+"""Errors that a user can cause; the message is one line with the cause and a remedy.
 
-The command line prints the line and exits with code 2; from Python they are ordinary exceptions.
-Anything else that is raised is a mistake of ours.
+The command line prints the message and exits with code 2. Any other exception is a bug.
 """
 
 
 class UserError(Exception):
-    """What a user asked for cannot be done; the message says why and what would work."""
+    """Base class of errors that a user can cause."""
 
 
 class SettingsError(UserError):
-    """A configuration that is unknown, misspelt or contradicts itself."""
+    """A setting that is unknown, misspelt, out of range or inconsistent with another."""
 
 
 class TextError(UserError):
-    """A text that a model cannot read: empty, too long, or with characters it does not know."""
+    """A text that a model cannot read: empty, too long, or with unknown characters."""
 
 
 class CorpusError(UserError):
-    """A source of questions that is damaged or not what it should be; the message says where."""
+    """A damaged or unexpected source of questions; the message says where."""
 
 
 class StoreError(UserError):
-    """A store of questions that is missing, damaged or not ours, or one that cannot be written."""
+    """A store that is missing, damaged, not a store, or cannot be written."""
 
 
 class FolderError(UserError):
-    """A model folder that is missing, damaged or not ours, or one that cannot be written."""
+    """A model or run folder that is missing, damaged, not one, or cannot be written."""
 
 
 class CheckpointError(UserError):
-    """A file of someone else's that is damaged, unsafe or not what it is said to be."""
+    """A checkpoint, of a run or of the authors, that is damaged, unsafe or does not fit."""
 
 
 class TraceError(UserError):
-    """A trace of a name that the model does not have, or an edit that does not fit."""
+    """An unknown trace point, or an edit that returns an unsuitable tensor."""
 
 
 class ResultsError(UserError):
-    """Results of an evaluation that are missing, damaged or not ours."""
+    """A results file that is missing, damaged or of another kind."""
+
+
+def reason(error: OSError) -> str:
+    """Return why the operating system refused, without the number and the file."""
+    return error.strerror or str(error)

@@ -1,12 +1,12 @@
-"""Ctrl-C, SIGTERM and SIGHUP: a command ends soon, without a traceback and without leftovers.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP: commands end soon, without traceback or leftovers.
 
-The first signal raises an exception in the main thread, so that whatever is open is closed. A
-second one, when that takes too long, ends the process where it is. While modules are imported the
-first one does: nothing has begun by then, and an exception within the import of a C++ library can
-abort the process. For the same reason the exception is raised in our own code or Python's, and not
-in a function that a library in C++ may have called: such a library can take it for another error
-(seen: safetensors called a file damaged, at 4 of 208 signals). Nor is it raised while a process is
-being started, which would then print a traceback for want of what its parent had yet to send.
+The first signal raises an exception in the main thread, so that files and workers are closed. A
+second signal ends the process immediately. During imports the first signal does so, because no work
+has started yet, and an exception during the import of a C++ library can abort the process. The
+exception is raised only in code of this package or of Python, not in functions that a C++ library
+may have called, because such a library can report it as another error (observed: safetensors
+reported a damaged file, at 4 of 208 signals). It is also not raised while a process is being
+started, which would then print a traceback, because its parent had not sent all data.
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 import time
 from types import FrameType
 
-# Only what imports quickly: until `prepare` is called, Ctrl-C prints Python's traceback.
+# Only fast imports: until `prepare` is called, Ctrl-C prints a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Windows has no SIGHUP.
 NUMBERS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
-# At Ctrl-C a terminal tells all processes, and torchrun tells its own once more.
+# At Ctrl-C, a terminal signals all processes, and torchrun signals its processes again.
 SECONDS_OF_ONE_SIGNAL = 1.0
 
 SECONDS_BETWEEN_TRIES = 0.01
@@ -34,12 +34,13 @@ _STARTING = tuple(
     for name in ("popen_spawn_posix.py", "popen_spawn_win32.py", "resource_tracker.py")
 )
 
-_first: int | None = None  # the signal that came first
+_first: int | None = None  # the first signal received
 _first_at = 0.0
+_is_resumable = False
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP; like KeyboardInterrupt, nothing that handles errors handles it."""
+    """SIGTERM or SIGHUP; like KeyboardInterrupt, not derived from Exception."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -47,7 +48,7 @@ class Terminated(BaseException):
 
 
 def prepare() -> None:
-    """Handle the signals from now on, but those that are ignored, as under nohup."""
+    """Install the handlers, except for signals that are ignored, as under nohup."""
     for number in NUMBERS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
@@ -55,12 +56,12 @@ def prepare() -> None:
 
 
 def received() -> int | None:
-    """The first of the signals that has come since `prepare`."""
+    """Return the first signal received since `prepare`, or None."""
     return _first
 
 
 def hand_over() -> None:
-    """Leave the signals to the system again, for the last moments of a process."""
+    """Restore the default handlers before the process exits."""
     if hasattr(signal, "setitimer"):  # not on Windows
         signal.setitimer(signal.ITIMER_REAL, 0.0)
     for number in NUMBERS:
@@ -69,23 +70,23 @@ def hand_over() -> None:
 
 
 def end_now(code: int) -> "NoReturn":
-    """End the process without Python's clean-up, which may wait for threads or call C++ code."""
+    """End the process without the cleanup of Python, which may wait for threads or run C++."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            continue  # nobody reads it any more
+            continue  # the reader has closed it
     os._exit(code)
 
 
 def leave_terminal() -> None:
-    """Write to nowhere in place of a terminal that has been closed, which would be an error."""
+    """Redirect output to the null device if the terminal was closed."""
     for stream in (1, 2):
         try:
             if stat.S_ISCHR(os.fstat(stream).st_mode):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         except OSError:
-            continue  # it was closed from the beginning
+            continue  # it was never open
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -102,7 +103,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_where_safe(frame: FrameType | None) -> None:
-    """Raise what ends the command here, or try again soon, but not for ever."""
+    """Raise the exception that ends the command, or retry soon, for a limited time."""
     is_library = frame is not None and "site-packages" in frame.f_code.co_filename
     is_late = time.monotonic() - _first_at > SECONDS_OF_ONE_SIGNAL
     is_unsafe = is_library or _is_importing(frame) or _is_starting_a_process(frame)
@@ -114,7 +115,7 @@ def _raise_where_safe(frame: FrameType | None) -> None:
 
 
 def _end_in_finalizer(unraisable: "sys.UnraisableHookArgs") -> None:
-    """End the command if its end was raised where Python would only report it, and go on."""
+    """End the process if the exception was raised in a finalizer, where Python ignores it."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt | Terminated) and _first is not None:
         _end_at_once(_first)
     sys.__unraisablehook__(unraisable)
@@ -126,11 +127,18 @@ def _end_at_once(number: int) -> "NoReturn":
     end_now(128 + number)
 
 
+def set_resumable(resumable: bool) -> None:
+    """Whether the command, given again, resumes; messages about a signal say so."""
+    global _is_resumable
+    _is_resumable = resumable
+
+
 def describe(number: int) -> str:
-    """How a signal is called in messages."""
+    """Describe a signal for messages, and how to resume."""
+    more = "; the same command goes on where this one stopped" if _is_resumable else ""
     if number == signal.SIGINT:
-        return "interrupted"
-    return f"ended by {signal.Signals(number).name}"
+        return f"interrupted{more}"
+    return f"ended by {signal.Signals(number).name}{more}"
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -139,12 +147,12 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 def _is_starting_a_process(frame: FrameType | None) -> bool:
     # Blocking the signal in the main thread is not enough: another thread may receive it, and
-    # Python then runs the handler in the main thread all the same.
+    # Python then still runs the handler in the main thread.
     return any(name.endswith(_STARTING) for name in _files(frame))
 
 
 def _files(frame: FrameType | None) -> "Iterator[str]":
-    """The files of the functions that are being called, the innermost first."""
+    """Yield the files of the functions on the stack, the innermost first."""
     while frame is not None:
         yield frame.f_code.co_filename
         frame = frame.f_back

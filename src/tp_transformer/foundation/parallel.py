@@ -1,7 +1,6 @@
-"""Many tasks on many workers: results in order, a bounded look-ahead, lost workers replaced.
+"""Parallel tasks: results in order, a bounded number of pending tasks, lost workers replaced.
 
-The work is expressed over Python's `concurrent.futures.Executor`, so that a pool of processes and
-a Dask cluster serve alike.
+Based on `concurrent.futures.Executor`, so that process pools and Dask clusters both work.
 """
 
 import os
@@ -23,20 +22,20 @@ from tp_transformer.foundation.errors import SettingsError, UserError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# Tasks submitted per worker before the first result is taken: enough that no worker waits while
-# one task takes longer than its neighbours, little enough that memory stays constant.
+# Pending tasks per worker: enough that no worker waits if one task takes longer than others, and
+# few enough that memory is bounded.
 LOOK_AHEAD = 4
-# Restarts without a single new result before the work is given up.
+# Restarts without a new result before an error is raised.
 MAX_RESTARTS = 3
-# How long an executor whose workers were killed may take to notice.
+# Time for an executor to notice that its workers were killed.
 SECONDS_TO_END = 5.0
-# How long to wait for a Dask scheduler to answer.
+# Time for a Dask scheduler to answer.
 DASK_PATIENCE = "10s"
 
 
 @dataclass(frozen=True)
 class Pool:
-    """An open executor, the number of tasks it runs at once, and how it reports a lost worker."""
+    """An open executor, its number of workers, and the exceptions that report a lost worker."""
 
     executor: Executor
     n_workers: int
@@ -47,30 +46,27 @@ OpenPool = Callable[[], AbstractContextManager[Pool]]
 
 
 def workers(spec: int | str | None = None) -> OpenPool:
-    """What opens the workers that `spec` names, as often as they are lost.
+    """Return a function that opens the workers that `spec` describes.
 
-    A number of processes; None for one per core; or `dask://HOST:PORT`, a running Dask scheduler.
+    `spec` is a number of processes, None for one per core, or `dask://HOST:PORT` for a scheduler.
     """
-    if isinstance(spec, str) and spec.startswith("dask://"):
+    if isinstance(spec, str):
+        if not spec.startswith("dask://"):
+            raise SettingsError(f"the executor (--executor) must be dask://HOST:PORT, not {spec!r}")
         return lambda: _dask(spec.removeprefix("dask://"))
-    try:
-        n_processes = _n_cores() if spec is None else int(spec)
-    except ValueError:
-        n_processes = 0
+    n_processes = _n_cores() if spec is None else spec
     if n_processes < 1:
-        raise SettingsError(
-            f"workers must be a positive number or dask://HOST:PORT, and not {spec!r}"
-        )
+        raise SettingsError(f"the number of workers must be 1 or more, not {spec!r}")
     return lambda: _processes(n_processes)
 
 
 def in_order(
     function: Callable[[Task], Result], tasks: Iterable[Task], open_pool: OpenPool
 ) -> Iterator[Result]:
-    """The function's result for each task, in the order of the tasks.
+    """Yield the result of a function for each task, in the order of the tasks.
 
-    When workers are lost, the tasks without a result are done again on a fresh executor. A
-    function that is called twice with a task must return the same.
+    If workers are lost, tasks without a result are repeated on a new executor. The function must be
+    deterministic.
     """
     source = iter(tasks)
     waiting: deque[tuple[Task, Future[Result] | None]] = deque()
@@ -88,8 +84,8 @@ def in_order(
                 if restarts > MAX_RESTARTS:
                     raise UserError(
                         f"workers were lost {restarts} times in a row "
-                        f"({type(error).__name__}): is there enough memory? In a script of your "
-                        f"own the call must stand under `if __name__ == '__main__':`"
+                        f"({type(error).__name__}): is there enough memory? In a script, "
+                        f"the call must be inside `if __name__ == '__main__':`"
                     ) from error
 
 
@@ -99,7 +95,7 @@ def _run(
     waiting: deque[tuple[Task, Future[Result] | None]],
     pool: Pool,
 ) -> Iterator[Result]:
-    """Results until there are no more tasks; `waiting` holds what is begun, whatever happens."""
+    """Yield results until there are no more tasks; `waiting` always has all pending tasks."""
 
     def submit(task: Task) -> Future[Result]:
         return pool.executor.submit(function, task)
@@ -112,7 +108,7 @@ def _run(
                 task = next(source)
             except StopIteration:
                 break
-            # In the queue before it is submitted: submitting can fail too.
+            # Added to the queue first, because submitting can fail too.
             waiting.append((task, None))
             waiting[-1] = task, submit(task)
         if not waiting:
@@ -125,14 +121,14 @@ def _run(
 
 
 def _kept(future: Future[Result] | None) -> Future[Result] | None:
-    """The future, if it has a result that need not be computed again."""
+    """Return the future if it has a result, otherwise None."""
     if future is None or not future.done() or future.cancelled():
         return None
     return None if future.exception() else future
 
 
 def _n_cores() -> int:
-    """The cores that this process may use, which can be fewer than the machine has."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -141,17 +137,17 @@ def _n_cores() -> int:
 @contextmanager
 def _processes(n_processes: int) -> Iterator[Pool]:
     context = _Spawning()
-    with _terminal_unheard():  # the executor starts a process that tracks its resources
+    with _terminal_signals_blocked():  # the executor starts a resource tracker process
         executor = ProcessPoolExecutor(n_processes, mp_context=context, initializer=_start_worker)
     try:
         yield Pool(executor, n_processes, (BrokenProcessPool,))
     except BaseException:
-        # Nobody takes the results of what is being done: they are not waited for.
+        # Results in progress are not needed: do not wait for them.
         for worker in context.workers:
             worker.kill()
         for worker in context.workers:
             worker.join()
-        # A worker killed while it sends a result leaves the executor waiting for the rest of it.
+        # A worker killed while it sends a result may leave the executor waiting for the rest.
         ending = threading.Thread(target=executor.shutdown, daemon=True)
         ending.start()
         ending.join(SECONDS_TO_END)
@@ -160,30 +156,30 @@ def _processes(n_processes: int) -> Iterator[Pool]:
 
 
 class _Worker(SpawnProcess):
-    """A process that starts afresh: forking a process that holds torch's threads can hang."""
+    """A spawned process; forking a process with threads of torch can hang."""
 
     def start(self) -> None:
-        """Start it so that its parent ends it, not the terminal, which does not know the order."""
-        with _terminal_unheard():
+        """Start it so that the parent ends it, not signals from the terminal."""
+        with _terminal_signals_blocked():
             super().start()
 
 
 class _Spawning(SpawnContext):
-    """Starts workers, and knows which."""
+    """Starts workers and keeps a list of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.workers: list[_Worker] = []
 
     def Process(self, *arguments: Any, **options: Any) -> _Worker:  # type: ignore[override]  # noqa: N802
-        """Make a worker, as the executor asks for it."""
+        """Make a worker for the executor."""
         self.workers.append(_Worker(*arguments, **options))
         return self.workers[-1]
 
 
 @contextmanager
-def _terminal_unheard() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGHUP have to wait; processes started inside never hear of them."""
+def _terminal_signals_blocked() -> Iterator[None]:
+    """Block SIGINT and SIGHUP, also in processes started inside."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
@@ -195,14 +191,14 @@ def _terminal_unheard() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    """Each worker uses one core, and ends with its parent."""
+    """Limit a worker to one core, and end it with its parent."""
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot tell its workers; they notice."""
+    """Exit when the parent has ended, even if it was killed."""
     parent = parent_process()
     if parent is not None:
         parent.join()

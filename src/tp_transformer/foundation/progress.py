@@ -1,19 +1,77 @@
-"""Progress of long work: a bar in a terminal, now and then a line elsewhere."""
+"""Progress of long commands: a bar in a terminal, otherwise a line every half minute.
+
+Library functions report through `track`, which shows nothing unless the caller asked for it:
+
+>>> with showing(progress):
+...     for item in track("probing heads", items):
+...         ...
+"""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
-Update: TypeAlias = Callable[[int, int], None]  # how much is done, and of how much
+T = TypeVar("T")
+Update: TypeAlias = Callable[[int, int], None]  # called with the completed and the total amount
+Show: TypeAlias = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
 
 _SECONDS_BETWEEN_LINES = 30.0
 
 
+@dataclass
+class _Tracking:
+    """How `track` shows progress, and the bar that is open."""
+
+    show: Show
+    bar: ExitStack
+    is_busy: bool = False  # there is one bar at a time
+
+
+_tracking: ContextVar[_Tracking | None] = ContextVar("_tracking", default=None)
+
+
+@contextmanager
+def showing(show: Show) -> Iterator[None]:
+    """Show what is tracked inside; a bar that an exception left open is closed at the end."""
+    with ExitStack() as bar:
+        before = _tracking.set(_Tracking(show, bar))
+        try:
+            yield
+        finally:
+            _tracking.reset(before)
+
+
+def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+    """Yield the items, and show how many of them are done; iterators need the total.
+
+    Nothing is shown for items that are tracked while another item is worked on.
+    """
+    tracking = _tracking.get()
+    if tracking is None or tracking.is_busy:
+        yield from items
+        return
+    if total is None:
+        items = list(items)
+        total = len(items)
+    tracking.is_busy = True
+    try:
+        update = tracking.bar.enter_context(tracking.show(title))
+        update(0, total)
+        for done, item in enumerate(items, 1):
+            yield item
+            update(done, total)
+    finally:
+        tracking.bar.close()
+        tracking.is_busy = False
+
+
 @contextmanager
 def progress(title: str, in_bytes: bool = False) -> Iterator[Update]:
-    """Show how far something has come: a function to call with what is done and the total."""
+    """Show progress; yield a function to call with the completed and the total amount."""
     if sys.stderr.isatty():
         with _bar(title, in_bytes) as update:
             yield update
@@ -46,12 +104,14 @@ def _bar(title: str, in_bytes: bool) -> Iterator[Update]:
 
 
 def _rate(speed: float, in_bytes: bool) -> str:
-    return f"{speed / 2**20:.1f} MiB/s" if in_bytes else f"{speed:,.0f}/s"
+    if in_bytes:
+        return f"{speed / 2**20:.1f} MiB/s"
+    return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"
 
 
 def _lines(title: str, in_bytes: bool) -> Update:
-    """A line now and then: how far, how fast, and how long it will take yet."""
-    first: tuple[float, int] | None = None  # what was there at the beginning was not made here
+    """Return a function that prints the share, the speed and the time left."""
+    first: tuple[float, int] | None = None  # excludes from the speed what an earlier run completed
     last = time.monotonic()
 
     def update(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""The version record that every file of results carries."""
+"""Versions and environment, as recorded in all files of results."""
 
 import platform
 import time
@@ -23,6 +23,6 @@ def versions() -> Values:
 
 
 def environment(device: torch.device) -> Values:
-    """Return when, with which versions and on which device something was computed."""
+    """Return the time, the versions and the device of a computation."""
     when = time.strftime("%Y-%m-%d %H:%M:%S %z")
     return {"when": when, **versions(), "device": device.type}

@@ -1,8 +1,8 @@
-"""Ranges of numbers as types: which numbers a setting or an argument admits, checked in one place.
+"""Types of settings: numbers within a range, with their checks, and names of devices.
 
-A setting is annotated with one of the types below, which are plain `int` and `float` to a type
-checker. A dataclass of settings calls `check_fields(self)` in its `__post_init__`; the command line
-calls `check` with the type of each of its arguments.
+Settings are annotated with the types below, which are plain `int` and `float` to a type checker. A
+dataclass of settings calls `check_fields(self)` in its `__post_init__`; the command line calls
+`check` with the type of each argument.
 """
 
 import math
@@ -10,18 +10,18 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, Optional, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
 
 from tp_transformer.foundation.errors import SettingsError
 
-LARGEST_INT = 2**63 - 1  # of numpy's and torch's integers
+LARGEST_INT = 2**63 - 1  # of integers in numpy and torch
 # Products of two such numbers are still finite in float32.
 LARGEST_FLOAT = 1e15
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `least` to `most`, of which an open end leaves out the bound itself."""
+    """Numbers from `least` to `most`; an open end excludes the bound."""
 
     least: float
     most: float
@@ -29,15 +29,15 @@ class Range:
     open_above: bool = False
 
     def admits(self, value: float) -> bool:
-        """Whether a number lies within; one that is not a number does not."""
+        """Whether a number is in the range; NaN is not."""
         return (self.least < value if self.open_below else self.least <= value) and (
             value < self.most if self.open_above else value <= self.most
         )
 
     def describe(self, value: float) -> str:
-        """What is admitted instead of a value, in words."""
+        """Describe the range, for a message about a value outside of it."""
         below = f"above {self.least}" if self.open_below else f"{self.least} or more"
-        if self.most in (LARGEST_INT, LARGEST_FLOAT):  # a bound that few come upon
+        if self.most in (LARGEST_INT, LARGEST_FLOAT):  # not mentioned unless exceeded
             return f"at most {self.most}" if value > self.most else below
         if self.open_below or self.open_above:
             return f"{below} and {'below' if self.open_above else 'at most'} {self.most}"
@@ -51,16 +51,19 @@ Size = Annotated[int, Range(1, 2**31 - 1)]
 Depth = Annotated[int, Range(1, 10_000)]
 Seed = Annotated[int, Range(0, 2**64 - 1)]
 Seed32 = Annotated[int, Range(0, 2**32 - 1)]  # where scikit-learn uses it
+Port = Annotated[int, Range(0, 65_535)]
 Positive = Annotated[float, Range(0, LARGEST_FLOAT, open_below=True)]
 NonNegative = Annotated[float, Range(0, LARGEST_FLOAT)]
 Share = Annotated[float, Range(0, 1)]
 ShareBelowOne = Annotated[float, Range(0, 1, open_above=True)]
-Beams = Annotated[int, Range(1, 100)]  # more take for ever and find nothing that is worth it
-LengthPenalty = Annotated[float, Range(0, 10)]  # so that no length to this power is too large
-AnswerLength = Annotated[int, Range(0, 10_000)]
+Beams = Annotated[int, Range(1, 100)]  # more are slow and not useful
+LengthPenalty = Annotated[float, Range(0, 10)]  # keeps lengths to this power finite
+AnswerLength = Annotated[int, Range(1, 10_000)]
 Workers = Annotated[int, Range(1, 1024)]
-Layer = Annotated[int, Range(-10_000, 10_000)]  # counted from the end where it is negative
+Layer = Annotated[int, Range(-10_000, 10_000)]  # negative: counted from the end
 OpenShare = Annotated[float, Range(0, 1, open_below=True, open_above=True)]
+
+Device = Literal["auto", "cpu", "cuda", "mps"]  # see `choose_device`
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 100
@@ -68,15 +71,15 @@ _REPR.maxlevel = 3
 
 
 def check_fields(config: Any) -> None:
-    """Refuse the first field of a dataclass that is out of the range of its type."""
+    """Raise if a field of a dataclass is outside the range of its type."""
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         check(name, getattr(config, name), hint)
 
 
 def check(name: str, value: Any, hint: Any) -> None:
-    """Refuse a value that is out of the range of its type; other types are not looked at.
+    """Raise if a value is outside the range of its type; types without a range are ignored.
 
-    Within a tuple, a dictionary or an optional type the parts are checked.
+    The elements of tuples, dictionaries and optional types are checked.
     """
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -94,7 +97,7 @@ def check(name: str, value: Any, hint: Any) -> None:
 
 
 def without_range(hint: Any) -> Any:
-    """A type of a number, optional or not, without its range: the name that help texts show."""
+    """Return a type, optional or not, without its range, as help texts show it."""
     parts = get_args(hint)
     if get_origin(hint) is Annotated:
         return parts[0]
@@ -102,12 +105,12 @@ def without_range(hint: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as a message can hold it, whatever its size."""
+    """Return a value as a text of limited length, for messages."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return f"a number of {int(math.log10(abs(value))) + 1} digits"
     try:
         return _REPR.repr(value)
-    except ValueError:  # Python does not write out numbers of more than 4,300 digits
+    except ValueError:  # Python does not print numbers of more than 4,300 digits
         return f"a {type(value).__name__} with numbers too large to show"
 
 

@@ -1,4 +1,4 @@
-"""Registries: what can be chosen by name, from inside the package and from outside.
+"""Registries of objects by name, which other packages can extend.
 
 >>> @BINDINGS.register("mine")
 ... class MyBinding(Binding): ...
@@ -15,23 +15,31 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Things of one kind by name; an unknown name is an error that lists the known ones."""
+    """Maps names to objects of one kind; an unknown name is an error that lists the names."""
 
     def __init__(self, noun: str, plural: str | None = None) -> None:
         self.noun = noun
         self.plural = plural or f"{noun}s"
         self._entries: dict[str, T] = {}
+        self._check: Callable[[str, T], None] = lambda _, __: None
 
     def register(self, name: str) -> Callable[[T], T]:
-        """A decorator that adds what it decorates under a name."""
+        """Return a decorator that registers an object under a name."""
 
         def add(entry: T) -> T:
             if name in self._entries:
                 raise ValueError(f"there is a {self.noun} {name!r} already")
+            self._check(name, entry)
             self._entries[name] = entry
             return entry
 
         return add
+
+    def require(self, check: Callable[[str, T], None]) -> None:
+        """Call a function for each entry, now and when it is registered; it raises a ValueError."""
+        for name, entry in self.items():
+            check(name, entry)
+        self._check = check
 
     def __getitem__(self, name: str) -> T:
         if name not in self:

@@ -1,8 +1,8 @@
-"""Settings: dataclasses from YAML, presets by name, unknown keys refused.
+"""Settings: conversion of presets, YAML files and options to dataclasses; unknown keys rejected.
 
-A stage's settings are one frozen dataclass beside the code it configures. This file turns what
-people write (a preset's name, a YAML file, options such as --model.n_layers=2, keyword arguments)
-into such a dataclass and back.
+The settings of a section are a frozen dataclass in the module that they configure. This module
+converts presets, YAML files, options such as --model.n_layers=2 and keyword arguments to such a
+dataclass and back.
 """
 
 import dataclasses
@@ -26,15 +26,24 @@ from tp_transformer.foundation.ranges import check, shown
 Values = dict[str, Any]
 T = TypeVar("T")
 
-# What YAML raises besides its own errors: at thousands of digits, impossible dates, deep nesting.
+# Errors of YAML for thousands of digits, impossible dates and deep nesting.
 _UNREADABLE = (ValueError, OverflowError, RecursionError)
 _LONGEST_TEXT = 1000  # characters
 
-SECTIONS = ("model", "data", "optim", "training", "validation")  # the stages a file may set
+_SINGULARS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    NoneType: "absent",
+}
+_PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
+
+SECTIONS = ("model", "data", "optim", "training", "validation")  # of a settings file
 
 
 def preset_names() -> list[str]:
-    """Every preset, by name."""
+    """Return the names of all presets."""
     return sorted(entry.name.removesuffix(".yaml") for entry in _preset_folder().iterdir())
 
 
@@ -47,7 +56,7 @@ def read(name_or_file: str | Path) -> Values:
     if path.suffix not in {".yaml", ".yml"}:
         raise SettingsError(
             f"there is no preset {name!r}{nearest(name, preset_names())}; the presets are "
-            f"{', '.join(preset_names())}, and a file of your own ends in .yaml"
+            f"{', '.join(preset_names())}, and settings files end in .yaml"
         )
     try:
         text = path.read_text("utf-8")
@@ -59,10 +68,10 @@ def read(name_or_file: str | Path) -> Values:
 def run_values(
     name_or_file: str | Path, changed: Mapping[str, str], kind: type
 ) -> dict[str, Values]:
-    """The sections of a preset or a file, with changes such as `{"training.steps": "100"}`.
+    """Return the sections of a preset or a file, with changes such as `{"training.steps": "100"}`.
 
-    `kind` composes the settings of a run: its fields are the sections. Changes are YAML. Names are
-    checked here, values when the dataclasses are made.
+    The fields of `kind` are the sections. Changes are YAML. Names are checked here, values when the
+    dataclasses are created.
     """
     known = sections(kind)
     values = read(name_or_file)
@@ -80,7 +89,7 @@ def run_values(
 
 
 def sections(kind: type) -> dict[str, dict[str, Any]]:
-    """The fields of each section and their types; where a section is a choice, those of all."""
+    """Return the types of the fields of each section; those of all choices if it is a union."""
     found: dict[str, dict[str, Any]] = {}
     for section, hint in get_type_hints(kind).items():
         choices = get_args(hint) or (hint,)
@@ -95,19 +104,19 @@ def _parse_change(text: str, hint: Any) -> Any:
     try:
         value = yaml.load(text, _Loader)  # noqa: S506, a safe loader
     except (yaml.YAMLError, *_UNREADABLE):
-        value = text  # such as a lone *, which YAML takes for a reference
+        value = text  # such as a single *, which is an alias in YAML
     if str(value).lower() == "none" and NoneType in get_args(hint):
-        return None  # but a binding may be called none
+        return None  # unless none is a valid text, such as the binding none
     return [value] if get_origin(hint) is tuple and isinstance(value, str) else value
 
 
 def dump(values: Mapping[str, Any]) -> str:
-    """Settings as YAML that reads back as the same settings."""
+    """Return settings as YAML."""
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False)
 
 
 def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> list[str]:
-    """The settings that `values` leave to their defaults, such as `training.steps`."""
+    """Return the names of the settings that `values` lack, such as `training.steps`."""
     return [
         f"{section}.{field}"
         for section, fields in resolved.items()
@@ -116,20 +125,26 @@ def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> lis
     ]
 
 
+def changed(old: Mapping[str, Values], new: Mapping[str, Values]) -> dict[tuple[str, str], Any]:
+    """Return the new values of the settings that differ, by section and field."""
+    return {
+        (section, field): new.get(section, {}).get(field)
+        for section in {**old, **new}
+        for field in {**old.get(section, {}), **new.get(section, {})}
+        if _as_lists(old.get(section, {}).get(field)) != _as_lists(new.get(section, {}).get(field))
+    }
+
+
 def differences(old: Mapping[str, Values], new: Mapping[str, Values]) -> list[str]:
-    """Every setting that differs, in words, such as `training.steps is 100, not 200`."""
-    found = []
-    for section in {**old, **new}:
-        before, after = old.get(section, {}), new.get(section, {})
-        for field in {**before, **after}:
-            was, now = (_as_lists(values.get(field)) for values in (before, after))
-            if was != now:
-                found.append(f"{section}.{field} is {_as_text(was)}, not {_as_text(now)}")
-    return found
+    """Describe the settings that differ, such as `training.steps is 100, not 200`."""
+    return [
+        f"{section}.{field} is {_as_text(old.get(section, {}).get(field))}, not {_as_text(now)}"
+        for (section, field), now in changed(old, new).items()
+    ]
 
 
 def _as_lists(value: Any) -> Any:
-    """YAML has no tuples."""
+    """Convert tuples to lists, because YAML has no tuples."""
     return [_as_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -140,7 +155,7 @@ def _as_text(value: Any) -> str:
 
 
 def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make a `kind` from `values`, refusing keys it does not have and values that do not fit.
+    """Make a `kind` from `values`; raise for unknown keys and invalid values.
 
     `where` names the settings in error messages, such as `model`.
     """
@@ -148,15 +163,18 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     hints, bounded = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for key, value in values.items():
         _refuse_long_texts(f"{where}.{key}", value)
-        if value is None and NoneType not in get_args(hints[key]):  # the parser lets it pass
+        if value is None and NoneType not in get_args(hints[key]):  # which the parser accepts
             raise SettingsError(f"{where}.{key} must have a value")
-        if not isinstance(value, str):  # the parser reads numbers in texts
+        if not isinstance(value, str):  # the parser converts texts to numbers
             check(f"{where}.{key}", value, bounded[key])
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, where)
     try:
         parsed = parser.parse_object({where: dict(values)})
-    except (ArgumentError, OverflowError) as error:  # a whole number that no float can hold
+    except (
+        ArgumentError,
+        OverflowError,
+    ) as error:  # an integer too large for a float
         wrong = re.search(rf'"{re.escape(where)}\.(\w+)', str(error))
         if wrong is None:
             raise SettingsError(f"{where} does not fit: {' '.join(str(error).split())}") from error
@@ -167,10 +185,10 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def _refuse_long_texts(name: str, value: Any) -> None:
-    """Refuse texts of a length that no setting has.
+    """Raise if a text is longer than any valid setting.
 
-    The parser reads texts as YAML by way of libyaml, which overflows the stack when it comes upon
-    tens of thousands of brackets (seen: a segmentation fault).
+    The parser reads texts with libyaml, which overflows the stack at tens of thousands of brackets
+    (observed: a segmentation fault).
     """
     rest = [value]
     while rest:
@@ -184,23 +202,26 @@ def _refuse_long_texts(name: str, value: Any) -> None:
 
 
 def expected(hint: Any, value: Any) -> str:
-    """What a type admits, in words."""
+    """Describe the values of a type."""
     if get_origin(hint) is Literal:
         choices = [str(choice) for choice in get_args(hint)]
         return f"one of {', '.join(choices)}{nearest(str(value), choices)}"
+    if get_origin(hint) is tuple:
+        kinds = [kind for kind in get_args(hint) if kind is not Ellipsis]
+        size = f"{len(kinds)} " if len(kinds) == len(get_args(hint)) else ""
+        return f"a list of {size}{_PLURALS.get(kinds[0], 'values')}"
     if get_args(hint):
         return " or ".join(expected(part, value) for part in get_args(hint))
-    words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "absent"}
-    return words.get(hint, getattr(hint, "__name__", str(hint)))
+    return _SINGULARS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def to_values(config: Any) -> Values:
-    """The plain values of a settings dataclass, as YAML or JSON can hold them."""
+    """Convert a settings dataclass to plain values for YAML or JSON."""
     return dataclasses.asdict(config)
 
 
 def refuse_unknown(keys: Iterable[str], valid: Iterable[str], where: str) -> None:
-    """Refuse the first key that is not valid, naming the nearest one that is."""
+    """Raise for the first unknown key, and suggest the nearest valid one."""
     known = list(valid)
     for key in keys:
         if key not in known:
@@ -211,13 +232,13 @@ def refuse_unknown(keys: Iterable[str], valid: Iterable[str], where: str) -> Non
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Suggest the valid name that `name` was probably meant to be, if one is near."""
+    """Return a suggestion of the nearest valid name, or an empty text."""
     found = closest(name, valid)
     return f" (did you mean {found!r}?)" if found is not None else ""
 
 
 def closest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that is nearest: one with letters swapped, or else the most similar one."""
+    """Return the nearest valid name: one with swapped letters, or else the most similar one."""
     matches = difflib.get_close_matches(name, list(valid))
     swapped = [match for match in matches if sorted(match) == sorted(name)]
     return next(iter(swapped + matches), None)
@@ -228,14 +249,14 @@ def _preset_folder() -> Traversable:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, as people mean it; YAML 1.1 wants 1.0e-3."""
+    """Reads 1e-3 as a number; YAML 1.1 requires 1.0e-3."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads, lists in one line."""
+    """Writes YAML for `_Loader`, with lists on one line."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write equal values out, each where it stands."""
+        """Write repeated values in full."""
         return True
 
 

@@ -1,7 +1,7 @@
-"""How sure a score is, and whether two models differ.
+"""Confidence intervals and tests for numbers of correct answers.
 
-Intervals and tests for counts of right answers. The modules are taken as given, not as drawn from
-some larger set of modules: what is uncertain is which questions happened to be asked.
+Modules are fixed, not sampled from a larger set of modules; the uncertainty is that of the sampling
+of questions.
 """
 
 import math
@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.95
-FEWEST = 10  # questions of which an interval can be drawn
+FEWEST = 10  # minimum number of questions for a bootstrap interval
 Interval = tuple[float, float]
 Floats = npt.NDArray[np.float64]
 
 
 def wilson(right: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """The interval of Wilson (1927) for the accuracy behind `right` out of `n` answers.
+    """Return the interval of Wilson (1927) for an accuracy, from `right` of `n` answers.
 
-    It stays within 0 and 1 and has a width even where all answers are right. With no answers
-    nothing is known: 0 to 1.
+    It lies within 0 and 1 and has a positive width even if all answers are correct. Without answers
+    it is 0 to 1.
     """
     if not 0 <= right <= n:
-        raise ValueError(f"{right} right answers out of {n}")
+        raise ValueError(f"{right} correct answers out of {n}")
     if n == 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf((1 + confidence) / 2)
@@ -34,7 +34,7 @@ def wilson(right: int, n: int, confidence: float = CONFIDENCE) -> Interval:
     middle = share + z * z / (2 * n)
     reach = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
-    # At the ends the exact values are 0 and 1; rounding must not leave the accuracy outside.
+    # The exact limits are 0 and 1 here; rounding must not exclude the accuracy.
     low = 0.0 if right == 0 else (middle - reach) / scale
     high = 1.0 if right == n else (middle + reach) / scale
     return low, high
@@ -43,49 +43,49 @@ def wilson(right: int, n: int, confidence: float = CONFIDENCE) -> Interval:
 def average_interval(
     counts: Sequence[tuple[int, int]], confidence: float = CONFIDENCE
 ) -> tuple[float, Interval]:
-    """The accuracy averaged over modules with (right, n) each, and its interval.
+    """Return the average accuracy over modules, each with (right, n), and its interval.
 
     Each limit is a quantile of a gamma distribution with three moments: the mean, the unbiased
     estimate of its variance, and twice its third cumulant, because the studentized mean is skewed
-    twice as much as the mean, in the other direction (Johnson, 1978). Where hardly any answer is
-    wrong, or right, that alone is too narrow: a module without mistakes seems to have no variance.
-    So one more answer is assumed, of the kind and in the module that moves the average most, as in
-    the interval of Fay and Feuer (1997) for sums of Poisson counts. With few mistakes the limits
-    are then near Clopper and Pearson's; docs/evaluation.md has the simulated coverage.
+    twice as much as the mean, in the other direction (Johnson, 1978). If almost all answers are
+    correct, or wrong, this alone is too narrow: a module without mistakes has an estimated variance
+    of 0. Therefore one more answer is assumed, of the kind and in the module that changes the
+    average most, as in the interval of Fay and Feuer (1997) for sums of Poisson counts. With few
+    mistakes the limits are near Clopper and Pearson's; docs/evaluation.md has the coverage.
     """
     if not counts or any(n == 0 for _, n in counts):
-        raise ValueError("an average needs modules, and each of them answers")
+        raise ValueError("an average needs at least one module, and answers in each module")
     right, n = np.array(counts, np.float64).T
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     mean = float((right / n).mean())
     low, high = 1 - _upper_limit(n - right, n, z), _upper_limit(right, n, z)
-    # Rounding must not leave the average outside.
+    # Rounding must not exclude the average.
     return mean, (min(mean, max(0.0, low)), max(mean, min(1.0, high)))
 
 
 def _upper_limit(right: Floats, n: Floats, z: float) -> float:
-    """The upper limit of the average accuracy of modules."""
+    """Return the upper limit of the average accuracy."""
     share = right / n
     scatter = share * (1 - share)  # the variance of a single answer
-    # One answer alone says nothing of its variance, which is 1/4 at most.
+    # The variance cannot be estimated from one answer; it is at most 1/4.
     variance = float(np.where(n > 1, scatter / np.maximum(n - 1, 1), 0.25).mean()) / len(n)
     third = 2 * float((scatter * (1 - 2 * share) / n**2).mean()) / len(n) ** 2
-    shift = float(((1 - share) / n).max()) / len(n)  # by one more right answer
+    shift = float(((1 - share) / n).max()) / len(n)  # by one more correct answer
     spread = math.sqrt(variance + shift**2)  # that answer adds an exponential distribution
     if spread == 0:
         return 1.0
     h = (third + 2 * shift**3) / (6 * spread**3)
     # The quantile of the gamma distribution by Wilson and Hilferty (1931), ((1 + h t)^3 - 1) / 3h
-    # with t = z - h, multiplied out so that h may be 0. Its skewness 6 h is between -2 and 2.
+    # with t = z - h, expanded so that h may be 0. Its skewness 6 h is between -2 and 2.
     t = min(z - h, -1 / h) if h < 0 else z - h
     return float(share.mean()) + shift + spread * (t + h * t**2 + h**2 * t**3 / 3)
 
 
 def mcnemar_exact(only_first: int, only_second: int) -> float:
-    """How likely a split of the discordant answers at least as uneven is, if the models are equal.
+    """Return the two-sided p-value of McNemar's exact test.
 
-    Discordant are the questions that exactly one of two models answers: under equality each of
-    them is a fair coin. Two-sided.
+    Discordant questions are those that exactly one of two models answers correctly. Under the null
+    hypothesis, either model is equally likely to be the one.
     """
     n, fewer = only_first + only_second, min(only_first, only_second)
     if only_first == only_second:
@@ -94,10 +94,10 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
 
 
 def binomial_at_least(count: int, n: int, share: float) -> float:
-    """How likely so many of `n` or more are, each of which happens with that probability."""
+    """Return the probability of at least `count` of `n` events, each with probability `share`."""
     if count <= 0:
         return 1.0
-    # Logarithms, as the binomials of a hundred thousand overflow.
+    # Logarithms, because binomial coefficients overflow for large n.
     i = np.arange(count, n + 1)
     logs = _log_factorial(n) - _log_factorial(i) - _log_factorial(n - i)
     logs = logs + i * math.log(share) + (n - i) * math.log1p(-share)
@@ -107,16 +107,16 @@ def binomial_at_least(count: int, n: int, share: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How two models fare on the same questions."""
+    """The numbers of questions that both or only one of two models answer correctly."""
 
     n: int
-    both: int  # questions that both answer
-    only_first: int  # questions that only the first answers
+    both: int
+    only_first: int
     only_second: int
 
     @classmethod
     def of(cls, first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> "Agreement":
-        """Count, for each question, who is right."""
+        """Count the verdicts of two models on the same questions."""
         if len(first) != len(second):
             raise ValueError(f"{len(first)} verdicts of one model and {len(second)} of the other")
         return cls(
@@ -133,11 +133,11 @@ class Agreement:
 
 
 def difference_interval(modules: Sequence[Agreement], confidence: float = CONFIDENCE) -> Interval:
-    """An interval for the difference of two averages over modules, on the same questions.
+    """Return an interval for the difference of two averages over modules, on the same questions.
 
-    Newcombe's of each module, put together as Zou and Donner (2008) do for sums: the squares of
-    their distances from the differences add up. It has a width even where the models agree on every
-    question, which resampling these questions would take for certainty.
+    The intervals of Newcombe for the modules are combined as Zou and Donner (2008) do for sums: the
+    squared distances of their limits from the differences are summed. Unlike a bootstrap interval,
+    it has a positive width even if the models agree on all questions.
     """
     limits = np.array([_newcombe(one, confidence) for one in modules])
     differences = np.array([one.difference for one in modules])
@@ -147,24 +147,24 @@ def difference_interval(modules: Sequence[Agreement], confidence: float = CONFID
 
 
 def _newcombe(one: Agreement, confidence: float) -> Interval:
-    """The interval of Newcombe (1998, method 10) for the difference of two paired accuracies.
+    """Return the interval of Newcombe (1998, method 10) for two paired accuracies.
 
-    Of Wilson's intervals of both; the more alike the verdicts are, the narrower.
+    It combines the Wilson intervals of both; it is narrower if the verdicts are correlated.
     """
     first, second = one.both + one.only_first, one.both + one.only_second
     (low_1, high_1), (low_2, high_2) = (wilson(x, one.n, confidence) for x in (first, second))
-    likeness = _likeness(one)
+    correlation = _correlation(one)
 
     def reach(a: float, b: float) -> float:
-        return math.sqrt(max(0.0, a * a - 2 * likeness * a * b + b * b))
+        return math.sqrt(max(0.0, a * a - 2 * correlation * a * b + b * b))
 
     below = reach(first / one.n - low_1, high_2 - second / one.n)
     above = reach(high_1 - first / one.n, second / one.n - low_2)
     return one.difference - below, one.difference + above
 
 
-def _likeness(one: Agreement) -> float:
-    """The correlation of two models' verdicts, with Newcombe's correction towards 0."""
+def _correlation(one: Agreement) -> float:
+    """Return the correlation of the verdicts, with Newcombe's correction towards 0."""
     first, second = one.both + one.only_first, one.both + one.only_second
     neither = one.n - first - one.only_second
     scale = math.sqrt(first * (one.n - first)) * math.sqrt(second * (one.n - second))
@@ -175,24 +175,40 @@ def _likeness(one: Agreement) -> float:
 
 
 def difference_test(modules: Sequence[Agreement], *, draws: int = 100_000, seed: int = 0) -> float:
-    """How likely averages over modules at least as far apart are, if the models are equal.
+    """Return the two-sided p-value of a sign-flip test of the difference of two averages.
 
-    Under equality each discordant question is a fair coin, as in McNemar's test, and weighs as much
-    as its module has few questions. All modules alike in size, only the sum of the coins matters,
-    whose distribution is known; otherwise the coins are thrown, many times. Two-sided.
+    Under the null hypothesis, the sign of each discordant question is random, as in McNemar's test;
+    its weight is inversely proportional to the number of questions of its module. If all modules
+    have the same size, this is McNemar's test of the sums; otherwise it is simulated.
     """
     if len({one.n for one in modules}) == 1:
         return mcnemar_exact(
             sum(one.only_first for one in modules), sum(one.only_second for one in modules)
         )
     rng = np.random.default_rng(seed)
-    thrown = np.zeros(draws)
+    simulated = np.zeros(draws)
     for one in modules:
         discordant = one.only_first + one.only_second
-        thrown += (2 * rng.binomial(discordant, 0.5, draws) - discordant) / one.n
+        simulated += (2 * rng.binomial(discordant, 0.5, draws) - discordant) / one.n
     observed = abs(sum(one.difference for one in modules))
-    as_far = np.abs(thrown) >= observed - 1e-12  # sums of the same numbers may round apart
+    as_far = np.abs(simulated) >= observed - 1e-12  # tolerance for rounding of equal sums
     return (1 + int(as_far.sum())) / (1 + draws)
+
+
+def welch(first: Sequence[float], second: Sequence[float]) -> tuple[Interval, float] | None:
+    """The interval and the p-value of the difference of two means, by Welch's t-test.
+
+    None if neither sample varies, or if scipy is not installed.
+    """
+    if len({*first}) == len({*second}) == 1:
+        return None
+    try:
+        from scipy.stats import ttest_ind
+    except ImportError:
+        return None
+    result = ttest_ind(first, second, equal_var=False)
+    low, high = result.confidence_interval(CONFIDENCE)
+    return (float(low), float(high)), float(result.pvalue)
 
 
 def resample(
@@ -203,13 +219,12 @@ def resample(
     seed: int = 0,
     confidence: float = CONFIDENCE,
 ) -> Interval | None:
-    """An interval for a statistic of `n` questions, by drawing them anew.
+    """Return a percentile bootstrap interval for a statistic of `n` questions.
 
-    None for fewer than FEWEST questions: what so few happen to have in common is drawn every time,
-    and the interval is far too narrow.
+    For fewer than FEWEST questions, for which such an interval is far too narrow, return None.
 
-    The statistic gets how often each question was drawn, (resample, question), and gives its value
-    for each resample. What belongs to a question, such as its positions, so stays together.
+    The statistic takes the number of draws of each question, (resample, question), and returns its
+    value for each resample. All positions of a question are thus drawn together.
     """
     if n < FEWEST:
         return None
@@ -220,14 +235,14 @@ def resample(
 
 @lru_cache(maxsize=8)
 def _drawn(n: int, resamples: int, seed: int) -> npt.NDArray[np.int64]:
-    """How often each of `n` questions is drawn, (resample, question); the same for every head."""
+    """Return the number of draws of each question: (resample, question)."""
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
     drawn.flags.writeable = False
     return drawn
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values of many tests, Holm-adjusted (1979)."""
+    """Return p-values adjusted by the method of Holm (1979)."""
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):

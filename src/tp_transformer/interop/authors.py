@@ -1,7 +1,7 @@
-"""The paper's authors' published checkpoints, as our models (Zenodo record 3532678).
+"""Conversion of the checkpoints published by the authors of the paper (Zenodo record 3532678).
 
-A checkpoint is a dictionary that torch.save wrote; its `model` holds the tensors by name. The
-symbols lie in a file of their own, `vocab.pt`: a pickled Vocab of torchtext.
+A checkpoint is a dictionary written by torch.save, whose `model` has the tensors by name. The
+tokens are in a separate file, `vocab.pt`: a pickled Vocab of torchtext.
 """
 
 import re
@@ -27,7 +27,7 @@ Tensors = dict[str, Tensor]  # by the authors' names
 
 SYMBOLS, POSITIONS = "embedding.tok_embedding.weight", "embedding.pe"
 
-# In every cell of a stack: what the authors call our modules.
+# Names of the authors for the modules of a cell.
 CELLS = {
     "encoder": {
         "layernorm1": "self_attention_norm",
@@ -48,7 +48,7 @@ CELLS = {
         "layernorm4": "output_norm",
     },
 }
-# In every attention: what they call our maps, which depends on the binding.
+# Names of the authors for the maps of attention, by binding.
 MAPS = {
     "hadamard": {"query": "W_q", "key": "W_k", "value": "W_v", "role": "W_r", "output": "W_o"},
     "none": {"query": "w_q", "key": "w_k", "value": "w_v", "output": "linear"},
@@ -58,9 +58,9 @@ MAPS = {
 def import_checkpoint(
     checkpoint: str | Path, vocab: str | Path, *, n_heads: int = 8
 ) -> Transformer:
-    """The authors' checkpoint as our model, ready to solve, with its symbols in `vocab`'s order.
+    """Convert a checkpoint of the authors to a model in evaluation mode, with their token ids.
 
-    The number of heads is the one thing that the files do not tell; the published ones have 8.
+    The files do not contain the number of heads; the published models have 8.
     """
     with _about(vocab):
         vocabulary = read_vocabulary(Path(vocab))
@@ -69,8 +69,7 @@ def import_checkpoint(
         config = _config(tensors, n_heads)
         if config.n_vocab != len(vocabulary):
             raise CheckpointError(
-                f"{SYMBOLS!r} has {config.n_vocab} rows, but {vocab} lists "
-                f"{len(vocabulary)} symbols"
+                f"{SYMBOLS!r} has {config.n_vocab} rows, but {vocab} lists {len(vocabulary)} tokens"
             )
         _refuse_other_positions(tensors.pop(POSITIONS, None), config)
         return _model(config, vocabulary, tensors).eval()
@@ -78,7 +77,7 @@ def import_checkpoint(
 
 @contextmanager
 def _about(file: str | Path) -> Iterator[None]:
-    """Begin what is said about a file with its name."""
+    """Prefix error messages with the name of a file."""
     try:
         yield
     except CheckpointError as error:
@@ -86,14 +85,14 @@ def _about(file: str | Path) -> Iterator[None]:
 
 
 def _tensors(checkpoint: Any) -> Tensors:
-    """The model's tensors under the names that they have when trained on one GPU."""
+    """Return the tensors of a model, without the prefix of training on several GPUs."""
     tensors = checkpoint.get("model") if isinstance(checkpoint, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
         raise CheckpointError("the file holds no 'model' with tensors by name")
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not _is_plain(tensor):
             raise CheckpointError(f"{shown(name)} is not a plain tensor of real numbers")
-    # nn.DataParallel puts this before all names or none.
+    # nn.DataParallel adds this prefix to all names.
     several_gpus = all(name.startswith("module.") for name in tensors)
     return {
         name.removeprefix("module.") if several_gpus else name: t for name, t in tensors.items()
@@ -101,24 +100,24 @@ def _tensors(checkpoint: Any) -> Tensors:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor has its numbers: not one of the special kinds that can be saved as well."""
+    """Whether a tensor is dense, in CPU memory and of floating point."""
     return (
         tensor.layout == torch.strided
         and not tensor.is_nested
         and tensor.device.type == "cpu"
         and tensor.is_floating_point()
-        # Nor one that repeats a few numbers to claim any size it likes.
+        # Excludes expanded tensors, which can claim any size.
         and 0 < tensor.nbytes <= tensor.untyped_storage().nbytes()
     )
 
 
 def _config(tensors: Tensors, n_heads: int) -> TransformerConfig:
-    """The shape of the model that the tensors come from."""
+    """Return the configuration of the model from the shapes of its tensors."""
     depths = {stack: _depth(tensors, stack) for stack in CELLS}
     if depths["encoder"] != depths["decoder"]:
         raise CheckpointError(
             f"the encoder has {depths['encoder']} layers and the decoder {depths['decoder']}; "
-            f"only models with as many in both are supported"
+            f"only models with equal numbers are supported"
         )
     return TransformerConfig(
         d_model=_size(tensors, "layernorm"),
@@ -138,7 +137,7 @@ def _depth(tensors: Tensors, stack: str) -> int:
 
 
 def _size(tensors: Tensors, kind: str, axis: int = 0) -> int:
-    """The size that most tensors of a kind have, so that an odd one is the one refused later."""
+    """Return the most common size of tensors of a kind; others are rejected later."""
     sizes = Counter(t.shape[axis] for name, t in tensors.items() if kind in name and t.dim() > axis)
     if not sizes:
         raise CheckpointError(f"the model lacks {kind!r}, or has it with fewer axes")
@@ -146,20 +145,20 @@ def _size(tensors: Tensors, kind: str, axis: int = 0) -> int:
 
 
 def _refuse_other_positions(positions: Tensor | None, config: TransformerConfig) -> None:
-    """Positions are not learned, so they are not imported: they must be those of our model."""
+    """Raise if the positions, which are not learned, differ from those of the model."""
     if positions is None:
         raise CheckpointError(f"the model lacks {POSITIONS!r}")
     _refuse_shape(POSITIONS, positions, torch.Size((1, config.n_positions, config.d_model)))
-    # The authors computed them in float32, which is off by up to 1e-5 at position 200.
+    # The authors computed them in float32, with errors of up to 1e-5 at position 200.
     ours = sinusoids(config.n_positions, config.d_model)
     if not torch.allclose(positions[0].double(), ours, rtol=0.0, atol=1e-4):
         raise CheckpointError(f"{POSITIONS!r} does not hold the sinusoids that the paper uses")
 
 
 def _model(config: TransformerConfig, vocabulary: Vocabulary, tensors: Tensors) -> Transformer:
-    """A model with the authors' tensors, each in its place."""
+    """Return a model with the tensors of the authors."""
     with WithoutWeights():
-        with torch.device("meta"):  # which takes no memory, whatever sizes a file makes us believe
+        with torch.device("meta"):  # takes no memory, whatever sizes a file claims
             places = _places(Transformer(config, vocabulary))
         for problem, names in (
             ("lacks", places.keys() - tensors.keys()),
@@ -183,7 +182,7 @@ def _refuse_shape(name: str, tensor: Tensor, fitting: torch.Size) -> None:
 
 
 def _places(model: Transformer) -> Tensors:
-    """Where each of the authors' tensors belongs: the model's parameters under their names."""
+    """Return the parameters of a model by the names of the authors."""
     modules: dict[str, nn.Module] = {"embedding.tok_embedding": model.embedding.symbols}
     if model.embedding.role_proj is not None:
         modules["embedding.linear"] = model.embedding.role_proj
@@ -203,7 +202,7 @@ def _parameters(module: nn.Module, maps: dict[str, str]) -> Iterator[tuple[str, 
     if not isinstance(module, Attention):
         yield from ((name, parameter.detach()) for name, parameter in module.named_parameters())
         return
-    for name, (weight, bias) in module.maps().items():  # fused with us, and not with the authors
+    for name, (weight, bias) in module.maps().items():  # fused here, but not by the authors
         yield f"{maps[name]}.weight", weight
         if bias is not None:
             yield f"{maps[name]}.bias", bias

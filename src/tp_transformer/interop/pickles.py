@@ -1,7 +1,7 @@
-"""Other people's pickles, read without running what they bring along.
+"""Safe reading of pickles from untrusted sources.
 
-Reading a pickle can run any program. So a checkpoint is read by torch's restricted reader, and a
-vocabulary by one of ours that makes only plain values and stand-ins that do nothing.
+Unpickling can execute arbitrary code. Checkpoints are therefore read by the restricted reader of
+torch, and vocabularies by a reader that only creates plain values and inert placeholders.
 """
 
 import io
@@ -18,29 +18,29 @@ import torch
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.errors import CheckpointError
 
-# A vocabulary of a thousand characters takes about ten thousand. A hundred thousand can nest tuples
-# so deeply that hashing them overflows the stack.
+# A vocabulary of a thousand characters needs about ten thousand. With a hundred thousand, tuples
+# can be nested so deeply that hashing them overflows the stack.
 MAX_OPCODES = 20_000
-VOCAB_BYTES = 2**24  # a vocabulary of characters takes some thousands
+VOCAB_BYTES = 2**24  # a vocabulary of characters needs a few thousand
 ZIP_START = b"PK\x03\x04"
-LEGACY_START = 0x1950A86A20F9469CFC6C  # what torch.save pickled first before torch 1.6
+LEGACY_START = 0x1950A86A20F9469CFC6C  # the first object in files of torch.save before 1.6
 CONTAINERS = {
-    "__builtin__": {"dict", "frozenset", "list", "set"},  # as protocols before 3 spell it
+    "__builtin__": {"dict", "frozenset", "list", "set"},  # the name in protocols before 3
     "builtins": {"dict", "frozenset", "list", "set"},
     "collections": {"Counter", "OrderedDict", "defaultdict"},
 }
 
 
 def read_checkpoint(file: Path) -> Any:
-    """What torch.save wrote, be it in the format before torch 1.6 or the zip format since."""
+    """Read a file of torch.save, in the format before torch 1.6 or in the zip format."""
     with _open(file) as opened, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of other pickle protocols, then refuses them
+        warnings.simplefilter("ignore")  # torch warns about pickle protocols that it rejects
         try:
             _refuse_compressed(opened)
             return torch.load(opened, weights_only=True, map_location="cpu")
         except CheckpointError:
             raise
-        except Exception as error:  # what a damaged file raises depends on where it is damaged
+        except Exception as error:  # a damaged file can raise anything
             asked_for = re.search(r"GLOBAL (\S+)", str(error))
             if isinstance(error, pickle.UnpicklingError) and asked_for:
                 raise _refused(asked_for[1], "a checkpoint") from error
@@ -50,9 +50,9 @@ def read_checkpoint(file: Path) -> Any:
 
 
 def _refuse_compressed(file: BinaryIO) -> None:
-    """Refuse zip archives that torch.save did not write: it never compresses.
+    """Raise for compressed zip archives, which could unpack to any size.
 
-    What is compressed could unpack to any size.
+    torch.save never compresses.
     """
     if file.read(len(ZIP_START)) == ZIP_START:
         with zipfile.ZipFile(file) as archive:
@@ -64,7 +64,7 @@ def _refuse_compressed(file: BinaryIO) -> None:
 
 
 def read_vocabulary(file: Path) -> Vocabulary:
-    """The symbols of a pickled Vocab of torchtext, in its order."""
+    """Return the tokens of a pickled Vocab of torchtext, in its order."""
     vocab = _read_vocab(file)
     state = vocab.state if isinstance(vocab, _StandIn) else None
     symbols = state.get("itos") if isinstance(state, dict) else None
@@ -77,7 +77,7 @@ def read_vocabulary(file: Path) -> Vocabulary:
 
 
 def _read_vocab(file: Path) -> Any:
-    """What was pickled into a file: by torch.save in either of its formats, or by itself."""
+    """Read a pickled object, written by torch.save in either format or by pickle."""
     with _open(file) as opened:
         content = opened.read(VOCAB_BYTES + 1)
     if len(content) > VOCAB_BYTES:
@@ -93,17 +93,17 @@ def _read_vocab(file: Path) -> Any:
         return vocab
     except CheckpointError:
         raise
-    except Exception as error:  # what a damaged pickle raises depends on where it is damaged
+    except Exception as error:  # a damaged pickle can raise anything
         raise CheckpointError("the file is damaged, or not a pickled vocabulary") from error
 
 
 def _load(stream: io.BytesIO) -> Any:
-    """The next pickle of a stream, after a look at how much it would do."""
+    """Read the next pickle of a stream, if its number of operations is limited."""
     start = stream.tell()
     for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
-        is_memo = "PUT" in opcode.name  # numbers a place in a list that is made that long
+        is_memo = "PUT" in opcode.name  # an index into a list, which is allocated to that length
         if count > MAX_OPCODES or (is_memo and int(argument or 0) > MAX_OPCODES):
-            raise CheckpointError("the file does more than a vocabulary needs; it is refused")
+            raise CheckpointError("the file has more operations than a vocabulary")
     stream.seek(start)
     return _VocabReader(stream).load()
 
@@ -111,16 +111,16 @@ def _load(stream: io.BytesIO) -> Any:
 def _pickle_in_zip(content: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         found = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
-        # torch.save never compresses, and what is not compressed cannot unpack to gigabytes.
+        # torch.save never compresses, and stored data cannot unpack to gigabytes.
         if len(found) != 1 or found[0].compress_type != zipfile.ZIP_STORED:
             raise CheckpointError("the file is a zip archive, but not one that torch.save wrote")
         return archive.read(found[0])
 
 
 class _StandIn:
-    """Stands for a class or function that a pickle names: takes what is done to it, does nothing.
+    """An inert placeholder for a class or function that a pickle names.
 
-    Only the state is kept, where a pickled Vocab has its attributes.
+    It keeps only the state, which has the attributes of a pickled Vocab.
     """
 
     state: Any = None
@@ -135,19 +135,19 @@ class _StandIn:
 
 
 class _VocabReader(pickle.Unpickler):
-    """Reads a pickle in which nothing can be called: every name in it is a stand-in, or refused."""
+    """Reads a pickle without calls: each name in it becomes a placeholder or is refused."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """A stand-in for something of torchtext's or for a container; nothing is imported."""
+        """Return a placeholder for a name of torchtext or a container; import nothing."""
         of_torchtext = module == "torchtext.vocab" or module.startswith("torchtext.vocab.")
-        # A dotted name means an attribute of something there, such as of a module it imported.
+        # A dotted name is an attribute, such as one of a module imported there.
         if (of_torchtext and "." not in name) or name in CONTAINERS.get(module, ()):
-            # A new class each time: a pickle can set attributes of the classes that it names.
+            # A new class each time, because a pickle can set attributes of classes.
             return type("StandIn", (_StandIn,), {})
         raise _refused(f"{module}.{name}", "a vocabulary")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse what lies outside the pickle, such as tensors."""
+        """Refuse data outside of the pickle, such as tensors."""
         raise CheckpointError("the file holds tensors, which a vocabulary does not need")
 
 
@@ -160,7 +160,7 @@ def _open(file: Path) -> BinaryIO:
 
 
 def shown(text: str) -> str:
-    """A name out of a file as a message can hold it: on one line, short, without control codes."""
+    """Return a name from a file for messages: on one line, short, without control codes."""
     return repr(text if len(text) <= 100 else text[:100] + "...")
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tp_transformer.foundation.ranges import PositiveInt, Seed32, check_fields
+from tp_transformer.foundation.ranges import Device, PositiveInt, Seed32, check_fields
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.interpret.attention.options import AttentionOptions
 from tp_transformer.interpret.binding.options import BindingOptions
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tp_transformer.interpret.core.sample import Sample
     from tp_transformer.model.family import AnyModel
 
+Questions = Literal["any", "answered", "nested"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
@@ -41,7 +43,7 @@ class Analysis:
 
     options: type[AnalysisOptions]
     module: str
-    questions: Literal["any", "answered", "nested"] = "any"
+    questions: Questions = "any"
 
     def __call__(
         self,
@@ -75,46 +77,63 @@ class Analysis:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisRequest:
-    """The model and the questions of an analysis, as `tpt interpret` takes them.
+    """What `tpt interpret` takes for every analysis.
 
     Attributes:
         model: the folder of a model or a run
-        data: the store that the questions come from; not used by binding and interchange, nor are
-            module, split and answered, because they ask nested fractions
-        module: the module of the questions; by default arithmetic__mixed, or the only module
-        split: the split of the questions; by default the first test split of the task
         count: the number of questions
-        answered: true for questions that the model answers correctly, false for any questions; by
-            default true for roles, attention and surgery
         seed: seed of the choice of questions and of the analysis
         device: the device that the model runs on
     """
 
     model: Path | None = None
-    data: Path | None = None
-    module: str | None = None
-    split: str | None = None
     count: PositiveInt = 128
-    answered: bool | None = None
     seed: Seed32 = 0
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoreRequest(AnalysisRequest):
+    """What `tpt interpret` takes for an analysis of questions of a store.
+
+    Attributes:
+        data: the store that the questions come from
+        module: the module of the questions; by default arithmetic__mixed, as in the paper, or the
+            only module of the split
+        split: the split of the questions; by default the first test split
+        answered: true for questions that the model answers correctly, false for any questions; by
+            default true for roles, attention and surgery
+    """
+
+    data: Path | None = None
+    module: str | None = None
+    split: str | None = None
+    answered: bool | None = None
+
+
 ANALYSES: Registry[Analysis] = Registry("analysis", "analyses")
 
 
-def _register(name: str, options: type[AnalysisOptions], **defaults: Any) -> None:
-    module = options.__module__.replace(".options", ".analysis")
-    ANALYSES.register(name)(Analysis(options=options, module=module, **defaults))
+def register_analysis(
+    name: str, options: type[AnalysisOptions], questions: Questions = "any"
+) -> None:
+    """Register an analysis.
+
+    Its function `analyse` is in the module of its options; if that module is called `options`, in
+    the module `analysis` beside it, which is imported only when the analysis is called.
+    """
+    package, _, module = options.__module__.rpartition(".")
+    found = f"{package}.analysis" if module == "options" else options.__module__
+    ANALYSES.register(name)(Analysis(options=options, module=found, questions=questions))
 
 
-_register("roles", RolesOptions, questions="answered")
-_register("attention", AttentionOptions, questions="answered")
-_register("information", InformationOptions)
-_register("binding", BindingOptions, questions="nested")
-_register("interchange", InterchangeOptions, questions="nested")
-_register("surgery", SurgeryOptions, questions="answered")
-_register("tensor-product", TensorProductOptions)
+register_analysis("roles", RolesOptions, questions="answered")
+register_analysis("attention", AttentionOptions, questions="answered")
+register_analysis("information", InformationOptions)
+register_analysis("binding", BindingOptions, questions="nested")
+register_analysis("interchange", InterchangeOptions, questions="nested")
+register_analysis("surgery", SurgeryOptions, questions="answered")
+register_analysis("tensor-product", TensorProductOptions)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.distributed import choose_device
 from tp_transformer.foundation.errors import SettingsError, TextError, UserError
-from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest
+from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model
@@ -18,14 +18,22 @@ from tp_transformer.model.transformer import Transformer
 
 
 def interpret(
-    name: str, request: AnalysisRequest, options: AnalysisOptions, out: str | Path
+    name: str,
+    request: AnalysisRequest,
+    options: AnalysisOptions,
+    out: str | Path,
+    *,
+    caption: bool = True,
 ) -> tuple[Result, list[Path]]:
-    """Analyse a model, write numbers and figures into a folder; return the result and the files."""
+    """Analyse a model, write numbers and figures into a folder; return the result and the files.
+
+    Figures have a caption unless `caption` is false.
+    """
     file = next((path for path in (Path(out), *Path(out).parents) if path.is_file()), None)
     if file is not None:
         raise SettingsError(f"{file} is a file; name a folder for the analysis")
     analysis = ANALYSES[name]
-    if request.data is None and analysis.questions != "nested":
+    if analysis.questions != "nested" and getattr(request, "data", None) is None:
         raise SettingsError("name the store that the questions come from: --data DIR")
     loaded = load(request.model).float().to(choose_device(request.device))
     model = checked_model(loaded, options)
@@ -33,17 +41,23 @@ def interpret(
     sample = _sample(analysis, model, request)
     found = analysis(model, sample, seed=request.seed, **vars(options))
     found = replace(found, context=replace(found.context, model=described))
-    return found, found.save(out)
+    return found, found.save(out, caption=caption)
 
 
 def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) -> Sample:
     if analysis.questions == "nested":
+        if model.vocabulary.is_words:
+            raise UserError(
+                "this analysis asks nested fractions such as (2/3)/(4/5), character by character, "
+                "but the tokens of this model are words"
+            )
         sample = drawn_sample(request.count, request.seed)
         try:
             model.vocabulary.encode(sample.questions, "question")
         except TextError as error:
             raise UserError(f"this analysis asks nested fractions; {error}") from error
         return sample
+    assert isinstance(request, StoreRequest)  # noqa: S101, for the type checker
     assert request.data is not None  # noqa: S101, for the type checker
     is_answered = analysis.questions == "answered" if request.answered is None else request.answered
     return draw(

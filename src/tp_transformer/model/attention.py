@@ -1,18 +1,18 @@
-"""TP-attention beside its equations, and the drop-in for torch's attention.
+"""TP-attention, and the drop-in replacement for the attention of torch.
 
-Section 2.1 of the paper, for one head at position t (the layer's index left out):
+Section 2.1 of the paper, for one head at position t (without the index of the layer):
 
     k, v, q, r = affine maps of the states                             (equation 1)
     filler_t   = sum over i of alpha_ti v_i                            (equation 2)
     alpha_ti   = softmax over i of (q_t . k_i / sqrt(d_head))          (equation 3)
     output_t   = sum over heads of W_o bind(filler_t, r_t) + b_o       (equation 4)
 
-The role comes from the same state as the query: in cross-attention, from the decoder's. A binding
-that `binds_values` is another matter: it puts bind(v_i, r_i) in the place of v_i, with a role from
-the same state as the value, and the output map reads the filler.
+The role is computed from the same state as the query; in cross-attention, from that of the decoder.
+With a binding that `binds_values`, bind(v_i, r_i) replaces v_i, with a role from the same state as
+the value, and the output map is applied to the filler.
 
-The cells use `SelfAttention` and `CrossAttention`; `TPMultiheadAttention` is the same attention
-with the signature, the parameter names and the mask polarity of `torch.nn.MultiheadAttention`.
+Cells use `SelfAttention` and `CrossAttention`; `TPMultiheadAttention` is the same attention with
+the signature, the parameter names and the mask polarity of `torch.nn.MultiheadAttention`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def _detached(weight: Tensor, bias: Tensor | None) -> Map:
 
 
 def _blocks(names: tuple[str, ...], weight: Tensor, bias: Tensor | None) -> dict[str, Map]:
-    """The maps that are fused into one, by name."""
+    """Return the parts of a fused map by name."""
     weight, bias = _detached(weight, bias)
     weights = weight.chunk(len(names))
     biases = [None] * len(names) if bias is None else bias.chunk(len(names))
@@ -47,7 +47,7 @@ def _blocks(names: tuple[str, ...], weight: Tensor, bias: Tensor | None) -> dict
 
 
 class Attention(Traced):
-    """What every attention shares: heads, binding, and equations 2 to 4 after the projections."""
+    """Base class of attention: heads, binding, and equations 2 to 4 after the projections."""
 
     def __init__(
         self,
@@ -67,37 +67,37 @@ class Attention(Traced):
         self.penalty: Tensor | None = None  # what the binding adds to the loss: (batch, query)
 
     def points(self) -> tuple[str, ...]:
-        """What a trace can ask of an attention, in the order of its computation."""
+        """Return the names of the trace points, in the order of computation."""
         role = ("role",) if self.binding.d_role else ()
         return ("query", "key", "value", *role, "weights", "filler", "bound", "output")
 
     def extra_repr(self) -> str:
-        """The sizes that the printed module does not show otherwise."""
+        """Return the sizes to print with the module."""
         return f"n_heads={self.n_heads}, d_head={self.binding.d_head}"
 
     def maps(self) -> dict[str, Map]:
-        """The affine maps of equations 1 and 4 by name, however they are stored.
+        """Return the affine maps of equations 1 and 4 by name, also if they are fused.
 
-        They share the parameters' memory and are detached from them: to look at, or to fill.
+        They are detached, but share the memory of the parameters.
         """
         unfused = {} if self.role_proj is None else {"role": self.role_proj}
         layers = {**unfused, "output": self.out_proj}
         return {name: _detached(layer.weight, layer.bias) for name, layer in layers.items()}
 
     def initialise(self) -> None:
-        """Draw each map Xavier-uniformly by itself, although maps of one input are fused."""
+        """Initialise each map Xavier-uniformly, also if maps are fused."""
         for name, (weight, _) in self.maps().items():
             nn.init.xavier_uniform_(weight, gain=self.binding.role_gain if name == "role" else 1.0)
 
     def split(self, projected: Tensor, names: tuple[str, ...]) -> Iterator[Tensor]:
-        """The named parts of a fused projection (batch, position, part * head * d_head), in heads.
+        """Split a fused projection (batch, position, part * head * d_head) into parts and heads.
 
-        Each is (batch, head, position, d_head) and has passed the point of its name.
+        Each part is (batch, head, position, d_head) and passes the trace point of its name.
         """
         batch, length, width = projected.shape
         n_parts, n_heads = len(names), self.n_heads
         d_head = width // (n_parts * n_heads)  # of roles, it may be another than of fillers
-        if length == 1:  # a step of decoding: nothing to transpose
+        if length == 1:  # a step of decoding: no transposition needed
             parts = projected.view(batch, n_parts, n_heads, 1, d_head).unbind(1)
         else:
             by_part = projected.view(batch, length, n_parts, n_heads, d_head).unbind(2)
@@ -124,7 +124,7 @@ class Attention(Traced):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Equations 2 to 4 for all heads; the weights too where they are needed.
+        """Compute equations 2 to 4 for all heads; also return the weights if needed.
 
         Queries, keys, values and roles are (batch, head, position, d_head).
         """
@@ -147,7 +147,7 @@ class Attention(Traced):
     def retrieve(
         self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float
     ) -> Tensor:
-        """Equations 2 and 3, computed as the layout of the batch allows."""
+        """Compute equations 2 and 3 in the layout of the batch."""
         return pattern.fillers(query, key, value, dropout)
 
 
@@ -164,13 +164,13 @@ class SelfAttention(Attention):
             self.role_proj = nn.Linear(d_model, config.n_heads * binding.d_role)
 
     def maps(self) -> dict[str, Map]:
-        """The affine maps of equations 1 and 4 by name."""
+        """Return the affine maps of equations 1 and 4 by name."""
         return {**_blocks(self.names, self.in_proj.weight, self.in_proj.bias), **super().maps()}
 
     def forward(
         self, state: Tensor, pattern: Pattern, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Attend within `state` (batch, position, d_model), and to what the cache remembers."""
+        """Attend within `state` (batch, position, d_model), and to the positions in the cache."""
         query, key, value, *fused = self.split(self.in_proj(state), self.names)
         role = self.role_of(state, fused)
         if self.binding.binds_values:
@@ -197,7 +197,7 @@ class CrossAttention(Attention):
             self.role_proj = nn.Linear(d_model, config.n_heads * binding.d_role)
 
     def maps(self) -> dict[str, Map]:
-        """The affine maps of equations 1 and 4 by name."""
+        """Return the affine maps of equations 1 and 4 by name."""
         return {
             **_blocks(self.names, self.in_proj.weight, self.in_proj.bias),
             **_blocks(self.memory_names, self.memory_proj.weight, self.memory_proj.bias),
@@ -205,17 +205,17 @@ class CrossAttention(Attention):
         }
 
     def remember(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values of the encoder's output (batch, source, d_model)."""
+        """Return the keys and values of the output of the encoder (batch, source, d_model)."""
         key, value, *fused = self.split(self.memory_proj(memory), self.memory_names)
         if self.binding.binds_values:
             value = self.binding(value, self.role_of(memory, fused))
         return key, value
 
     def forward(self, state: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> Tensor:
-        """Attend from `state` (batch, position, d_model) to the remembered keys and values.
+        """Attend from `state` (batch, position, d_model) to the keys and values of the source.
 
-        Where several rows belong to each question, as in a beam search, they attend as if they were
-        positions of one row, so that keys and values are there once.
+        If each question has several rows, as in beam search, they are treated as positions of one
+        row, so that keys and values are not repeated.
         """
         rows = state if len(key) == len(state) else state.view(len(key), -1, state.shape[-1])
         query, *fused = self.split(self.in_proj(rows), self.names)
@@ -225,22 +225,22 @@ class CrossAttention(Attention):
 
 
 class TPMultiheadAttention(Attention):
-    """TP-attention in the place of `torch.nn.MultiheadAttention`.
+    """TP-attention as a drop-in replacement for `torch.nn.MultiheadAttention`.
 
-    It takes the same arguments, has the same parameters under the same names and follows the same
-    conventions: masks say what to ignore, and positions come before the batch unless `batch_first`.
-    What it adds is `role_proj`, which maps the query's input to the roles (the value's input, for a
-    binding that binds values), and the choice of a binding; with `binding="none"` it is torch's
-    attention.
+    It has the same arguments, the same parameter names and the same conventions: masks mark
+    positions to ignore, and positions come before the batch unless `batch_first`. It adds
+    `role_proj`, which maps the input of the query to roles (that of the value, for a binding that
+    binds values), and the choice of a binding; with `binding="none"` it computes the attention of
+    torch.
 
-    A state dict of torch's module loads into it. The role map, which it lacks, is then set to the
-    role that leaves fillers unchanged, so that the module computes torch's attention until it is
-    trained. The bindings hadamard, residual and convolution have such a role; the role map must
-    have a bias. Otherwise `load_state_dict` reports the role map as missing.
+    It loads a state dict of the module of torch. The role map, which the state dict lacks, is then
+    set to the role that leaves fillers unchanged, so that the module computes the attention of
+    torch until it is trained. The bindings hadamard, residual and convolution have such a role; the
+    role map must have a bias. Otherwise `load_state_dict` reports the role map as missing.
     """
 
-    # nn.TransformerEncoderLayer asks for this. False keeps it from its fast path, which would
-    # compute plain attention from our parameters and leave out the role.
+    # Read by nn.TransformerEncoderLayer. False disables its fast path, which would compute plain
+    # attention from these parameters, without the role.
     _qkv_same_embed_dim = False
 
     def __init__(  # noqa: PLR0913, torch's signature
@@ -282,7 +282,7 @@ class TPMultiheadAttention(Attention):
         self.register_load_state_dict_pre_hook(_add_neutral_role)  # type: ignore[no-untyped-call]
 
     def maps(self) -> dict[str, Map]:
-        """The affine maps of equations 1 and 4 by name."""
+        """Return the affine maps of equations 1 and 4 by name."""
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.detach().chunk(3)
         weights = (weight.detach() for weight in self._input_maps())
         names = ("query", "key", "value")
@@ -290,7 +290,7 @@ class TPMultiheadAttention(Attention):
         return {**maps, **super().maps()}
 
     def initialise(self) -> None:
-        """Draw each map Xavier-uniformly by itself; set every bias to zero, as torch does."""
+        """Initialise each map Xavier-uniformly and each bias with zeros, as torch does."""
         super().initialise()
         for _, bias in self.maps().values():
             if bias is not None:
@@ -307,9 +307,9 @@ class TPMultiheadAttention(Attention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend as `torch.nn.MultiheadAttention.forward` does, with a role bound in every head.
+        """Attend like `torch.nn.MultiheadAttention.forward`, with a role in each head.
 
-        As there, `is_causal` promises that `attn_mask` is causal; the mask is what counts.
+        As there, `is_causal` is only a hint that `attn_mask` is causal; the mask decides.
         """
         if is_causal and attn_mask is None:
             raise ValueError("is_causal describes attn_mask: pass the causal mask too")
@@ -337,7 +337,7 @@ class TPMultiheadAttention(Attention):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Equations 1 to 4 for batch-first inputs and a mask of our polarity."""
+        """Compute equations 1 to 4 for batch-first inputs; the mask is True where attending."""
         role = self.role_of(value if self.binding.binds_values else query, ())
         biases: tuple[Tensor | None, ...] = (
             (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
@@ -355,10 +355,10 @@ class TPMultiheadAttention(Attention):
     def _forward_nested(
         self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool
     ) -> tuple[Tensor, None]:
-        # nn.TransformerEncoder makes nested tensors of padded ones for the fast path that its
-        # layers then do not take, if our attention was put into them after it was built.
+        # nn.TransformerEncoder converts padded tensors to nested ones for its fast path, even if
+        # this attention, inserted later, disables that path in its layers.
         if need_weights or query is not key or key is not value:
-            raise ValueError("nested tensors serve only self-attention without weights")
+            raise ValueError("nested tensors are supported only in self-attention without weights")
         rows = query.unbind()
         lengths = torch.tensor([len(row) for row in rows], device=query.device)
         padded = torch.nested.to_padded_tensor(query, 0.0)
@@ -368,7 +368,7 @@ class TPMultiheadAttention(Attention):
         return torch.nested.as_nested_tensor(attended), None
 
     def _input_maps(self) -> tuple[Tensor, ...]:
-        """The maps to queries, keys and values."""
+        """Return the maps to queries, keys and values."""
         if self.in_proj_weight is not None:
             return self.in_proj_weight.chunk(3)
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight

@@ -1,8 +1,8 @@
-"""Modules for many small calls: the same forward pass without the cost of `nn.Module.__call__`.
+"""Copies of modules without the overhead of `nn.Module.__call__`, for decoding.
 
-Most of a decoding step of a single question is Python: looking up submodules and parameters, and
-asking every module for hooks. A bare copy of a module shares its parameters and runs the `forward`
-of its class, whatever class that is, with everything looked up once.
+Most of the time of a decoding step of a single question is spent in Python: looking up submodules
+and parameters, and checking for hooks. A bare copy of a module shares its parameters and runs the
+`forward` of its class, with all lookups done once.
 """
 
 from functools import cache
@@ -16,9 +16,9 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def bare(module: M) -> M:
-    """A copy of a module for inference, or the module itself where that would change something.
+    """Return a copy of a module for inference, or the module itself if a copy could differ.
 
-    A module that is in training or observed is returned as it is.
+    A module that is in training mode or observed is returned unchanged.
     """
     if is_observed(module) or any(part.training for part in module.modules()):
         return module
@@ -28,7 +28,7 @@ def bare(module: M) -> M:
 def is_observed(module: nn.Module) -> bool:
     """Whether a trace, a hook or a `forward` set on an instance sees the tensors of a call."""
     return any(
-        # Torch has no public way to ask for hooks.
+        # Torch has no public API for this.
         part._forward_hooks
         or part._forward_pre_hooks
         or "forward" in vars(part)
@@ -40,7 +40,7 @@ def is_observed(module: nn.Module) -> bool:
 def _copy(module: M) -> M:
     kind: Any = type(module)
     copied: M = object.__new__(_bare_class(kind))
-    # Into the instance's own dictionary, where attributes are found first.
+    # In the dictionary of the instance, which is looked up first.
     copied.__dict__.update(
         vars(module)
         | dict(module.named_parameters(recurse=False))

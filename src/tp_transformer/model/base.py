@@ -1,8 +1,8 @@
-"""What every model of the family can do: loss, solve, trace, save.
+"""The base class of models: forward pass, loss, solve, trace, save.
 
-A model turns a source into a memory (`encode`), and a memory into scores of the next token: for all
-positions of a known target at once (`decode`), or one token at a time (`begin`, `step`). Training,
-validation and scoring all call `model(batch)`, which is `encode` and then `decode`.
+A model computes a memory from a source (`encode`), and logits of the next token from the memory:
+for all positions of a known target at once (`decode`), or one token at a time (`begin`, `step`).
+Training, validation and scoring call `model(batch)`, which is `encode` followed by `decode`.
 """
 
 from abc import abstractmethod
@@ -22,6 +22,7 @@ from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.mathematics.modules import MAX_ANSWER
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.foundation import html
 from tp_transformer.foundation.errors import FolderError, SettingsError
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import to_dataclass, to_values
@@ -45,8 +46,8 @@ class Model(Traced, Generic[Config, Memory, State]):
     """A question-answering model over the tokens of a vocabulary."""
 
     config_type: ClassVar[type[Any]]
-    reads_packed: ClassVar[bool] = False  # whether it computes packed batches
-    n_positions: int | None = None  # the longest sequence, where there is a longest one
+    reads_packed: ClassVar[bool] = False  # whether it accepts packed batches
+    n_positions: int | None = None  # maximum sequence length, if limited
     dropout: float = 0.0
     max_answer: int = MAX_ANSWER  # tokens of an answer, if no more are asked for
 
@@ -62,39 +63,53 @@ class Model(Traced, Generic[Config, Memory, State]):
                 f"not {self.n_vocab}"
             )
 
+    def extra_repr(self) -> str:
+        """Return the first line of the text that torch shows for a module."""
+        tokens = f"{len(self.vocabulary)} {self.vocabulary.tokenisation}"
+        return f"{self.n_parameters:,} parameters, vocabulary of {tokens}"
+
+    def _repr_html_(self) -> str:
+        parts = [
+            (name, f"{sum(parameter.numel() for parameter in part.parameters()):,} parameters")
+            for name, part in self.named_children()
+        ]
+        title = f"{type(self).__name__}: {self.n_parameters:,} parameters"
+        fields = self.config_values(self.config).items()
+        return html.table(title, ("", ""), [*fields, *parts])
+
     @abstractmethod
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
-        """Read questions as ids (batch, source), which are padded if no layout is given."""
+        """Encode questions (batch, source), which are padded if no layout is given."""
 
     @abstractmethod
     def decode(self, target: Tensor, memory: Memory, layout: Layout | None = None) -> Tensor:
-        """The scores of every token after each position of `target`: (batch, target, n_vocab)."""
+        """Return the logits after each position of `target`: (batch, target, n_vocab)."""
 
     @abstractmethod
     def begin(self, memory: Memory, max_length: int) -> State:
-        """The state before the first of at most `max_length` steps."""
+        """Return the state before the first of at most `max_length` steps."""
 
     @abstractmethod
     def step(self, previous: Tensor, state: State) -> Tensor:
-        """The scores (batch, n_vocab) of the next token, after one more `previous` (batch)."""
+        """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
 
     def forward(self, batch: Batch) -> Tensor:
-        """The scores of every token after each position of the targets: (batch, target, n_vocab).
+        """Return the logits after each position of the targets: (batch, target, n_vocab).
 
-        They are in the layout of the batch.
+        They have the layout of the batch.
         """
         memory = self.encode(batch.source, batch.source_layout)
         return self.decode(batch.target_input, memory, batch.target_layout)
 
     def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
-        """The loss of a batch's answers under teacher forcing."""
+        """Return the loss of the answers of a batch under teacher forcing."""
         return token_loss(self(batch), batch, label_smoothing)
 
     def layout_for(self, device: torch.device, dtype: torch.dtype = torch.float32) -> type[Layout]:
-        """The layout in which this model computes fastest on a device, with products in a dtype.
+        """Return the fastest layout of this model on a device, for products in a dtype.
 
-        A trace asks for padded rows, since what it records is (batch, position, …). On a GPU packed
-        rows need flash attention, which computes in half precision and without dropout.
+        Traces need padded rows, because they record (batch, position, …). On a GPU, packed rows
+        need flash attention, which requires half precision and no dropout.
         """
         if not self.reads_packed or is_traced(self):
             return Padded
@@ -103,7 +118,7 @@ class Model(Traced, Generic[Config, Memory, State]):
         return Padded
 
     def compile_layers(self) -> None:
-        """Have torch compile what is worth it: a minute at the start, some percent from then on."""
+        """Compile the model with torch: a minute at the start for some percent of speed."""
         self.compile(dynamic=True)
 
     def solve(
@@ -115,21 +130,26 @@ class Model(Traced, Generic[Config, Memory, State]):
     def trace(
         self, *names: str, edit: Mapping[str, Edit] | None = None
     ) -> AbstractContextManager[Trace]:
-        """Record the named tensors of the calls made inside, or replace those in `edit`.
+        """Record the named tensors of calls in the context, and replace those in `edit`.
 
-        `trace[name]` is then what passed in the last call. Names may hold wildcards; `trace_names`
-        lists them all.
+        `trace[name]` is the tensor of the last call. Names may contain wildcards; `trace_names`
+        lists all names.
         """
         return trace(self, *names, edit=edit)
 
+    def note_tokens(self, side: str, ids: Tensor) -> None:
+        """Let active traces keep the ids (batch, position) of the source or the target."""
+        for _, active in self._traces:
+            active.note_tokens(side, ids, self.vocabulary.tokens)
+
     @property
     def trace_names(self) -> list[str]:
-        """Every name that `trace` takes."""
+        """All names that `trace` accepts."""
         return trace_names(self)
 
     @property
     def n_parameters(self) -> int:
-        """How many numbers are learned."""
+        """The number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @classmethod
@@ -140,22 +160,22 @@ class Model(Traced, Generic[Config, Memory, State]):
 
     @classmethod
     def read_config(cls, values: Mapping[str, Any], where: str) -> Config:
-        """The configuration that the fields of a file or of options describe."""
+        """Return the configuration from the fields of a file or of options."""
         return to_dataclass(cls.config_type, values, where)
 
     @classmethod
     def config_values(cls, config: Config) -> dict[str, Any]:
-        """The fields that `read_config` makes the same configuration of, and the architecture."""
+        """Return the architecture and the fields of a configuration, for `read_config`."""
         return {"architecture": cls.architecture(), **to_values(config)}
 
     @classmethod
     def architecture(cls) -> str:
-        """The name under which the class, or the class it derives from, is registered."""
+        """Return the name under which the class or its base class is registered."""
         names = {kind: name for name, kind in ARCHITECTURES.items()}
         return next(names[kind] for kind in cls.__mro__ if kind in names)
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as a folder that `tp_transformer.load` reads."""
+        """Write a model folder that `tp_transformer.load` reads."""
         config = self.config_values(self.config)
         if self.max_answer != Model.max_answer:
             config["max_answer"] = self.max_answer
@@ -166,7 +186,7 @@ class Model(Traced, Generic[Config, Memory, State]):
     def from_weights(
         cls, config: Config, vocabulary: Vocabulary, weights: Mapping[str, Tensor]
     ) -> Self:
-        """A model with the given weights, without drawing any that would be thrown away."""
+        """Return a model with the given weights, without initialising others first."""
         with WithoutWeights():
             model = cls(config, vocabulary)
         expected = model.state_dict()
@@ -178,12 +198,12 @@ class Model(Traced, Generic[Config, Memory, State]):
                 raise FolderError(f"the weights {problem} tensor {min(names)!r}")
         dtypes = {tensor.dtype for tensor in weights.values()}
         if len(dtypes) != 1 or not dtypes <= _DTYPES:
-            raise FolderError(f"the weights must be all of one type, not {_listed(dtypes)}")
+            raise FolderError(f"the weights must all have one type, not {_listed(dtypes)}")
         for name, tensor in weights.items():
             if tensor.shape != expected[name].shape:
                 raise FolderError(
-                    f"the weights have {name!r} with shape {tuple(tensor.shape)}, where the "
-                    f"configuration calls for {tuple(expected[name].shape)}"
+                    f"the weights have {name!r} with shape {tuple(tensor.shape)}, but the "
+                    f"configuration requires {tuple(expected[name].shape)}"
                 )
         model.load_state_dict(dict(weights), assign=True)
         return model

@@ -1,4 +1,4 @@
-"""How a filler and a role become one vector: one class per binding.
+"""Bindings of a filler and a role to one vector; each is a class.
 
 A binding takes the filler that each head retrieved and the role that the head emitted, and gives
 the vector of `d_bound` numbers per head that the output map reads (equation 4). What each one
@@ -35,19 +35,19 @@ from torch.nn import functional as F
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import NonNegative, Size, check, shown
 from tp_transformer.foundation.registry import Registry
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.foundation.settings import expected, nearest
 
 
 class Binding(nn.Module):
     """Binds fillers (…, head, position, d_head) to roles (…, head, position, d_role).
 
-    The result is (…, head, position, d_bound). The role is what the role map gives, `d_role`
-    numbers per head; a binding with a `d_role` of 0 has no role map, and gets None for the role.
-    `role_gain` scales the initial role map where the binding itself would enlarge its vectors. The
-    options of a binding are the keyword-only parameters of its class.
+    The result is (…, head, position, d_bound). The role map computes roles of `d_role` dimensions
+    per head; a binding with a `d_role` of 0 has no role map, and its role is None. `role_gain`
+    scales the initial role map of bindings that would enlarge their vectors. The options of a
+    binding are the keyword-only parameters of its class.
     """
 
-    # Whether it binds each value before attention retrieves it, to a role of the value's position.
+    # Whether values are bound before attention, to roles of their own positions.
     binds_values = False
     role_gain = 1.0
 
@@ -60,11 +60,11 @@ class Binding(nn.Module):
         self.d_role = d_head if d_role is None else d_role
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
-        """Bind every filler to its role."""
+        """Bind each filler to its role."""
         raise NotImplementedError
 
     def penalty(self, role: Tensor) -> Tensor | None:
-        """What training adds to the loss for each position, (…, position), or None for nothing."""
+        """Return a term to add to the training loss, (…, position), or None."""
         return None
 
     def neutral_role(self) -> Tensor | None:
@@ -89,11 +89,11 @@ class NoBinding(Binding):
 
 @BINDINGS.register("constant")
 class ConstantBinding(Binding):
-    """One learned role per head, the same at all positions; plain attention to begin with."""
+    """One learned role per head, the same at all positions; initially plain attention."""
 
     def __init__(self, n_heads: int, d_head: int) -> None:
         super().__init__(n_heads, d_head, d_role=0)
-        self.role = nn.Parameter(torch.ones(n_heads * d_head))  # a vector: weights decay, it not
+        self.role = nn.Parameter(torch.ones(n_heads * d_head))  # a vector does not decay
 
     def forward(self, filler: Tensor, role: Tensor | None = None) -> Tensor:
         """Multiply filler and learned role elementwise."""
@@ -157,7 +157,7 @@ class SiluBinding(Binding):
 class ValueBinding(Binding):
     """A sigmoid gate of each value, computed from the value's own position (Qiu et al., 2025).
 
-    The filler is then a weighted sum of gated values, which the query cannot gate any further.
+    The filler is then a weighted sum of gated values, independent of a gate of the query.
     """
 
     binds_values = True
@@ -197,7 +197,7 @@ class DictionaryBinding(Binding):
         self.initialise()
 
     def initialise(self) -> None:
-        """Draw directions uniformly, with lengths of about one."""
+        """Initialise with uniform directions and lengths of about one."""
         nn.init.normal_(self.roles, std=self.d_head**-0.5)
 
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
@@ -206,10 +206,10 @@ class DictionaryBinding(Binding):
         return filler + filler * selected
 
     def penalty(self, role: Tensor) -> Tensor | None:
-        """The weighted regularisers of the scores `role`, each a mean over heads.
+        """Return the weighted regularisers of the scores `role`, each a mean over heads.
 
-        The published code also rewards the sum of squared weights. As weights add up to one, that
-        is `one_hot` again, up to a constant.
+        The published code also maximises the sum of squared weights. As weights sum to one, this is
+        the same as `one_hot`, up to a constant.
         """
         if not (self.one_hot or self.exclusive):
             return None
@@ -223,7 +223,7 @@ class DictionaryBinding(Binding):
 
 @BINDINGS.register("tensor")
 class TensorBinding(Binding):
-    """The full tensor product (the appendix): every filler element times every role element."""
+    """The full tensor product of filler and role (appendix of the paper)."""
 
     def __init__(self, n_heads: int, d_head: int) -> None:
         super().__init__(n_heads, d_head, d_head * d_head)
@@ -253,7 +253,7 @@ class LowRankBinding(Binding):
         self.initialise()
 
     def initialise(self) -> None:
-        """Draw each head's two projections Xavier-uniformly, as every other matrix."""
+        """Initialise the two projections of each head Xavier-uniformly."""
         for projection in (self.filler_projection, self.role_projection):
             for head in projection:
                 nn.init.xavier_uniform_(head)
@@ -277,8 +277,8 @@ class ConvolutionBinding(Binding):
     def forward(self, filler: Tensor, role: Tensor) -> Tensor:
         """Convolve filler and role circularly: element j is the sum of filler_k * role_(j - k)."""
         if not filler.numel():
-            return filler * role  # there is no FFT of nothing
-        # There is no FFT in half precision on CPUs.
+            return filler * role  # the FFT does not support empty tensors
+        # CPUs have no FFT in half precision.
         wide = torch.promote_types(filler.dtype, torch.float32)
         spectrum = torch.fft.rfft(filler.to(wide)) * torch.fft.rfft(role.to(wide))
         return torch.fft.irfft(spectrum, n=self.d_head).to(filler.dtype)
@@ -288,10 +288,15 @@ class ConvolutionBinding(Binding):
         return torch.eye(self.d_role)[0]
 
 
-def binding_options(name: str) -> dict[str, inspect.Parameter]:
-    """The options of a binding by name."""
-    parameters = inspect.signature(BINDINGS[name]).parameters
+def options_of(binding: type[Binding]) -> dict[str, inspect.Parameter]:
+    """Return the options of a class of bindings by name."""
+    parameters = inspect.signature(binding, eval_str=True).parameters
     return {key: one for key, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
+
+
+def binding_options(name: str) -> dict[str, inspect.Parameter]:
+    """Return the options of a registered binding by name."""
+    return options_of(BINDINGS[name])
 
 
 def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any]) -> Binding:
@@ -308,10 +313,15 @@ def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in given:
             raise SettingsError(f"the {name} binding needs a {key}")
-        if key in given and parameter.annotation is bool and not isinstance(given[key], bool):
-            raise SettingsError(
-                f"the {key} of the {name} binding must be true or false, not {shown(given[key])}"
-            )
         if key in given:
-            check(f"the {key} of the {name} binding", given[key], parameter.annotation)
+            _check_option(f"the {key} of the {name} binding", given[key], parameter.annotation)
     return BINDINGS[name](n_heads, d_head, **given)
+
+
+def _check_option(name: str, value: Any, hint: Any) -> None:
+    """Raise if a value is not of a plain type, or outside the range of a type."""
+    types: dict[Any, Any] = {bool: bool, int: int, float: (int, float), str: str}
+    is_number = hint in (int, float)
+    if not isinstance(value, types.get(hint, object)) or (is_number and isinstance(value, bool)):
+        raise SettingsError(f"{name} must be {expected(hint, value)}, not {shown(value)}")
+    check(name, value, hint)

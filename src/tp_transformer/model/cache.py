@@ -1,15 +1,15 @@
-"""What a decoder remembers of the positions that it has decoded."""
+"""The cache of keys and values in decoding."""
 
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-FIRST_ROOM = 8  # positions that a cache has room for at first
+FIRST_ROOM = 8  # initial size of the buffers, in positions
 
 
 @dataclass
 class KeyValueCache:
-    """The keys and values of the positions decoded so far, of at most `capacity`."""
+    """The keys and values of the positions decoded so far, at most `capacity`."""
 
     capacity: int
     length: int = 0
@@ -19,7 +19,7 @@ class KeyValueCache:
         """Add the keys and values of new positions; return those of all positions."""
         end = self.length + key.shape[-2]
         if end > self.capacity:
-            raise ValueError(f"there is room for {self.capacity} positions, not for {end}")
+            raise ValueError(f"the cache has {self.capacity} positions, not {end}")
         if not self._buffers or end > self._buffers[0].shape[2]:
             self._make_room(key, end)
         for buffer, new in zip(self._buffers, (key, value), strict=True):
@@ -29,11 +29,11 @@ class KeyValueCache:
         return all_keys, all_values
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows of the batch, in this order."""
+        """Keep these rows of the batch, in this order."""
         self._buffers = tuple(buffer.index_select(0, rows) for buffer in self._buffers)
 
     def _make_room(self, like: Tensor, end: int) -> None:
-        """Room for twice as many positions: most answers are short, and `select` copies it all."""
+        """Double the buffers; they start small, because most answers are short."""
         room = min(self.capacity, max(FIRST_ROOM, 2 * end))
         batch, n_heads, _, d_head = like.shape
         larger = tuple(like.new_empty(batch, n_heads, room, d_head) for _ in range(2))

@@ -1,33 +1,39 @@
-"""The shape of a Transformer, which the model and all its layers are built from."""
+"""The configuration of a Transformer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Depth, ShareBelowOne, Size, check_fields
-from tp_transformer.model.binding import BINDINGS, Binding, binding_options, make_binding
+from tp_transformer.model.binding import (
+    BINDINGS,
+    Binding,
+    binding_options,
+    make_binding,
+    options_of,
+)
 from tp_transformer.model.weightless import WithoutWeights
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """The shape of a Transformer; as it stands, the paper's TP-Transformer.
+    """The configuration of a Transformer; the defaults are those of the TP-Transformer.
 
     Attributes:
-        d_model: size of a cell's state
+        d_model: size of the hidden states
         d_ff: size of the feed-forward layer
-        n_heads: attention heads, which share d_model evenly
-        n_layers: cells in the encoder, and again in the decoder
-        n_vocab: rows of the embedding; absent means as many as the vocabulary has tokens
-        n_positions: longest sequence, start and end tokens included
-        binding: how a filler and a role become one vector; none is plain attention
+        n_heads: number of attention heads, which must divide d_model
+        n_layers: number of cells in the encoder, and in the decoder
+        n_vocab: number of rows of the embedding; absent: the size of the vocabulary
+        n_positions: maximum sequence length, including start and end tokens
+        binding: name of the binding of filler and role; none is plain attention
         binding_options: options of the binding by name, such as the rank of the low-rank binding
-        embedding_binding: whether tokens with their positions are bound to roles as well
-        initialisation: paper draws every matrix Xavier-uniformly; authors leaves TP-attention's as
-            nn.Linear draws them, as the published code does
-        dropout: of embeddings, attention weights and the output of every sub-layer
+        embedding_binding: whether embedded tokens are also bound to roles
+        initialisation: paper, all matrices Xavier-uniform; or authors, as in the published code,
+            where those of TP-attention have the default of nn.Linear
+        dropout: of embeddings, attention weights and the output of each sub-layer
     """
 
     d_model: Size = 512
@@ -46,15 +52,17 @@ class TransformerConfig:
         check_fields(self)
         if self.d_model % self.n_heads:
             raise SettingsError(
-                f"n_heads must divide d_model evenly, and {self.n_heads} does not {self.d_model}"
+                f"n_heads must divide d_model, but {self.n_heads} does not divide {self.d_model}"
             )
         if self.initialisation not in ("paper", "authors"):
-            raise SettingsError(f"initialisation is paper or authors, not {self.initialisation!r}")
+            raise SettingsError(
+                f"initialisation must be paper or authors, not {self.initialisation!r}"
+            )
         self.weightless_binding()  # raises if there is no such binding
 
     @staticmethod
     def option_types() -> dict[str, Any]:
-        """The options of all bindings by name, which files and commands give as if fields."""
+        """Return the types of the options of all bindings, which files list among the fields."""
         return {
             name: option.annotation
             for binding in BINDINGS
@@ -62,7 +70,7 @@ class TransformerConfig:
         }
 
     def make_binding(self) -> Binding:
-        """The binding of one attention layer."""
+        """Return a binding for one attention layer."""
         d_head = self.d_model // self.n_heads
         return make_binding(self.binding, self.n_heads, d_head, self.binding_options)
 
@@ -73,7 +81,7 @@ class TransformerConfig:
 
     @property
     def least_numbers(self) -> int:
-        """A lower bound of how many numbers the model holds: its large matrices and its positions.
+        """A lower bound of the number of parameters and positions.
 
         A cell of the encoder has one attention layer, and one of the decoder two.
         """
@@ -89,3 +97,12 @@ class TransformerConfig:
         """The binding without the memory of its parameters, to ask for its sizes."""
         with WithoutWeights(), torch.device("meta"):
             return self.make_binding()
+
+
+def _refuse_taken_options(name: str, binding: type[Binding]) -> None:
+    taken = {"architecture", *(each.name for each in fields(TransformerConfig))}
+    for option in options_of(binding).keys() & taken:
+        raise ValueError(f"the {name} binding cannot have an option {option}: models have one")
+
+
+BINDINGS.require(_refuse_taken_options)

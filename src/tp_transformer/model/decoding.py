@@ -1,8 +1,7 @@
-"""Greedy and beam search over one cached step.
+"""Greedy search and beam search with cached keys and values.
 
-Both write token by token. Greedy search, the paper's, takes the likeliest token each time. Beam
-search keeps the likeliest few beginnings of each question, and with one beam is greedy search.
-Rows that have come to their end leave the batch, so that the others are done sooner.
+Greedy search, as in the paper, takes the likeliest token at each step. Beam search keeps the best
+hypotheses of each question, and is greedy search with a beam of 1. Finished rows leave the batch.
 """
 
 from bisect import insort
@@ -15,23 +14,23 @@ from torch import Tensor
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
 
-# The share of a batch that leaves at a time, since copying the rows that stay has its cost. With
-# answers as long as the dataset's, leaving halves the time; from an eighth to a half all is alike.
+# Finished rows are removed when they are this share of the batch, as removal copies the others.
+# With answers as long as those of the dataset, removal halves the time; 1/8 to 1/2 are alike.
 LEAVE_TOGETHER = 0.25
 
 
 class SearchState(Protocol):
-    """What a model keeps between steps."""
+    """The state of a model between steps."""
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
-        """Go on with these rows, in this order, and with these questions, or with all of them.
+        """Keep these rows, in this order, and these questions, or all of them.
 
-        Rows are as many to each question; `rows` may name one several times.
+        Each question has the same number of rows; `rows` may contain duplicates.
         """
 
 
 class Searchable(Protocol):
-    """What a search needs of a model: see `Model` for what each of these does."""
+    """The part of the interface of `Model` that a search needs."""
 
     vocabulary: Vocabulary
 
@@ -44,13 +43,13 @@ class Searchable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The tokens of an answer that a search found, and how likely the model has them.
+    """The tokens of an answer, with their probability.
 
     Attributes:
-        tokens: their ids, with the end token where there is one
-        log_probability: the sum of the tokens' log-probabilities
-        score: the same after the length penalty, by which answers are compared
-        is_complete: whether there is an end token; otherwise the answer was cut short
+        tokens: token ids, including the end token if there is one
+        log_probability: sum of the log-probabilities of the tokens
+        score: log-probability after the length penalty, by which answers are ranked
+        is_complete: whether there is an end token; otherwise the answer was truncated
     """
 
     tokens: tuple[int, ...]
@@ -67,10 +66,10 @@ def greedy(
     *,
     rows_may_leave: bool = True,
 ) -> Tensor:
-    """The likeliest tokens after each source, up to `max_length` of them: (question, position).
+    """Return the answers by greedy search, of at most `max_length` tokens: (question, position).
 
     The source is padded if no layout is given. Rows are padded after their end token; a row without
-    one was cut short.
+    one was truncated.
     """
     eos, pad = model.vocabulary.eos, model.vocabulary.pad
     n_questions = len(source if layout is None else layout)
@@ -102,12 +101,12 @@ def beam_search(
     length_penalty: float = 0.0,
     layout: Layout | None = None,
 ) -> list[list[Found]]:
-    """The best answers to each source, best first: as many as the beam is wide.
+    """Return the best answers to each source, best first, as many as the beam size.
 
-    A beginning that ends while it is among the `beam` best of its question is an answer. Its score
-    is its log-probability divided by its length, the end token included, to the power of the
-    penalty: 0 looks for the likeliest answer, 1 for the one whose tokens are likeliest on average.
-    A question is done when nothing that it could still become would score better than what it has.
+    A hypothesis becomes an answer if it ends while it is among the `beam` best of its question. Its
+    score is its log-probability divided by its length, including the end token, to the power of the
+    penalty: 0 favours the likeliest answer, 1 the one with the likeliest tokens on average. A
+    question is finished when no continuation of its hypotheses could score better than its answers.
     """
     vocabulary = model.vocabulary
     n_questions = len(source if layout is None else layout)
@@ -140,13 +139,13 @@ class _Pool:
     is_settled: bool = False
 
     def add(self, one: Found) -> None:
-        """Keep an answer, if it is good enough."""
+        """Add an answer if it is among the best."""
         if not self.is_settled:
             insort(self.found, one, key=lambda found: -found.score)
             del self.found[self.capacity :]
 
     def settle(self, best_to_come: float) -> bool:
-        """Whether what could still be found is no better than the worst there is."""
+        """Whether no further answer can be better than the worst in the pool."""
         is_full = len(self.found) == self.capacity
         self.is_settled = self.is_settled or (is_full and self.found[-1].score >= best_to_come)
         return self.is_settled
@@ -154,10 +153,10 @@ class _Pool:
 
 @dataclass
 class _Beams:
-    """The beginnings that a beam search follows, best first, of the questions not yet done."""
+    """The hypotheses of the unfinished questions, best first."""
 
-    pools: list[_Pool]  # one for each of these questions
-    written: Tensor  # (question, beam, position): the start token, then what was said
+    pools: list[_Pool]  # one for each question
+    written: Tensor  # (question, beam, position): the start token and the tokens so far
     log_probability: Tensor  # (question, beam)
     eos: int
     max_length: int
@@ -165,18 +164,18 @@ class _Beams:
 
     @property
     def last(self) -> Tensor:
-        """The last token of each beginning: (question * beam)."""
+        """The last token of each hypothesis: (question * beam)."""
         return self.written[:, :, -1].flatten()
 
     def grow(self, logits: Tensor) -> Tensor:
-        """Take the best next tokens; returns the row that each beginning continues.
+        """Extend hypotheses by the best next tokens; return the row that each one continues.
 
-        Answers that have come to their end go to the pools.
+        Finished answers are added to the pools.
         """
         beam, width, n_vocab = self.pools[0].capacity, self.written.shape[1], logits.shape[-1]
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
         totals = self.log_probability[:, :, None] + wide.view(-1, width, n_vocab)
-        # At most one continuation of each beginning has ended: enough others are among these.
+        # At most one continuation of each hypothesis has ended, so 2 * beam are enough.
         best, place = totals.flatten(1).topk(min(2 * beam, width * n_vocab))
         origin, token = place // n_vocab, place % n_vocab  # (question, continuation)
         ended = token == self.eos
@@ -190,9 +189,9 @@ class _Beams:
         return first_row + origin.gather(1, going_on)
 
     def leave(self) -> Tensor | None:
-        """Let questions that are done leave, once it is worth it; returns those that then stay."""
-        # More tokens only lessen the probability; a penalty makes up for it, at most by this much.
-        # A single beginning is followed to its end and no further.
+        """Remove finished questions if there are enough; return the indices of the others."""
+        # More tokens decrease the probability; the penalty can compensate at most by this factor. A
+        # single hypothesis is followed to its end only.
         is_greedy = self.pools[0].capacity == 1
         most = 1.0 if is_greedy else self.max_length**self.length_penalty
         to_come = (self.log_probability[:, 0] / most).tolist()
@@ -212,14 +211,14 @@ class _Beams:
         return questions
 
     def cut(self) -> None:
-        """Count beginnings that have come to the longest length as answers, cut short."""
+        """Add hypotheses of the maximum length as truncated answers."""
         everything = torch.ones_like(self.log_probability, dtype=torch.bool)
         self._collect(self.written, self.log_probability, everything, is_complete=False)
 
     def _collect(
         self, written: Tensor, log_probability: Tensor, chosen: Tensor, *, is_complete: bool
     ) -> None:
-        """Put the chosen ones into the pools of their questions."""
+        """Add the chosen hypotheses to the pools of their questions."""
         penalty = max(written.shape[2] - 1, 1) ** self.length_penalty
         questions = chosen.nonzero()[:, 0].tolist()
         found = zip(written[chosen].tolist(), log_probability[chosen].tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""The models there are: built from a preset or a configuration, or loaded from a folder."""
+"""Building models from presets or configurations, and loading them from folders."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,20 +25,20 @@ AnyModel = Model[Any, Any, Any]
 
 
 def model_config(values: dict[str, Any], where: str = "model") -> Any:
-    """The configuration that `values` describe; their `architecture` says of which model."""
+    """Return the configuration from its fields, of the architecture that they name."""
     fields = dict(values)
     kind = ARCHITECTURES[fields.pop("architecture", Transformer.architecture())]
     return kind.read_config(fields, where)
 
 
 def class_of(config: Any) -> type[AnyModel]:
-    """The model that a configuration is for."""
+    """Return the model class of a configuration."""
     return next(kind for kind in ARCHITECTURES.values() if kind.config_type is type(config))
 
 
 def from_config(config: Any, vocabulary: Vocabulary | None = None) -> AnyModel:
-    """A freshly initialised model."""
-    least = getattr(config, "least_numbers", 0)  # a configuration from outside may have no bound
+    """Return an untrained model."""
+    least = getattr(config, "least_numbers", 0)  # other packages may not define it
     refuse_beyond_memory("weights of these sizes", 4 * least)
     return class_of(config)(config, vocabulary)
 
@@ -46,7 +46,7 @@ def from_config(config: Any, vocabulary: Vocabulary | None = None) -> AnyModel:
 def build(
     name_or_file: str | Path, *, vocabulary: Vocabulary | None = None, **fields: Any
 ) -> AnyModel:
-    """A freshly initialised model: a preset by name, or a YAML file's, with `fields` changed.
+    """Return an untrained model from a preset or a YAML file, with `fields` overridden.
 
     >>> build("tp-transformer-tiny", binding="convolution").n_parameters
     """
@@ -59,12 +59,14 @@ def build(
 
 
 def count_parameters(name_or_file: str | Path) -> int:
-    """How many parameters a preset has, without the time and memory to draw them."""
+    """Return the number of parameters of a preset, without initialising them."""
     with WithoutWeights():
         return build(name_or_file).n_parameters
 
 
-def match_parameters(config: TransformerConfig, n_parameters: int) -> TransformerConfig:
+def match_parameters(
+    config: TransformerConfig, n_parameters: int, vocabulary: Vocabulary | None = None
+) -> TransformerConfig:
     """Return `config` with the `d_ff` whose parameter count is nearest to `n_parameters`.
 
     One more unit of `d_ff` adds n_layers * (4 * d_model + 2) parameters, so the count differs from
@@ -75,15 +77,15 @@ def match_parameters(config: TransformerConfig, n_parameters: int) -> Transforme
     >>> match_parameters(plain, from_config(tp).n_parameters).d_ff
     """
     with WithoutWeights(), torch.device("meta"):
-        missing = n_parameters - Transformer(config).n_parameters
+        missing = n_parameters - Transformer(config, vocabulary).n_parameters
     per_unit = config.n_layers * (4 * config.d_model + 2)
     return replace(config, d_ff=max(1, config.d_ff + round(missing / per_unit)))
 
 
 def load(folder: str | Path | None = None) -> AnyModel:
-    """The model in a folder, ready to solve; of a run's folder the best model, or else the last."""
+    """Load a model in evaluation mode; from a run folder, its best model, or else its last."""
     if folder is None:
-        raise FolderError("no model is bundled yet; name the folder of one (--model FOLDER)")
+        raise FolderError("no model is bundled yet; give the folder of a model (--model FOLDER)")
     contents = _read(Path(folder))
     max_answer = contents.config.pop("max_answer", Model.max_answer)
     try:
@@ -97,7 +99,7 @@ def load(folder: str | Path | None = None) -> AnyModel:
 
 
 def _read(folder: Path) -> model_folder.Contents:
-    """What a model folder holds, or a run's; read again if the run has a newer one by now."""
+    """Read a model or run folder; retry if the run has replaced the model meanwhile."""
     found = _of_run(folder)
     while True:
         try:
@@ -109,11 +111,11 @@ def _read(folder: Path) -> model_folder.Contents:
 
 
 def _of_run(folder: Path) -> Path:
-    """The folder itself, or the one within it, if it is a run's."""
+    """Return the folder itself, or the model folder inside a run folder."""
     own = pointed(folder) or folder
     if (own / model_folder.WEIGHTS).exists():
         return own
-    # A folder called best, as runs had before, is away for a moment when it becomes a link.
+    # The folder `best` of an earlier version is absent for a moment when it becomes a link.
     newest = max((own / BEST_MODELS).glob("step-*"), default=None)
     for found in (pointed(own / BEST), newest, pointed(own / LAST)):
         if found is not None:
@@ -124,10 +126,10 @@ def _of_run(folder: Path) -> Path:
 
 
 def _complete_config(contents: model_folder.Contents) -> Any:
-    """A folder's configuration: all of it, and of a size that its weights could have.
+    """Return the configuration of a folder; raise if fields are missing or too large.
 
-    A field that is missing must not take a default of today, and a damaged number must not lead to
-    a model that fills the memory before it is refused.
+    Missing fields must not take the current defaults, and a damaged number must not lead to a model
+    that exceeds the memory.
     """
     if "architecture" not in contents.config:
         raise SettingsError(f"{model_folder.CONFIG} has no 'architecture'")

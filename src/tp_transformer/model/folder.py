@@ -1,7 +1,7 @@
-"""A model on disk: one folder with weights, configuration and vocabulary.
+"""Model folders: weights, configuration and vocabulary.
 
-`model.safetensors` holds the tensors, `config.json` the fields of the model's configuration and
-`vocabulary.json` the tokens in the order of their ids. Nothing in it is ever unpickled.
+`model.safetensors` has the tensors, `config.json` the fields of the configuration and
+`vocabulary.json` the tokens in the order of their ids. No file is a pickle.
 """
 
 import json
@@ -18,12 +18,12 @@ from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import FolderError
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
-METADATA = {"format": "pt"}  # what other readers of safetensors expect to find
+METADATA = {"format": "pt"}  # expected by other readers of safetensors
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a model folder holds."""
+    """The contents of a model folder."""
 
     config: dict[str, Any]
     weights: dict[str, Tensor]
@@ -31,7 +31,7 @@ class Contents:
 
 
 def write(folder: str | Path, contents: Contents) -> None:
-    """Write a model folder: whole, or not at all. An earlier model there is replaced."""
+    """Write a model folder atomically; replace an earlier model there."""
     path = Path(folder)
     try:
         _refuse_other_folder(path)
@@ -41,14 +41,14 @@ def write(folder: str | Path, contents: Contents) -> None:
             save_file(weights, unfinished / WEIGHTS, metadata=METADATA)
             _write_json(unfinished / CONFIG, contents.config)
             _write_json(unfinished / VOCABULARY, contents.vocabulary.to_json())
-            # Safetensors lets nobody else read its file; the other two show what is usual here.
+            # Safetensors makes its file private; give it the permissions of the other files.
             (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise FolderError(f"cannot write a model to {path}: {_one_line(error)}") from error
 
 
 def read(folder: str | Path) -> Contents:
-    """Read a model folder, refusing what is missing, damaged or not one."""
+    """Read a model folder; raise if it is missing or damaged."""
     path = Path(folder)
     if not path.is_dir():
         raise FolderError(f"there is no model folder {path}")
@@ -90,7 +90,7 @@ def _write_json(file: Path, value: Any) -> None:
 
 
 def _refuse_other_folder(path: Path) -> None:
-    """Refuse to replace anything but a model folder or an empty one."""
+    """Raise if the path is neither new, nor empty, nor a model folder."""
     if not path.exists():
         return
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else {path.name}

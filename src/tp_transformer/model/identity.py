@@ -1,4 +1,4 @@
-"""What identifies a model in a file of results: its hash, its name, its training step."""
+"""Identification of a model in files of results: its name, its hash, its training step."""
 
 import hashlib
 import json
@@ -7,9 +7,17 @@ from pathlib import Path
 import torch
 
 from tp_transformer.foundation.atomic import pointed
+from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.provenance import Values
-from tp_transformer.foundation.run_folder import BEST, LAST, run_of
-from tp_transformer.foundation.settings import to_values
+from tp_transformer.foundation.run_folder import (
+    BEST,
+    CONFIG,
+    LAST,
+    name_of,
+    read_origin,
+    run_of,
+)
+from tp_transformer.foundation.settings import read, to_values
 from tp_transformer.model.family import AnyModel
 
 
@@ -27,10 +35,11 @@ def model_hash(model: AnyModel) -> str:
 
 def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = None) -> Values:
     """Describe a model by its folder's name, its hash, its configuration and its step."""
-    name, step = "a model without a folder", None
+    name, step, run = "a model without a folder", None, None
     if folder is not None:
         path = Path(folder).absolute()
-        name, step = (run_of(path) or path).name, _step(path)
+        run = run_of(path)
+        name, step = path.name if run is None else name_of(run), _step(path)
     return {
         "name": name,
         "sha256": sha256 or model_hash(model),
@@ -38,7 +47,21 @@ def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = No
         "config": to_values(model.config),
         "n_parameters": model.n_parameters,
         "step": step,
+        **({} if run is None else _training(run)),
     }
+
+
+def _training(run: Path) -> Values:
+    """Return the seed of a run, and the hash of everything else that its result depends on."""
+    try:
+        origin = read_origin(run)
+        values = read(run / CONFIG)
+        seed = values["training"].pop("seed")
+    except (UserError, KeyError, AttributeError):
+        return {}
+    initial = origin.get("init_from", {}).get("sha256")
+    text = json.dumps([values, origin["data_sha256"], initial], sort_keys=True)
+    return {"seed": seed, "recipe_sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _step(folder: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""Cells, feed-forward, embedding: the layers that the model stacks."""
+"""The layers of a Transformer: embedding, feed-forward layer, cells."""
 
 import math
 
@@ -15,7 +15,7 @@ from tp_transformer.model.trace import Traced
 
 
 def sinusoids(n_positions: int, d_model: int) -> Tensor:
-    """Vaswani et al.'s positions, sine and cosine interleaved; (position, d_model) in float64."""
+    """Return the positions of Vaswani et al., sines and cosines interleaved, in float64."""
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
     position = torch.arange(n_positions, dtype=torch.float64, device="cpu")
     angle = position[:, None] * 10_000.0**-exponent
@@ -23,10 +23,10 @@ def sinusoids(n_positions: int, d_model: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Tokens and positions, bound like fillers to roles: x * (W_p x + b_p + 1).
+    """Token and position embeddings, bound like fillers to roles: x * (W_p x + b_p + 1).
 
-    One matrix E serves source, target and output. It is drawn with standard deviation
-    1 / sqrt(d_model) and scaled up at the input, so that there it is the paper's N(0, 1).
+    One matrix E is used for source, target and output. Its initial standard deviation is
+    1 / sqrt(d_model); at the input it is scaled by sqrt(d_model) to the paper's N(0, 1).
     """
 
     def __init__(self, config: TransformerConfig, n_vocab: int) -> None:
@@ -36,22 +36,22 @@ class Embedding(nn.Module):
         self.role_proj = nn.Linear(d_model, d_model) if config.embedding_binding else None
         self.dropout = nn.Dropout(config.dropout)
         self.n_positions = config.n_positions
-        # Not a buffer: a cast of the model would round it, and a cast back would not restore it.
+        # Not a buffer, which a cast of the model would round irreversibly.
         self._positions = sinusoids(config.n_positions, d_model)
 
     def initialise(self) -> None:
-        """Draw E and W_p with standard deviation 1 / sqrt(d_model)."""
+        """Initialise E and W_p with standard deviation 1 / sqrt(d_model)."""
         spread = self.symbols.embedding_dim**-0.5
         nn.init.normal_(self.symbols.weight, std=spread)
         if self.role_proj is not None:
             nn.init.normal_(self.role_proj.weight, std=spread)
 
     def forward(self, ids: Tensor, positions: slice | Tensor, longest: int) -> Tensor:
-        """The states of ids (batch, position) at these positions, all below `longest`."""
+        """Embed ids (batch, position) at these positions, which are all below `longest`."""
         if longest > self.n_positions:
             raise TextError(
-                f"a text of {longest} symbols, start and end included, is longer than the "
-                f"{self.n_positions} positions that the model has"
+                f"a text of {longest} tokens, including start and end, is longer than the "
+                f"{self.n_positions} positions of the model"
             )
         state: Tensor = self.symbols(ids) * math.sqrt(self.symbols.embedding_dim)
         if self._positions.dtype != state.dtype or self._positions.device != state.device:
@@ -62,9 +62,9 @@ class Embedding(nn.Module):
         return self.dropout(state)  # (batch, position, d_model)
 
     def logits(self, state: Tensor) -> Tensor:
-        """Equation 6 before its softmax: the scores of every symbol after each position.
+        """Return the logits after each position (equation 6 without the softmax).
 
-        Never in bfloat16 where the weights are not: scores of 20 would be rounded to 1/8.
+        They are never rounded to bfloat16 by autocast: logits of 20 would be rounded to 1/8.
         """
         weight = self.symbols.weight
         device = state.device.type
@@ -75,7 +75,7 @@ class Embedding(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Equation 5: two affine maps with a ReLU in between."""
+    """Two affine maps with a ReLU in between (equation 5)."""
 
     def __init__(self, d_model: int, d_ff: int) -> None:
         super().__init__()
@@ -83,12 +83,12 @@ class FeedForward(nn.Module):
         self.contract = nn.Linear(d_ff, d_model)
 
     def initialise(self) -> None:
-        """Draw both matrices Xavier-uniformly."""
+        """Initialise both matrices Xavier-uniformly."""
         nn.init.xavier_uniform_(self.expand.weight)
         nn.init.xavier_uniform_(self.contract.weight)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Transform each position by itself."""
+        """Transform each position separately."""
         hidden = self.expand(state)
         return self.contract(F.relu(hidden, inplace=not hidden.requires_grad))
 

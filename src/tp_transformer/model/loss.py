@@ -1,6 +1,6 @@
-"""The likelihood of known answers under teacher forcing, token by token and summed.
+"""The loss of known answers under teacher forcing, by token and summed.
 
-Sums, not means: parts of a batch that were computed apart add up to the loss of the whole.
+Sums, not means, so that the losses of parts of a batch sum to the loss of the batch.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from tp_transformer.data.batch import Batch
 
 @dataclass(frozen=True)
 class Loss:
-    """The negative log-likelihood of a batch's answers, end tokens included, padding not."""
+    """The negative log-likelihood of the answers of a batch, including end tokens."""
 
     total: Tensor
     n_tokens: Tensor
-    n_right: Tensor  # answers of which every token is the likeliest one, as in greedy decoding
+    n_right: Tensor  # answers whose tokens are all the likeliest, as in greedy decoding
     penalty: Tensor | float = 0.0  # of the bindings, in training alone, for all tokens
 
     @property
     def mean(self) -> Tensor:
-        """The loss per token, which the paper's models are trained on."""
+        """The loss per token, the training objective of the paper."""
         return self.total / self.n_tokens
 
     @property
@@ -41,7 +41,7 @@ class Loss:
 
 
 def token_losses(logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-    """The negative log-likelihood of every target token: (batch, target), 0 at padding.
+    """Return the negative log-likelihood of each target token: (batch, target), 0 at padding.
 
     `logits` are what `model(batch)` returns, (batch, target, n_vocab).
     """
@@ -57,7 +57,7 @@ def token_losses(logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> 
 
 
 def token_loss(logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
-    """The loss of a batch's answers, from what `model(batch)` returns."""
+    """Return the loss of the answers of a batch from the logits of `model(batch)`."""
     total = token_losses(logits, batch, label_smoothing).sum()
     wrong = (logits.argmax(dim=-1) != batch.target_output) & batch.target_mask
     n_wrong = batch.target_layout.row_sums(wrong.long()).count_nonzero()

@@ -1,6 +1,6 @@
-"""Torch's masks as ours.
+"""Conversion of the masks of torch.
 
-Ours are boolean, True where a query may attend; torch's boolean masks say what to ignore.
+Masks of this package are True where a query may attend; boolean masks of torch are True where not.
 """
 
 import math
@@ -17,12 +17,12 @@ def refuse_shapes(
     attn_mask: Tensor | None,
     n_heads: int,
 ) -> None:
-    """Refuse what would broadcast into something that was not meant, as torch does."""
+    """Raise for shapes that would broadcast unintentionally, as torch does."""
     batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
     if key.shape[:2] != (batch, keys) or value.shape[:2] != (batch, keys):
         raise ValueError(
             f"keys {tuple(key.shape)} and values {tuple(value.shape)} must have the batch of the "
-            f"queries {tuple(query.shape)} and be as many"
+            f"queries {tuple(query.shape)} and equal lengths"
         )
     for name, mask, shapes in (
         ("key_padding_mask", key_padding_mask, [(batch, keys)]),
@@ -40,9 +40,9 @@ def refuse_shapes(
 def merged_mask(
     key_padding_mask: Tensor | None, attn_mask: Tensor | None, query: Tensor, n_heads: int
 ) -> Tensor | None:
-    """Torch's two masks as one of ours, of four axes.
+    """Combine the two masks of torch into one of this package, with four axes.
 
-    Torch's boolean masks say what to ignore and its masks of numbers are added to the scores.
+    Boolean masks of torch mark what to ignore; floating-point masks are added to the scores.
     """
     masks = []
     if key_padding_mask is not None:

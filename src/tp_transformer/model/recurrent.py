@@ -1,4 +1,4 @@
-"""The LSTM of Saxton et al. (2019): it reads, thinks for a number of steps, then writes."""
+"""The LSTM of Saxton et al. (2019), with thinking steps between question and answer."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,12 +18,12 @@ HiddenState = tuple[Tensor, Tensor]  # hidden and cell state, each (1, batch, d_
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMConfig:
-    """The shape of the LSTM; as it stands, that of Saxton et al.
+    """The configuration of the LSTM; the defaults are those of Saxton et al.
 
     Attributes:
-        d_hidden: hidden units
-        n_thinking: blank inputs between the question and the answer
-        n_vocab: tokens, each a one-hot input; absent means as many as the vocabulary has
+        d_hidden: number of hidden units
+        n_thinking: number of blank inputs between the question and the answer
+        n_vocab: number of tokens, which are one-hot inputs; absent: the size of the vocabulary
     """
 
     d_hidden: Size = 2048
@@ -35,18 +35,18 @@ class LSTMConfig:
 
     @property
     def least_numbers(self) -> int:
-        """A lower bound of how many numbers the model holds."""
+        """A lower bound of the number of parameters."""
         return self.d_hidden * (4 * self.d_hidden + 5 * (self.n_vocab or 0))
 
 
 @dataclass
 class RecurrentState:
-    """What the LSTM keeps between steps."""
+    """The state of the LSTM between steps."""
 
     hidden: HiddenState
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
-        """Go on with these rows; there is nothing else that belongs to the questions."""
+        """Keep these rows."""
         hidden, cell = self.hidden
         self.hidden = hidden.index_select(1, rows), cell.index_select(1, rows)
 
@@ -67,8 +67,8 @@ class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
         return ("encoder.output", "decoder.output")
 
     def encode(self, source: Tensor, layout: Layout | None = None) -> HiddenState:
-        """Read questions, as padded ids (batch, source), and think."""
-        # A one-hot row of zeros is a blank: padding becomes the steps to think in.
+        """Encode padded questions (batch, source), followed by the thinking steps."""
+        # Padding becomes blank inputs, which are vectors of zeros.
         thinking = source.new_full((len(source), self.config.n_thinking), self.vocabulary.pad)
         lengths = (source != self.vocabulary.pad).sum(dim=1) + self.config.n_thinking
         packed = pack_padded_sequence(
@@ -82,15 +82,15 @@ class LSTM(Model[LSTMConfig, HiddenState, RecurrentState]):
         return hidden.contiguous(), cell
 
     def decode(self, target: Tensor, memory: HiddenState, layout: Layout | None = None) -> Tensor:
-        """The scores of every symbol after each position of `target`: (batch, target, n_vocab)."""
+        """Return the logits after each position of `target`: (batch, target, n_vocab)."""
         return self._advance(target, self.begin(memory, target.shape[1]))
 
     def begin(self, memory: HiddenState, max_length: int) -> RecurrentState:
-        """The state before the first step; an LSTM needs no room for more of them."""
+        """Return the state before the first step."""
         return RecurrentState(memory)
 
     def step(self, previous: Tensor, state: RecurrentState) -> Tensor:
-        """The scores (batch, n_vocab) of the next symbol, after one more `previous` (batch)."""
+        """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
         return self._advance(previous[:, None], state)[:, 0]
 
     def _advance(self, target: Tensor, state: RecurrentState) -> Tensor:

@@ -1,7 +1,7 @@
-"""From questions to answers in text: encoding, search, decoding.
+"""Answers to questions in text: encoding, search, decoding.
 
-A network knows ids only. A `Solver` pairs it with its vocabulary: it encodes questions, searches
-for answers to questions of similar lengths together, and decodes what was found.
+A network only processes token ids. A `Solver` combines it with its vocabulary: it encodes
+questions, searches for answers in batches of similar lengths, and decodes them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +25,8 @@ from tp_transformer.model.trace import is_traced, joined_steps
 
 T = TypeVar("T")
 
-# Questions that are decoded together. With twice as many, keys and values take longer to read and
-# shorter questions are padded further (256 questions, tp-transformer-small: 1.39 s against 1.24).
+# Questions decoded together. With twice as many, reading keys and values takes longer, and short
+# questions have more padding (256 questions, tp-transformer-small: 1.39 s instead of 1.24 s).
 ROWS_AT_ONCE = 128
 
 
@@ -36,9 +36,9 @@ class Answer:
 
     Attributes:
         text: the answer
-        log_probability: of its tokens, the end token included
+        log_probability: of its tokens, including the end token
         score: the log-probability after the length penalty, by which answers are ranked
-        is_complete: whether the model ended the answer, or it was cut at the maximum length
+        is_complete: whether the model ended the answer; otherwise it was truncated
     """
 
     text: str
@@ -59,9 +59,9 @@ class Solver:
     ) -> list[str]:
         """Answer questions, with at most `max_length` tokens each, or as many as it was made for.
 
-        A beam of 1 is greedy search; with a wider beam, the answer is the best of `answers`. Under
-        a trace all questions are decoded together in the order given, from the first step to the
-        last, so that what is recorded and what an edit sees are those questions, padded.
+        A beam of 1 is greedy search; with a larger beam, the answer is the best of `answers`. If
+        the model is traced, all questions are decoded in one padded batch, in the given order, so
+        that traces record and edit these questions.
         """
         if beam != 1:
             found = self.answers(questions, max_length=max_length, beam=beam)
@@ -85,7 +85,7 @@ class Solver:
         n_best: int | None = None,
         length_penalty: float = 0.0,
     ) -> list[list[Answer]]:
-        """The best answers to each question, best first: as many as the beam is wide, or `n_best`.
+        """Return the best answers to each question, best first: `beam` of them, or `n_best`.
 
         The score of an answer is its log-probability, divided by its length to the power of the
         penalty; see `beam_search`.
@@ -103,9 +103,9 @@ class Solver:
         return self._search(encoded, search, max(ROWS_AT_ONCE // beam, 1))
 
     def read(self, questions: Sequence[str], noun: str = "question", first: int = 1) -> Ragged:
-        """The ids of questions; raises if one is empty, too long or has unknown characters.
+        """Encode questions; raise if one is empty, too long or has unknown characters.
 
-        Errors call a question by `noun` and by its number, counted from `first`.
+        Errors name a question by `noun` and by its number, counted from `first`.
         """
         encoded = self.vocabulary.encode(questions, noun, first)
         longest = self.model.n_positions or np.inf
@@ -126,9 +126,9 @@ class Solver:
         search: Callable[[Tensor, Layout], list[T]],
         at_once: int | None,
     ) -> list[T]:
-        """What a search finds for each question, those of similar lengths searched together.
+        """Search for answers in batches of questions of similar lengths.
 
-        Without a limit, all are searched together in the order given.
+        If `at_once` is None, all questions form one batch in the given order.
         """
         n_questions = len(questions.lengths)
         groups = [np.arange(n_questions)] if n_questions else []
@@ -140,7 +140,7 @@ class Solver:
         no_gradients = torch.no_grad if is_observed(self.model) else torch.inference_mode
         with evaluating(self.model), no_gradients():
             for rows in groups:
-                # A single question has no padding to spare.
+                # A single question has no padding.
                 kind = self.model.layout_for(device) if len(rows) > 1 else Padded
                 source, layout = kind.lay_out(questions.take(rows), self.vocabulary.pad)
                 answers = search(source.to(device), layout.to(device))
@@ -148,9 +148,9 @@ class Solver:
         return [found[row] for row in range(n_questions)]
 
     def _decoded(self, found: list[Found]) -> list[Answer]:
-        """What was found as texts, each once.
+        """Decode answers to texts, without duplicates.
 
-        Two texts can be equal although their tokens differ, since a special token is spelled out.
+        Texts can be equal although their tokens differ, because special tokens are shown by name.
         """
         answers: dict[str, Answer] = {}
         for candidate in found:
@@ -183,7 +183,7 @@ def _check_search(beam: int, n_best: int | None, length_penalty: float) -> None:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Inside, the module is in evaluation mode; afterwards each submodule is as it was."""
+    """Set evaluation mode in the context; restore the mode of each submodule at the end."""
     in_training = [part for part in module.modules() if part.training]
     module.eval()
     try:
@@ -195,7 +195,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 def _as_texts(questions: Iterable[str]) -> list[str]:
     if isinstance(questions, str):
-        raise TextError("solve takes a list of questions; put the one you have into a list")
+        raise TextError("solve takes a list of questions, not a single text")
     texts = list(questions)
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):

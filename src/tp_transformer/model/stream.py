@@ -1,8 +1,7 @@
-"""`tpt solve`: questions from arguments, a file or standard input, answers as they come.
+"""`tpt solve`: answers to questions from arguments, a file or standard input.
 
-Questions that are there already are answered together, which is quicker; nobody waits for
-questions that are still to come. A question that the model cannot read does not keep it from the
-others.
+Available questions are answered in batches, without waiting for further ones. A question that the
+model cannot read does not affect the others.
 """
 
 import codecs
@@ -17,31 +16,30 @@ from tp_transformer.foundation.errors import TextError
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import Answer, Solver
 
-# The first few questions of a long list are answered soon, and later ones many at a time.
+# Batches grow, so that the first answers of a long list come soon.
 FIRST_TOGETHER, MOST_TOGETHER = 16, 1024
 READ_AT_ONCE = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A question, and what came of it: answers, best first, or the reason why there are none."""
+class SolvedQuestion:
+    """A question with its answers, best first, or with an error."""
 
     question: str
     answers: tuple[Answer, ...] = ()
     error: str | None = None
 
     def as_json(self) -> str:
-        """One line for programs."""
+        """Return the question and its answers, or the error, as a line of JSON."""
         if self.error is not None:
             return json.dumps({"question": self.question, "error": self.error})
         answers = [asdict(answer) for answer in self.answers]
         return json.dumps({"question": self.question, "answers": answers})
 
     def as_text(self, *, several: bool) -> str:
-        """The answer for people, or several with their scores and an empty line behind them.
+        """Return the answer, or several with their scores, followed by an empty line.
 
-        Of a question that could not be read there is an empty line, or block: the lines of
-        questions and answers belong together.
+        A question with an error gives an empty line or block, so that lines match the questions.
         """
         if not several:
             return self.answers[0].text if self.answers else ""
@@ -57,10 +55,10 @@ def solve_each(
     n_best: int = 1,
     length_penalty: float = 0.0,
     max_length: int | None = None,
-) -> Iterator[Asked]:
-    """Answer questions in their order; each list holds those that are there by then.
+) -> Iterator[SolvedQuestion]:
+    """Answer questions in order; each list has the questions available at that time.
 
-    Errors call a question by `noun` and its number.
+    Errors name a question by `noun` and its number.
     """
     solver = Solver(model)
     number = 1
@@ -78,12 +76,12 @@ def solve_each(
         )
         for text, error in zip(some, errors, strict=True):
             answers = tuple(next(found)) if error is None else ()
-            yield Asked(question=text, answers=answers, error=error)
+            yield SolvedQuestion(question=text, answers=answers, error=error)
         number += len(some)
 
 
 def questions_from(given: Sequence[str], file: Path | None) -> Iterator[list[str]]:
-    """The questions given; else those in the file; else those on standard input."""
+    """Yield the given questions, or those in the file, or those on standard input."""
     if given:
         yield list(given)
     elif file is not None:
@@ -91,13 +89,13 @@ def questions_from(given: Sequence[str], file: Path | None) -> Iterator[list[str
             yield from lines(stream)
     else:
         if sys.stdin.isatty():
-            print("tpt: a question on each line; Ctrl-D ends", file=sys.stderr)
+            print("tpt: one question per line; Ctrl-D ends", file=sys.stderr)
         yield from lines(sys.stdin.buffer)
 
 
 def lines(stream: BinaryIO) -> Iterator[list[str]]:
-    """The lines of a stream, as many at a time as are there; waits only when there are none."""
-    rest, mark = b"", codecs.BOM_UTF8  # some editors put it before the first line
+    """Yield the available lines of a stream; wait only if there are none."""
+    rest, mark = b"", codecs.BOM_UTF8  # some editors write it before the first line
     while data := stream.read1(READ_AT_ONCE):  # type: ignore[attr-defined]
         *whole, rest = (rest + data).split(b"\n")
         if whole:
@@ -108,12 +106,12 @@ def lines(stream: BinaryIO) -> Iterator[list[str]]:
 
 
 def _text(line: bytes) -> str:
-    # A byte that is no UTF-8 becomes a character that no model knows, and is complained about.
+    # A byte that is not UTF-8 becomes a character that no vocabulary has, which is an error.
     return line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
 
 
 def _in_portions(questions: Iterable[list[str]]) -> Iterator[list[str]]:
-    """The same questions, many in portions that grow."""
+    """Divide long lists into batches of increasing size."""
     size = FIRST_TOGETHER
     for there in questions:
         start = 0
@@ -124,7 +122,7 @@ def _in_portions(questions: Iterable[list[str]]) -> Iterator[list[str]]:
 
 
 def _error(solver: Solver, question: str, noun: str, number: int) -> str | None:
-    """Why the model cannot read a question, if it cannot."""
+    """Return the error of a question that the model cannot read, otherwise None."""
     try:
         solver.read([question], noun, number)
     except TextError as error:

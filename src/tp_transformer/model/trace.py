@@ -1,34 +1,40 @@
-"""Named points that record or replace a tensor on request.
+"""Named points at which traces record or replace tensors.
 
-Every tensor that an analysis may want passes a point: `role = self.point("role", role)`. A point
-costs one look at an empty tuple until a trace is active; then it is called by the path of its
-module and its own name, such as `encoder.5.self_attention.role`. Nothing in a forward pass is
-written for a particular analysis.
+A tensor of interest passes a point: `role = self.point("role", role)`. Without an active trace, a
+point costs one check of an empty tuple. The name of a point is the path of its module and its own
+name, such as `encoder.5.self_attention.role`.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tp_transformer.data.vocabulary import EOS, PAD, SOS
+from tp_transformer.foundation import figures, html
 from tp_transformer.foundation.errors import TraceError
 from tp_transformer.foundation.settings import nearest
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Edit = Callable[[Tensor], Tensor]
+
+SOURCE, TARGET = "source", "target"
 
 _changing = threading.Lock()  # held while the traces of modules change
 
 
 class Trace:
-    """What passed the chosen points in the last call of the model, by name.
+    """The tensors at the chosen points in the last call of the model, by name.
 
-    A trace belongs to the thread that made it: calls of the model in other threads neither appear
-    in it nor are edited by it.
+    A trace belongs to the thread that created it: calls in other threads are neither recorded nor
+    edited.
     """
 
     def __init__(self, record: Iterable[str], edits: Mapping[str, Edit]) -> None:
@@ -36,11 +42,13 @@ class Trace:
         self._pieces: dict[str, list[Tensor]] = {name: [] for name in record}
         self._edits = dict(edits)
         self._joining = False
+        self._tokens: dict[str, list[Tensor]] = {SOURCE: [], TARGET: []}  # ids, for the labels
+        self._vocabulary: Sequence[str] = ()
 
     def __getitem__(self, name: str) -> Tensor:
-        """The tensor that passed the point: (batch, …, position, last axis).
+        """Return the tensor at a point: (batch, …, position, last axis).
 
-        `solve` passes the decoder's points once per symbol; their positions are joined. Where an
+        `solve` passes the points of the decoder once per token; their positions are joined. If an
         edit replaced the tensor, this is the replacement.
         """
         if name not in self._pieces:
@@ -52,27 +60,104 @@ class Trace:
             raise TraceError(f"{name!r} has not been passed yet: call the model inside the trace")
         if len(pieces) == 1:
             return pieces[0]
-        # Attention weights look back on one key more at every step; later keys have weight 0.
+        # Attention weights have one more key at each step; later keys have weight 0.
         width = max(piece.shape[-1] for piece in pieces)
         return torch.cat([F.pad(piece, (0, width - piece.shape[-1])) for piece in pieces], dim=-2)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pieces)
 
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __repr__(self) -> str:
+        return f"Trace({', '.join(f'{name}: {shape}' for name, shape in self._shapes())})"
+
+    def _repr_html_(self) -> str:
+        return html.table("Trace", ("name", "shape"), self._shapes())
+
+    def _shapes(self) -> list[tuple[str, str]]:
+        """Return the shape of each recorded tensor, or that it has not been passed yet."""
+        return [
+            (name, str(tuple(self[name].shape)) if pieces else "not passed yet")
+            for name, pieces in self._pieces.items()
+        ]
+
+    def keys(self) -> list[str]:
+        """Return the names of the recorded points."""
+        return list(self._pieces)
+
+    def items(self) -> list[tuple[str, Tensor]]:
+        """Return the recorded tensors with their names."""
+        return [(name, self[name]) for name in self._pieces]
+
+    def plot(self, name: str, *, question: int = 0, head: int = 0) -> "Figure":
+        """Plot the attention weights of a head, with the tokens of a question, as a heat map.
+
+        Args:
+            name: a recorded point such as `encoder.2.self_attention.weights`
+            question: the index of the question in the call
+            head: the index of the head
+        """
+        if name.rpartition(".")[2] != "weights":
+            raise TraceError(f"{name!r} cannot be plotted: only attention weights can")
+        weights = self[name]  # (batch, head, query, key)
+        for noun, index, count in zip(
+            ("question", "head"), (question, head), weights.shape[:2], strict=True
+        ):
+            if not 0 <= index < count:
+                raise TraceError(f"there are {noun}s 0 to {count - 1}, not {index}")
+        in_decoder = name.startswith("decoder.")
+        is_cross = name.endswith(".cross_attention.weights")
+        queries = self._labels(TARGET if in_decoder else SOURCE, question, weights.shape[2])
+        keys = self._labels(
+            TARGET if in_decoder and not is_cross else SOURCE, question, weights.shape[3]
+        )
+        shown = weights[question, head, : len(queries), : len(keys)]
+        return figures.plot_weights(
+            shown.detach().float().cpu().numpy(),
+            queries,
+            keys,
+            title=f"{name}, question {question}, head {head}",
+            text=f"Rows attend to columns. {figures.TOKENS if self._vocabulary else ''}",
+        )
+
+    def _labels(self, side: str, question: int, count: int) -> list[str]:
+        """Return the tokens of a question without padding, or numbers if they are not known."""
+        pieces = self._tokens[side]
+        ids = torch.cat(pieces, dim=1)[question].tolist() if pieces else []
+        if len(ids) != count:
+            return [str(place) for place in range(count)]
+        labels = []
+        for token in (self._vocabulary[index] for index in ids):
+            if token == PAD or (token == EOS and side == TARGET):
+                break  # after its end token, a row of `solve` only waits for the others
+            labels.append({SOS: figures.START, EOS: figures.END}.get(token, token))
+        return labels
+
+    def note_tokens(self, side: str, ids: Tensor, vocabulary: Sequence[str]) -> None:
+        """Keep the ids (batch, position) that the model reads, as labels of plots."""
+        if not self.is_of_this_thread:
+            return
+        if not self._joining:
+            self._tokens[side].clear()
+        self._tokens[side].append(ids.detach())
+        self._vocabulary = vocabulary
+
     @property
     def is_of_this_thread(self) -> bool:
-        """Whether calls in the present thread are traced."""
+        """Whether calls in the current thread are traced."""
         return self._thread == threading.get_ident()
 
     def wants(self, name: str) -> bool:
-        """Whether the tensor of that name is asked for, and so must be computed."""
+        """Whether the named tensor is recorded or edited, and so must be computed."""
         return (name in self._pieces or name in self._edits) and self.is_of_this_thread
 
     def visit(self, name: str, tensor: Tensor) -> Tensor:
-        """Replace and record the tensor at a point, as was asked for.
+        """Edit and record the tensor at a point, and return it.
 
-        A copy goes on from here: what is recorded is neither a view of something larger nor
-        changed by an edit further on, and gradients reach it.
+        The tensor is copied, so that it is neither a view of a larger tensor nor changed by later
+        edits, and receives gradients.
         """
         if not self.wants(name):
             return tensor
@@ -86,10 +171,10 @@ class Trace:
         return tensor
 
     def join(self, joining: bool) -> None:
-        """Join what passes a point from now on, or keep only what passed it last."""
+        """Join the tensors of further calls, or keep only those of the last call."""
         self._joining = joining
         if joining:
-            for pieces in self._pieces.values():
+            for pieces in (*self._pieces.values(), *self._tokens.values()):
                 pieces.clear()
 
 
@@ -99,23 +184,23 @@ class Traced(nn.Module):
     _traces: tuple[tuple[str, Trace], ...] = ()  # each with the path of this module in it
 
     def points(self) -> tuple[str, ...]:
-        """The names of this module's own points."""
+        """Return the names of the points of this module."""
         raise NotImplementedError
 
     def point(self, name: str, tensor: Tensor) -> Tensor:
-        """Let active traces read or replace a tensor."""
+        """Pass a tensor to active traces, which may record or replace it."""
         for path, trace in self._traces:
             tensor = trace.visit(path + name, tensor)
         return tensor
 
     def is_traced(self, name: str) -> bool:
-        """Whether an active trace asks for that point."""
+        """Whether an active trace records or edits the point."""
         return bool(self._traces) and any(trace.wants(path + name) for path, trace in self._traces)
 
 
 @contextmanager
 def joined_steps(module: nn.Module) -> Iterator[bool]:
-    """Record all that happens inside as one call; yields whether the module is traced."""
+    """Record all calls in the context as one; yield whether the module is traced."""
     active = set(_active_traces(module))
     for trace in active:
         trace.join(True)
@@ -127,18 +212,18 @@ def joined_steps(module: nn.Module) -> Iterator[bool]:
 
 
 def is_traced(module: nn.Module) -> bool:
-    """Whether an active trace looks at `module` or at anything inside it."""
+    """Whether `module` or a submodule has an active trace."""
     return any(True for _ in _active_traces(module))
 
 
 def _active_traces(module: nn.Module) -> Iterator[Trace]:
-    """The traces of the present thread that look at `module` or at anything inside it."""
+    """Yield the traces of the current thread on `module` and its submodules."""
     for _, traced in _traced_modules(module):
         yield from (trace for _, trace in traced._traces if trace.is_of_this_thread)
 
 
 def trace_names(module: nn.Module) -> list[str]:
-    """Every name that a trace of `module` can ask for."""
+    """Return the names of all points of `module`."""
     return [path + name for path, traced in _traced_modules(module) for name in traced.points()]
 
 
@@ -146,10 +231,10 @@ def trace_names(module: nn.Module) -> list[str]:
 def trace(
     module: nn.Module, *names: str, edit: Mapping[str, Edit] | None = None
 ) -> Iterator[Trace]:
-    """Record the named points of `module`, and replace those in `edit` by what it returns.
+    """Record the named points of `module`, and apply the functions in `edit`.
 
-    Names may hold wildcards (`encoder.*.self_attention.role`). Works for any module that has TP-
-    attention somewhere inside it. Traces may be nested; an outer one edits first.
+    Names may contain wildcards (`encoder.*.self_attention.role`). `module` may be any module that
+    contains TP-attention. Traces may be nested; an outer one edits first.
     """
     valid = trace_names(module)
     record = [match for name in names for match in _match(name, valid)]

@@ -1,4 +1,4 @@
-"""The Transformer and the TP-Transformer: one model whose attention has a role or has none."""
+"""The Transformer and the TP-Transformer, which differ in the binding of their attention."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,20 +12,23 @@ from tp_transformer.data.batch import Batch
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.bare import bare
 from tp_transformer.model.base import ARCHITECTURES, Model
+from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
+from tp_transformer.model.trace import SOURCE, TARGET
 
-EVERYWHERE = PaddedPattern()  # a single last position may attend to all before it
+EVERYWHERE = PaddedPattern()  # the last position may attend to all before it
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder made of the questions."""
+    """The output of the encoder."""
 
     state: Tensor  # (batch, source, d_model)
     layout: Layout
@@ -33,7 +36,7 @@ class Memory:
 
 @dataclass
 class DecoderState:
-    """What the decoder keeps between steps, layer by layer."""
+    """The state of the decoder between steps, by layer."""
 
     embedding: Embedding
     cells: list[DecoderCell]
@@ -42,7 +45,7 @@ class DecoderState:
     caches: list[KeyValueCache]  # keys and values of the target so far
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
-        """Go on with these rows, and with these questions or with all of them."""
+        """Keep these rows, and these questions or all of them."""
         for cache in self.caches:
             cache.select(rows)
         if questions is not None:
@@ -71,8 +74,14 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     @classmethod
     def read_config(cls, values: Mapping[str, Any], where: str) -> TransformerConfig:
-        """The configuration that fields describe; options of the binding stand among them."""
+        """Return the configuration from its fields, which include the options of the binding."""
         fields = dict(values)
+        if isinstance(binding := fields.get("binding"), str):
+            try:
+                BINDINGS[binding]  # before options of an unknown binding are refused
+            except SettingsError as error:
+                message = f"{error}; import the module that registers another (tpt: TPT_IMPORT)"
+                raise SettingsError(message) from error
         options = {n: fields.pop(n) for n in TransformerConfig.option_types() if n in fields}
         given = {name: value for name, value in options.items() if value is not None}
         if given:
@@ -81,13 +90,13 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     @classmethod
     def config_values(cls, config: TransformerConfig) -> dict[str, Any]:
-        """The fields of a configuration, with the options of the binding among them."""
+        """Return the fields of a configuration, including the options of the binding."""
         values = super().config_values(config)
         options = values.pop("binding_options")
         return {**values, **options}
 
     def initialise(self) -> None:
-        """Draw the initial weights; biases stay as nn.Linear draws them (section 4.1)."""
+        """Initialise the weights; biases have the default of nn.Linear (section 4.1)."""
         drawn: tuple[type[Embedding | FeedForward | Attention], ...] = (Embedding, FeedForward)
         if self.config.initialisation == "paper" or self.config.binding == "none":
             drawn += (Attention,)
@@ -124,8 +133,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
                 yield penalty / layout.filled.sum(dim=1)
 
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
-        """Read questions as ids (batch, source), which are padded if no layout is given."""
+        """Encode questions (batch, source), which are padded if no layout is given."""
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
+        self.note_tokens(SOURCE, source)
         state = self.point("embedding", self.embedding(source, layout.positions, layout.longest))
         pattern = layout.within()
         for cell in self.encoder:
@@ -133,8 +143,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         return Memory(state, layout)
 
     def decode(self, target: Tensor, memory: Memory, layout: Layout | None = None) -> Tensor:
-        """The scores of every token after each position of `target`: (batch, target, n_vocab)."""
+        """Return the logits after each position of `target`: (batch, target, n_vocab)."""
         layout = Padded.of(target, self.vocabulary.pad) if layout is None else layout
+        self.note_tokens(TARGET, target)
         state = self.point(
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
@@ -145,7 +156,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         return self.embedding.logits(state)
 
     def begin(self, memory: Memory, max_length: int) -> DecoderState:
-        """The state before the first of at most `max_length` steps."""
+        """Return the state before the first of at most `max_length` steps."""
         pad = memory.layout.pad_heads
         remembered = [cell.cross_attention.remember(memory.state) for cell in self._decoder_cells]
         padding = ~memory.layout.filled[:, None, None, :]
@@ -159,8 +170,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         )
 
     def step(self, previous: Tensor, state: DecoderState) -> Tensor:
-        """The scores (batch, n_vocab) of the next token, after one more `previous` (batch)."""
+        """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
         position = state.caches[0].length
+        self.note_tokens(TARGET, previous[:, None])
         hidden = state.embedding(
             previous[:, None], slice(position, position + 1), longest=position + 1
         )
@@ -171,9 +183,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         return state.embedding.logits(hidden)[:, 0]
 
     def compile_layers(self) -> None:
-        """Have torch compile the cells, all but how attention is computed for packed rows.
+        """Compile the cells with torch, except for the computation of fillers.
 
-        That has as many products as there are lengths, which are others in every batch.
+        For packed rows, its number of products depends on the lengths in the batch.
         """
         for cell in (*self.encoder, *self.decoder):
             for attention in cell.modules():

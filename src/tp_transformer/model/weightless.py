@@ -15,15 +15,15 @@ _INITIALISERS = {
 
 
 class WithoutWeights(TorchFunctionMode):
-    """Inside, modules are built without initialising their weights, which takes no time.
+    """A context in which modules are built without initialising their weights, to save time.
 
-    The meta device would serve too, but its first use costs two seconds of imports.
+    The meta device would also work, but its first use imports for two seconds.
     """
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Skip the calls that initialise a tensor in place, and make all others."""
+        """Skip calls that initialise a tensor in place."""
         kwargs = kwargs or {}
         if func in _INITIALISERS:
             return kwargs["tensor"] if "tensor" in kwargs else args[0]

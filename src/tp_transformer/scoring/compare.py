@@ -37,7 +37,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ScoreRow:
     """A row of Table 1, from the paper or measured."""
 
     source: str
@@ -66,7 +66,7 @@ def is_published(results: Sequence[Results]) -> bool:
     return task_of(results).name == MATHEMATICS.name
 
 
-def rows(results: Sequence[Results]) -> list[Row]:
+def rows(results: Sequence[Results]) -> list[ScoreRow]:
     """Return the rows of the paper as printed, if they are on this task, then ours."""
     paper = _paper_rows() if is_published(results) else []
     return [*paper, *map(_row, named_apart(results))]
@@ -131,9 +131,9 @@ def _limits(task: Task, name: str, split: SplitScore, published: bool) -> str:
     return " and ".join(found)
 
 
-def _paper_rows() -> list[Row]:
+def _paper_rows() -> list[ScoreRow]:
     return [
-        Row(
+        ScoreRow(
             source=PAPER,
             name=row.name,
             weights=row.weights,
@@ -148,7 +148,7 @@ def _paper_rows() -> list[Row]:
     ]
 
 
-def _row(results: Results) -> Row:
+def _row(results: Results) -> ScoreRow:
     cells = {}
     for name, split in results.splits.items():
         accuracy, interval = split.average
@@ -161,7 +161,7 @@ def _row(results: Results) -> Row:
             n=split.n,
         )
     n = results.model["n_parameters"]
-    return Row(
+    return ScoreRow(
         source=OURS,
         name=results.name,
         weights=f"{n / 1e6:.1f}M" if n >= 1e6 else f"{n / 1e3:.0f}k",

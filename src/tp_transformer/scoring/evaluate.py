@@ -4,10 +4,11 @@ The questions are divided among ranks, and all ranks get all verdicts. Verdicts 
 result (`journal.py`), so that an interrupted evaluation resumes on any number of ranks.
 """
 
+import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,14 +16,15 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from tp_transformer.data.store import open_store
+from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.foundation import atomic, provenance
 from tp_transformer.foundation.distributed import Ranks, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Show, Update
 from tp_transformer.model import identity
+from tp_transformer.model.base import Model
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.held_out import held_out_rows
@@ -47,65 +49,86 @@ DECODED_AT_ONCE = 512  # questions per rank between two saves
 LONGEST = 200  # tokens of an answer of a model without positions
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
-Show = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
 
 
 def evaluate(
-    folder: str | Path | None,
-    data: str | Path,
-    out: str | Path,
+    model: AnyModel | str | Path | None,
+    data: Store | str | Path,
+    out: str | Path | None = None,
     choice: Choice | None = None,
     work: Work | None = None,
     *,
+    name: str | None = None,
     device: str = "auto",
     show: Show | None = None,
-) -> Results | None:
-    """Score the model in a folder on the questions of a store, and write the results to `out`.
+) -> Results:
+    """Score a model on the questions of a store.
 
-    Under torchrun, rank 0 returns the results and the other ranks return None.
+    A model that is passed as an object is not changed. Inside `model.trace(edit=…)`, the edited
+    model is scored.
+
+    Args:
+        model: a model, or the folder of a model or a run; only a run tells which training questions
+            were held out
+        data: a store or its folder
+        out: results.json to write, beside which an interrupted evaluation keeps what it has
+        choice: which questions; by default all test questions and some of the training questions
+        work: what else to compute
+        name: the name of the model in tables; by default that of its folder
+        device: auto, cpu, cuda or mps
+        show: makes a progress bar from a title
     """
     choice, work = choice or Choice(), work or Work()
+    folder = None if isinstance(model, Model) else model
     with open_ranks(device) as ranks:
-        model = ranks.each(lambda: load(folder)).float().to(ranks.device)
-        store = ranks.each(lambda: open_store(data))
+        used = ranks.each(lambda: _usable(model)).float().to(ranks.device)
+        store = ranks.each(lambda: data if isinstance(data, Store) else open_store(data))
         held_out = ranks.each(lambda: held_out_rows(folder, store))
         questions = ranks.each(lambda: EvaluationQuestions(store, choose(store, choice, held_out)))
-        ranks.each(lambda: _check_inputs(model, questions, [out, work.predictions]))
+        ranks.each(lambda: _check_inputs(used, questions, [out, work.predictions]))
         seen = show if show is not None and ranks.is_first else _unseen
-        evaluation = Evaluation(model, questions, work, Path(out), ranks, seen)
-        evaluation.ask()
-        evaluation.settle()
-        decoding = evaluation.check_decoding(work.decode, choice.seed)
-        numbers = evaluation.wrong(None if work.predictions else work.diagnose)
-        evaluation.decode(numbers)
-        if not ranks.is_first:
-            return None
-        diagnoses, means = evaluation.diagnose(numbers)
-        results = Results(
-            model=identity.describe(model, folder, evaluation.sha256),
-            data={
-                "name": store.path.name,
-                "kind": store.source.get("kind"),
-                "task": store.task.to_json(),
-                "sha256": {n: s.digest for n, s in store.items()},
-                "held_out": None if held_out is None else len(held_out),
-            },
-            choice=asdict(choice),
-            made={
-                **provenance.environment(ranks.device),
-                "n_ranks": ranks.n_ranks,
-                "precision": work.precision,
-                "diagnosis": means,
-            },
-            splits=evaluation.scores(diagnoses),
-            near_ties=evaluation.near_ties(),
-            decoding=decoding,
-        )
-        if work.predictions is not None:
-            evaluation.write_predictions(work.predictions)
-        results.write(out)
-        evaluation.forget()
-    return results
+        file = None if out is None else Path(out)
+        evaluation = Evaluation(used, questions, work, file, ranks, seen)
+        scored = evaluation.run(choice.seed)
+
+        def finish() -> str:
+            results = Results(
+                model=_described(used, folder, name, evaluation.sha256),
+                data={**_described_store(store), "held_out": _count(held_out)},
+                choice=asdict(choice),
+                **scored,
+            )
+            if work.predictions is not None:
+                evaluation.write_predictions(work.predictions)
+            if out is not None:
+                results.write(out)
+            evaluation.forget()
+            return json.dumps(results.to_json())
+
+        return Results.from_json(json.loads(ranks.first(finish)))
+
+
+def _described(model: AnyModel, folder: str | Path | None, name: str | None, sha256: str) -> Values:
+    described = identity.describe(model, folder, sha256)
+    return described if name is None else {**described, "name": name}
+
+
+def _described_store(store: Store) -> Values:
+    return {
+        "name": store.path.name,
+        "kind": store.source.get("kind"),
+        "task": store.task.to_json(),
+        "sha256": {name: split.digest for name, split in store.items()},
+    }
+
+
+def _count(rows: Ids | None) -> int | None:
+    return None if rows is None else len(rows)
+
+
+def _usable(model: AnyModel | str | Path | None) -> AnyModel:
+    """Return a model in evaluation mode; a copy of one that is passed as an object."""
+    return copy.deepcopy(model).eval() if isinstance(model, Model) else load(model)
 
 
 class Evaluation:
@@ -116,7 +139,7 @@ class Evaluation:
         model: AnyModel,
         questions: EvaluationQuestions,
         work: Work,
-        out: Path,
+        out: Path | None,
         ranks: Ranks,
         show: Show,
     ) -> None:
@@ -126,9 +149,33 @@ class Evaluation:
         self.margins: dict[int, float] = {}  # of the answers decided in float64
         self.sha256 = identity.model_hash(model)
         key = _hash(self.sha256, work.precision, *(one.sha256 for one in questions))
-        ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
+        if out is not None:
+            ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
         self._journal = Journal(out, ranks.rank, key, questions.n)
         self._answers = Answers(out, key, model.n_positions or LONGEST)
+
+    def run(self, seed: int) -> Values:
+        """Evaluate; return what rank 0 found, as fields of `Results`."""
+        self.ask()
+        self.settle()
+        decoding = self.check_decoding(self.work.decode, seed)
+        numbers = self.wrong(None if self.work.predictions else self.work.diagnose)
+        self.decode(numbers)
+        if not self.ranks.is_first:
+            return {}
+        diagnoses, means = self.diagnose(numbers)
+        environment = {
+            **provenance.environment(self.ranks.device),
+            "n_ranks": self.ranks.n_ranks,
+            "precision": self.work.precision,
+            "diagnosis": means,
+        }
+        return {
+            "made": environment,
+            "splits": self.scores(diagnoses),
+            "near_ties": self.near_ties(),
+            "decoding": decoding,
+        }
 
     def ask(self) -> None:
         """Compute the missing verdicts, divided among ranks."""

@@ -1,4 +1,4 @@
-"""The verdicts and answers of an evaluation in progress, saved beside its result.
+"""The verdicts and answers of an evaluation in progress, saved beside its result, if it has a file.
 
 Each rank writes its own files, so saving needs no synchronization. A resumed evaluation reads the
 files of all ranks for the same model and questions, and computes only missing verdicts; a verdict
@@ -30,14 +30,14 @@ Known = npt.NDArray[np.uint8]
 
 
 class Journal:
-    """The verdicts so far, by question, saved periodically."""
+    """The verdicts so far, by question, saved periodically if the result has a file."""
 
-    def __init__(self, out: Path, rank: int, key: str, n: int) -> None:
+    def __init__(self, out: Path | None, rank: int, key: str, n: int) -> None:
         self.known: Known = np.zeros(n, np.uint8)
         self.loss: Floats = np.zeros(n)
         self._key = key
         self._out = out
-        self._file = _beside(out, key, f"rank-{rank}")
+        self._file = None if out is None else _beside(out, key, f"rank-{rank}")
         self._saved = time.monotonic()
 
     @property
@@ -55,6 +55,8 @@ class Journal:
 
     def save(self, *, now: bool = False) -> None:
         """Write the verdicts so far, if the last save is half a minute old."""
+        if self._file is None:
+            return
         if now or time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
             tensors: dict[str, npt.NDArray[Any]] = {"known": self.known, "loss": self.loss}
             with atomic.whole(self._file) as unfinished:
@@ -69,24 +71,28 @@ class Journal:
 
     def _files(self) -> list[Path]:
         """Return the files saved by all ranks of this evaluation."""
+        if self._out is None:
+            return []
         start = glob.escape(_beside(self._out, self._key, "rank-").name)
         return list(self._out.parent.glob(f"{start}*"))
 
 
 class Answers:
-    """The answers decoded so far, by question, appended to a file line by line.
+    """The answers decoded so far, by question, appended line by line to a file beside the result.
 
     Answers are decoded up to `max_length` tokens; saved answers with another limit are not used.
     """
 
-    def __init__(self, out: Path, key: str, max_length: int) -> None:
+    def __init__(self, out: Path | None, key: str, max_length: int) -> None:
         self.max_length = max_length
         self.texts: dict[int, str] = {}
-        self._file = _beside(out, key, "answers")
+        self._file = None if out is None else _beside(out, key, "answers")
         self._header = [key, max_length]  # the first line
 
     def read(self) -> None:
         """Read the saved answers, up to the first incomplete or damaged line."""
+        if self._file is None:
+            return
         try:
             lines = self._file.read_text("utf-8").splitlines()
             if not lines or json.loads(lines[0]) != self._header:
@@ -101,6 +107,8 @@ class Answers:
 
     def begin(self) -> None:
         """Rewrite the file with what was read, so that new lines follow complete ones."""
+        if self._file is None:
+            return
         with atomic.whole(self._file) as unfinished:
             lines = [json.dumps(self._header) + "\n", *map(_line, self.texts.items())]
             unfinished.write_text("".join(lines), "utf-8")
@@ -108,12 +116,15 @@ class Answers:
     def add(self, texts: Mapping[int, str]) -> None:
         """Add answers, also to the file."""
         self.texts.update(texts)
+        if self._file is None:
+            return
         with self._file.open("a", encoding="utf-8") as file:
             file.writelines(map(_line, texts.items()))
 
     def remove(self) -> None:
         """Remove the file, after the result is written."""
-        self._file.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
 
 
 def _beside(out: Path, key: str, name: str) -> Path:

@@ -11,16 +11,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import Task
-from tp_transformer.foundation import atomic
+from tp_transformer.foundation import atomic, html
 from tp_transformer.foundation.errors import ResultsError
+from tp_transformer.foundation.frames import frame
 from tp_transformer.foundation.statistics import Interval, average_interval, wilson
 from tp_transformer.scoring.verdict import Bools
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT, VERSION = "tp-transformer-results", 1
 GENERATED = "generated"  # the kind of data that is not the published dataset
@@ -144,7 +148,7 @@ class SplitScore:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Results:
     """The results of an evaluation, with the model, the data and the environment."""
 
@@ -171,6 +175,49 @@ class Results:
         """The name of the model for tables, without line breaks and unprintable characters."""
         printable = (x if x.isprintable() else " " for x in str(self.model["name"]))
         return " ".join("".join(printable).split()) or "?"
+
+    def __repr__(self) -> str:
+        averages = "; ".join(
+            f"{name} {split.average[0]:.1%} of {split.n:,} questions"
+            for name, split in self.splits.items()
+        )
+        return f"Results({self.name!r}: {averages})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                self.task.title(name),
+                f"{average:.2%}",
+                f"{low:.1%} to {high:.1%}",
+                len(split.modules),
+                f"{split.n:,}",
+                f"{split.loss:.3f}",
+            )
+            for name, split in self.splits.items()
+            for average, (low, high) in [split.average]
+        ]
+        heads = ("average over modules", "correct", "95% interval", "modules", "questions", "loss")
+        return html.table(f"Results of {self.name}", heads, rows)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row for each module of each split."""
+        rows = (
+            {
+                "model": self.name,
+                "split": name,
+                "module": module,
+                "n": one.n,
+                "right": one.right,
+                "accuracy": one.accuracy,
+                "low": one.interval[0],
+                "high": one.interval[1],
+                "loss": one.loss,
+                "near_ties": one.near_ties,
+            }
+            for name, split in self.splits.items()
+            for module, one in split.modules.items()
+        )
+        return frame(rows)
 
     def to_json(self) -> Values:
         """Return the values to write as JSON."""

@@ -1,4 +1,4 @@
-"""The curve of a run: how its error falls, on held-out questions and on monitored ones."""
+"""Learning curves: the error of a run on held-out and on monitored questions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,64 +9,66 @@ from tp_transformer.foundation import figures
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.run_folder import METRICS
 from tp_transformer.foundation.statistics import wilson
-from tp_transformer.training.records import MONITOR, VALIDATION, read_records
+from tp_transformer.training.records import MONITOR, VALIDATION, read_records, split_of
 
-TITLES = {MONITOR: "interpolation", VALIDATION: "held out of training"}
 _STYLES = {MONITOR: "-", VALIDATION: ":"}
-_HALF_LINE = 45  # characters of the legend in half of the figure's width
+_HALF_LINE = 45  # characters of the legend in half the width of the figure
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The error of a run on the same questions, validation after validation."""
+    """The error of a run on the same questions at each validation."""
 
     name: str
     kind: str  # of the records
-    n: int  # questions
+    questions: str  # where they are from, such as a split
+    n: int  # number of questions
     steps: tuple[int, ...]
-    errors: tuple[float, ...]  # shares of answers that are not exactly right
+    errors: tuple[float, ...]  # shares of wrong answers
 
     @property
     def rises(self) -> list[int]:
-        """The steps at which the error was not lower than at the validation before."""
+        """The steps at which the error was not lower than at the previous validation."""
         pairs = zip(self.steps[1:], pairwise(self.errors), strict=True)
         return [step for step, (before, now) in pairs if now >= before]
 
     def line(self) -> str:
-        """Where the error began and ended, and whether it fell at every validation."""
+        """Describe the first and last error, and whether the curve is strictly decreasing."""
         ends = f"{self.errors[0]:.2%} at step {self.steps[0]:,}"
         if len(self.steps) > 1:
             ends += f", {self.errors[-1]:.2%} at step {self.steps[-1]:,}"
-        told = f"{self.name}: error on {self.n:,} questions, {TITLES[self.kind]}: {ends}"
+        described = f"{self.name}: error on {self.n:,} questions, {self.questions}: {ends}"
         n_pairs = len(self.steps) - 1
         if not n_pairs:
-            return told
+            return described
         if not self.rises:
-            return f"{told}; strictly decreasing over {n_pairs + 1} validations"
+            return f"{described}; strictly decreasing over {n_pairs + 1} validations"
         first = f"the first time at step {self.rises[0]:,}"
-        return f"{told}; not lower at {len(self.rises)} of {n_pairs} validations, {first}"
+        return f"{described}; not lower at {len(self.rises)} of {n_pairs} validations, {first}"
 
 
 def read_curves(run: str | Path) -> list[Curve]:
-    """The curves of a run: of its interpolation monitor, if it has one, and of its validation."""
+    """Return the curves of a run: of its monitor, if any, and of its validation."""
     file = Path(run) / METRICS
     if not file.is_file():
         raise FolderError(f"{run} is not a run: it has no {METRICS}")
     records, _ = read_records(file)
     curves = []
-    for kind in TITLES:
+    for kind in _STYLES:
         own = [record for record in records if record["kind"] == kind]
         if own:
             steps = tuple(record["step"] for record in own)
             errors = tuple(1 - record["exact_match"] for record in own)
-            curves.append(Curve(Path(run).absolute().name, kind, own[-1]["n"], steps, errors))
+            source = split_of(own[-1]) if kind == MONITOR else "held out of training"
+            name = Path(run).absolute().name
+            curves.append(Curve(name, kind, source, own[-1]["n"], steps, errors))
     if not curves:
-        raise FolderError(f"{run} has no validation yet, of which a curve could be drawn")
+        raise FolderError(f"{run} has no validation yet")
     return curves
 
 
 def save_curves(curves: Sequence[Curve], folder: str | Path) -> list[Path]:
-    """Draw the curves of one or several runs into one figure; returns the files."""
+    """Plot the curves of one or several runs in one figure; return the files."""
     names = list(dict.fromkeys(curve.name for curve in curves))
     with figures.figure(figures.PAGE, 2.6) as (drawn, axes):
         for curve in curves:
@@ -81,7 +83,7 @@ def save_curves(curves: Sequence[Curve], folder: str | Path) -> list[Path]:
                 marker=".",
                 markersize=3,
                 linewidth=1.0,
-                label=f"{curve.name}, {TITLES[curve.kind]}",
+                label=f"{curve.name}, {curve.questions}",
             )
             axes.fill_between(
                 curve.steps,
@@ -93,15 +95,15 @@ def save_curves(curves: Sequence[Curve], folder: str | Path) -> list[Path]:
             )
         axes.set_ylim(bottom=0)
         axes.set_xlabel("training steps")
-        axes.set_ylabel("answers not exactly right, %")
-        longest = max(len(curve.name) + len(TITLES[curve.kind]) for curve in curves)
+        axes.set_ylabel("wrong answers, %")
+        longest = max(len(curve.name) + len(curve.questions) for curve in curves)
         ncols = 2 if longest <= _HALF_LINE else 1
         legend = drawn.legend(loc="outside upper center", ncols=ncols)
         for text in legend.get_texts():
-            text.set_parse_math(False)  # a name of the user's is no formula
+            text.set_parse_math(False)  # names may contain $
         figures.caption(
             drawn,
-            "Error on the same questions at every validation, with 95% Wilson intervals. "
-            "Interpolation questions are only monitored: no checkpoint is chosen by them.",
+            "Error on the same questions at each validation, with 95% Wilson intervals. "
+            "Test questions are only monitored, not used to select a checkpoint.",
         )
         return figures.save(drawn, Path(folder), "error-curve")

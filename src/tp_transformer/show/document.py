@@ -1,4 +1,4 @@
-"""Results for other documents: Markdown, CSV, LaTeX."""
+"""Comparisons of results as Markdown, CSV and LaTeX."""
 
 import csv
 import io
@@ -31,10 +31,10 @@ from tp_transformer.show.table import (
 
 
 def markdown(results: Sequence[Results]) -> str:
-    """Table 1, the modules and the pairs, in Markdown."""
+    """Return Table 1, the modules and the pairs as Markdown."""
     results = named_apart(results)
     task = task_of(results)
-    lines = [f"## {averages_title(results)}", "", *_markdown_table(*_averages(results)), ""]
+    lines = [f"## {averages_title(results)}", "", *_markdown_table(*averages(results)), ""]
     lines += [f"{line}  " for line in footnotes(results)]
     for split in task.splits:
         heads, body = _module_strings(results, split)
@@ -43,7 +43,7 @@ def markdown(results: Sequence[Results]) -> str:
     for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
         lines += ["", f"## {results[0].name} minus {other.name}, on the same questions", ""]
         lines += [f"- {pair_line(one, results[0].name, other.name)}" for one in found] or [
-            "The two were not asked the same questions of any module."
+            "The two have no module with the same questions."
         ]
     return "\n".join(lines) + "\n"
 
@@ -54,7 +54,8 @@ def _markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list
     return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
 
 
-def _averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
+def averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and the rows of the table of averages."""
     task = task_of(results)
     body = []
     for row in rows(results):
@@ -97,21 +98,26 @@ CSV_COLUMNS = (
 
 
 def csv_text(results: Sequence[Results]) -> str:
-    """Everything as one long table.
-
-    `kind` is average, module, difference, module difference, or note: what is not comparable.
-    """
-    results = named_apart(results)
+    """Return all values as one table in long format."""
     output = io.StringIO()
     writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_csv_averages(results))
-    for one in results:
-        writer.writerows(_csv_modules(one))
-    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
-        writer.writerows(_csv_pairs(results[0].name, other.name, found))
-    writer.writerows({"kind": "note", "note": line} for line in caveats(results))
+    writer.writerows(long_rows(results))
     return output.getvalue()
+
+
+def long_rows(results: Sequence[Results]) -> list[dict[str, Any]]:
+    """Return all values, a row for each average, module, difference and note.
+
+    `kind` is average, module, difference, module difference, or note (a caveat).
+    """
+    results = named_apart(results)
+    found = _csv_averages(results)
+    for one in results:
+        found += _csv_modules(one)
+    for other, differences in zip(results[1:], pairs(results[0], results[1:]), strict=True):
+        found += _csv_pairs(results[0].name, other.name, differences)
+    return [*found, *({"kind": "note", "note": line} for line in caveats(results))]
 
 
 def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
@@ -194,7 +200,7 @@ def _csv_pairs(first: str, second: str, found: Sequence[SplitPair]) -> list[dict
 
 
 def latex(results: Sequence[Results]) -> str:
-    """Table 1 as the paper sets it, ours below a line, and the modules."""
+    """Return Table 1, with the results below the rows of the paper, and the modules as LaTeX."""
     results = named_apart(results)
     task = task_of(results)
     titles = {split: _escaped(task.title(split)) for split in task.splits}
@@ -222,7 +228,7 @@ def latex(results: Sequence[Results]) -> str:
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     for line in caveats(results):
-        note = _escaped(f"Not comparable in full: {line}.")
+        note = _escaped(f"Not fully comparable: {line}.")
         lines.append(rf"\par\noindent{{\footnotesize {note}\par}}")
     for split in task.splits:
         heads, body = _module_strings(results, split)

@@ -1,4 +1,4 @@
-"""A run in a terminal: a live panel, renewed as the run goes on."""
+"""The live panel of a run in a terminal."""
 
 import math
 import os
@@ -15,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.training.display import Display, Lines
-from tp_transformer.training.records import Record, duration, number, share
+from tp_transformer.training.records import Record, duration, number, share, split_of
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 32
 
 
 def curve(values: Sequence[float], width: int = _CURVE_WIDTH) -> str:
-    """A row of bars, each the mean of its share of the values: the whole run at a glance."""
+    """Return a row of bars, each the mean of consecutive values."""
     finite = [value for value in values if math.isfinite(value)]
     n_bars = min(width, len(finite))
     edges = [round(index * len(finite) / n_bars) for index in range(n_bars + 1)] if n_bars else []
@@ -33,7 +33,7 @@ def curve(values: Sequence[float], width: int = _CURVE_WIDTH) -> str:
 
 
 class Panel(Display):
-    """A few lines at the bottom of a terminal, renewed as the run goes on."""
+    """A display of a few lines at the bottom of a terminal, which are updated."""
 
     def __init__(self, title: str, console: Console) -> None:
         self._console = console
@@ -48,14 +48,18 @@ class Panel(Display):
         self._live.stop()
 
     def recall(self, records: Sequence[Record]) -> None:
-        """Take in the curve and the validations from before the run was resumed."""
+        """Receive the records from before the run was resumed."""
         self._view.take(records)
         self._view.leave_off()
 
     def show(self, record: Record) -> None:
-        """Take in a record and show it."""
+        """Show a record."""
         self._view.take([record])
         self._live.refresh()
+
+    def update(self, record: Record) -> None:
+        """Show averages that are not recorded, between two records."""
+        self._view.update(record)
 
     def say(self, text: str) -> None:
         """Print a line above the panel."""
@@ -63,7 +67,7 @@ class Panel(Display):
 
 
 class View:
-    """A run in a few lines, as far as its records tell."""
+    """Renders the records of a run as a few lines."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -76,13 +80,18 @@ class View:
         self._curve = ""
 
     def take(self, records: Sequence[Record]) -> None:
-        """Take in records."""
+        """Add records."""
         for record in records:
             self._take(record)
-        self._curve = curve(self._losses)  # not at each renewal: a long run has many losses
+        self._curve = curve(self._losses)  # not at each refresh, because a long run has many losses
+
+    def update(self, record: Record) -> None:
+        """Show averages of training, without adding them to the curve."""
+        self._train = record
+        self._shown_at = time.monotonic()
 
     def leave_off(self) -> None:
-        """Forget the speed and the time left, which were those of another day."""
+        """Discard the speed and the time left of the run before it was resumed."""
         self._train = None
 
     def _take(self, record: Record) -> None:
@@ -93,13 +102,12 @@ class View:
         elif record["kind"] == "monitor":
             self._monitor = record
         else:
-            self._train = record
-            self._shown_at = time.monotonic()
+            self.update(record)
             if record["loss"] is not None:
                 self._losses.append(record["loss"])
 
     def render(self) -> RenderableType:
-        """The panel as it now stands."""
+        """Return the current panel."""
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="dim", no_wrap=True)
         rows.add_column()
@@ -108,7 +116,7 @@ class View:
         rows.add_row("exact match", self._exact_match_row())
         if self._monitor is not None:
             monitored = share(self._monitor["exact_match"], 1)
-            rows.add_row("interpolation", f"{monitored} (step {self._monitor['step']:,})")
+            rows.add_row(split_of(self._monitor), f"{monitored} (step {self._monitor['step']:,})")
         if self._train is not None:
             rows.add_row("speed", self._speed_row(self._train))
             rows.add_row("learning rate", f"{self._train['learning_rate']:.2g}")
@@ -122,7 +130,7 @@ class View:
 
     def _progress_row(self) -> RenderableType:
         if self._train is None:
-            return Text("beginning …", style="dim")
+            return Text("starting …", style="dim")
         row = Table.grid(padding=(0, 2), expand=True)
         row.add_column(ratio=1)
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Every preset, beside what the paper prints of it."""
+"""The table of presets, with the parameter counts of the paper."""
 
 from rich.table import Table
 
@@ -9,7 +9,7 @@ from tp_transformer.published import TABLE_1
 
 
 def models_table() -> Table:
-    """Every preset: those of Table 1 in its order, then the smaller sizes."""
+    """Return the table of presets: those of Table 1 in its order, then the others."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("preset")
     table.add_column("binding")

@@ -99,13 +99,11 @@ def _draw_samples(
 def render(summary: Values, console: Console) -> None:
     """Draw a summary, as wide as the terminal."""
     source, task = summary["source"], Task.from_json(summary["task"])
-    origin = ", ".join(str(source[key]) for key in ("kind", "name") if key in source)
-    origin = f"from {origin}" if "seed" not in source else f"{origin} with seed {source['seed']}"
     sizes = " · ".join(
         f"{name} [bold]{split['rows']:,}[/]" for name, split in summary["splits"].items()
     )
     n_bytes = sum(split["bytes"] for split in summary["splits"].values())
-    heading = f"  {n_bytes / 2**20:,.1f} MiB {origin}"
+    heading = f"  {_size(n_bytes)}, {_origin(source)}"
     console.print(Text.assemble((summary["path"], "bold"), heading))
     console.print(sizes, end="\n\n")
     console.print(_counts(task, summary["splits"], console.width))
@@ -113,6 +111,19 @@ def render(summary: Values, console: Console) -> None:
     console.print(_questions(summary["samples"]))
     for line in [*generated_lines(source), *skipped_lines(summary["skipped"])]:
         console.print(Text(line, style="yellow"))
+
+
+def _size(n_bytes: int) -> str:
+    kibibytes = n_bytes / 2**10
+    return f"{kibibytes / 2**10:,.1f} MiB" if kibibytes >= 2**10 else f"{kibibytes:,.0f} KiB"
+
+
+def _origin(source: Values) -> str:
+    """Where the rows of a store are from."""
+    if "task" in source:
+        return f"{source['kind']} by task {source['task']}"
+    origin = ", ".join(str(source[key]) for key in ("kind", "name") if key in source)
+    return f"from {origin}" if "seed" not in source else f"{origin} with seed {source['seed']}"
 
 
 def skipped_lines(skipped: Sequence[Values], most: int = 20) -> list[str]:

@@ -1,4 +1,4 @@
-"""Results in a terminal: which modules are strong, which weak, how sure that is; and Table 1."""
+"""Tables for terminals: results by module, comparisons, Table 1."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ from tp_transformer.scoring.compare import (
     OURS,
     PAPER,
     Cell,
-    Row,
+    ScoreRow,
     SplitPair,
     caveats,
     coverage,
@@ -31,16 +31,13 @@ from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore, Values
 
 SOURCES = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
-_WIDE = 100  # columns from which there is room for more
+_WIDE = 100  # columns from which more is shown
 _NAME = 40  # the longest name of a module
-_PERCENT = 7  # the columns of an accuracy and the space behind it
+_PERCENT = 7  # columns of an accuracy, with a space
 _SHORTEST_BAR = 4
 _SURE, _UNSURE = "█", "▒"
 
-LEGEND = (
-    f"{_SURE} at least, with 95% confidence   {_UNSURE} where the accuracy lies (Wilson interval)"
-)
-# What a reader looks for first: strong, middling, weak.
+LEGEND = f"{_SURE} lower limit of the accuracy   {_UNSURE} its 95% interval (Wilson)"
 _CLASSES = (
     (HIGH, 1.0, "strong: above 95%", "green"),
     (0.5, HIGH, "in between", "yellow"),
@@ -49,7 +46,7 @@ _CLASSES = (
 
 
 def interval_bar(interval: Interval, width: int) -> Text:
-    """A bar as long as the accuracy surely is, and a paler one up to what it may be."""
+    """Return a bar up to the lower limit of an interval, and a paler one up to the upper."""
     low, high = (round(limit * width) for limit in interval)
     text = Text(_SURE * low)
     text.append(_UNSURE * max(high - low, 1 if low < width else 0), style="dim")
@@ -58,7 +55,7 @@ def interval_bar(interval: Interval, width: int) -> Text:
 
 
 def render_results(results: Results, console: Console) -> None:
-    """What an evaluation found: the modules from strong to weak, and at last the sum of it."""
+    """Print the results of an evaluation: modules by decreasing accuracy, then averages."""
     tests = {name: split for name, split in results.splits.items() if name != TRAIN}
     for name, split in (tests or results.splits).items():
         console.print(Rule(f"[bold]{results.task.title(name)}[/]", align="left"))
@@ -77,7 +74,7 @@ def _modules_table(split: SplitScore, width: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("module", no_wrap=True, min_width=_NAME + 2 if wide else None)
     table.add_column("", no_wrap=True, width=bar)
-    table.add_column("right", justify="right", no_wrap=True)
+    table.add_column("correct", justify="right", no_wrap=True)
     table.add_column("95% interval", justify="right", no_wrap=True)
     if wide:
         table.add_column("questions", justify="right", no_wrap=True)
@@ -86,7 +83,7 @@ def _modules_table(split: SplitScore, width: int) -> Table:
     for least, most, title, colour in _CLASSES:
         own = [(n, one) for n, one in ordered if least < one.accuracy <= most]
         if own:
-            # Sure is what has its whole interval in the class.
+            # Surely: the whole interval is in the class.
             sure = sum(least < one.interval[0] and one.interval[1] <= most for _, one in own)
             heading = f"{title} ({len(own)}, {sure} of them surely)"
             table.add_row(Text(heading, style=f"bold {colour}"))
@@ -107,7 +104,7 @@ def _module_cells(name: str, one: ModuleScore, bar: int, colour: str, wide: bool
 
 
 def _commonest(one: ModuleScore) -> str:
-    """The commonest kind of mistake, other than `other`."""
+    """Return the most common kind of mistake, except for `other`."""
     named = {kind: count for kind, count in one.wrong.items() if kind != "other"}
     kind = max(named, key=lambda kind: named[kind], default="")
     total = sum(one.wrong.values())
@@ -117,7 +114,7 @@ def _commonest(one: ModuleScore) -> str:
 def _summary(results: Results, width: int) -> Table:
     table = Table(title=Text(results.name, style="bold"), title_justify="left", box=None)
     table.header_style, table.pad_edge = "bold", False
-    table.add_column("average over modules", no_wrap=True)
+    table.add_column("average over modules")  # wrapped where there is little room
     headings = ["accuracy", "95% interval", ">95%", "surely", "questions", "loss"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -149,18 +146,18 @@ def _notes(results: Results) -> list[str]:
     lines = []
     if total := sum(wrong.values()):
         kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
-        lines.append(f"Of {total:,} wrong answers looked at: {'; '.join(kinds)}.")
+        lines.append(f"Of {total:,} diagnosed wrong answers: {'; '.join(kinds)}.")
         lines += _means_notes(results.made.get("diagnosis") or {})
     if TRAIN in results.splits:
         lines.append(
             f"Train {HELD_OUT_UNKNOWN}."
             if results.held_out is None
-            else f"Train leaves out the {results.held_out:,} questions held out for validation."
+            else f"Train excludes the {results.held_out:,} questions held out for validation."
         )
     n_ties = len(results.near_ties)
     lines.append(
-        f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers whose verdict hangs on less "
-        "than 0.001 in a score, decided in float64 and listed in the results."
+        f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers with a margin below 0.001, "
+        "decided in float64 and listed in the results."
     )
     if results.decoding is not None:
         n_other = len(results.decoding["other_verdict"])
@@ -174,15 +171,15 @@ def _notes(results: Results) -> list[str]:
 
 
 def _means_notes(means: Values) -> list[str]:
-    """Why there may be more mistakes equal in value than were counted."""
+    """Return notes on answers that may be equal in value but were not found to be."""
     if not means.get("has_sympy", True):
-        return ["Without sympy none of them can be found to be equal in value."]
+        return ["Without sympy, answers that are equal in value are not identified."]
     n = means.get("n_out_of_time", 0)
-    return [f"{n:,} times sympy was too slow to tell whether values are equal."] if n else []
+    return [f"sympy timed out on {n:,} comparisons of values."] if n else []
 
 
 def render_comparison(results: Sequence[Results], console: Console) -> None:
-    """Modules side by side, pairs question by question, and at last Table 1."""
+    """Print the accuracies by module, the comparison of pairs, and Table 1."""
     results = named_apart(results)
     task = task_of(results)
     for split in task.test_splits:
@@ -199,7 +196,7 @@ def render_comparison(results: Sequence[Results], console: Console) -> None:
 
 
 def _render_modules(results: Sequence[Results], split: str, console: Console) -> None:
-    """The modules of a split, in as many tables as the results need, and what the bars mean."""
+    """Print the modules of a split, in as many tables as needed, and a legend."""
     own = [one for one in results if split in one.splits]
     names = module_names(own, split)
     room = console.width - max(map(len, names)) - 1
@@ -224,7 +221,7 @@ def _render_modules(results: Sequence[Results], split: str, console: Console) ->
 def _side_by_side(
     names: Sequence[str], splits: Sequence[SplitScore], heads: Sequence[str], bar: int
 ) -> Table:
-    """A line for each module; for each model a bar, if that has a width, and the accuracy."""
+    """Return a table of modules with a bar, if `bar` is positive, and accuracy per model."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("module", no_wrap=True)
     for head in heads:
@@ -247,7 +244,7 @@ def _render_pairs(first: str, second: str, found: Sequence[SplitPair], console: 
     title = Text.assemble((first, "bold"), " minus ", (second, "bold"))
     console.print(Rule(title.append(", on the same questions"), align="left"))
     if not found:
-        console.print(Text("The two were not asked the same questions of any module."))
+        console.print(Text("The two have no module with the same questions."))
     for one in found:
         console.print(Text(pair_line(one, first, second)))
         sure = [item for item in one.modules.items() if item[1].is_sure]
@@ -266,15 +263,15 @@ def _render_pairs(first: str, second: str, found: Sequence[SplitPair], console: 
 
 
 def pair_line(one: SplitPair, first: str, second: str) -> str:
-    """How two models differ on a split, in a sentence."""
+    """Describe the difference of two models on a split."""
     low, high = one.interval
     better = sum(m.is_sure and m.agreement.difference > 0 for m in one.modules.values())
     worse = sum(m.is_sure and m.agreement.difference < 0 for m in one.modules.values())
-    left = f"; {len(one.left_out)} left out, whose questions differ" if one.left_out else ""
+    left = f"; {len(one.left_out)} are excluded, whose questions differ" if one.left_out else ""
     return (
         f"{one.title}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
-        f"{100 * high:+.2f}), p {_p(one.p_holm)} by signs flipped within modules, Holm-adjusted. "
-        f"Of {len(one.modules)} modules {first} is surely better on {better}, "
+        f"{100 * high:+.2f}), p {_p(one.p_holm)} by sign flips within modules, Holm-adjusted. "
+        f"Of {len(one.modules)} modules, {first} is significantly better on {better}, "
         f"{second} on {worse}{left}."
     )
 
@@ -288,7 +285,7 @@ def averages_title(results: Sequence[Results]) -> str:
     return "Table 1" if is_published(results) else "Averages"
 
 
-def _averages(task: Task, found: Sequence[Row]) -> Table:
+def _averages(task: Task, found: Sequence[ScoreRow]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", overflow="fold")
     for heading in ("Weights", "Steps", *averages_heads(task, longest=9)):
@@ -334,18 +331,18 @@ def _terminal_cells(task: Task, split: str, cell: Cell | None) -> list[Text | st
     return [text, *above_95(split, cell)]
 
 
-def steps_of(row: Row) -> str:
-    """The training steps of a row, as the paper writes them."""
+def steps_of(row: ScoreRow) -> str:
+    """Format the training steps of a row as in the paper."""
     if row.steps is None:
         return "-"
     return f"{row.steps // 1000}k" if row.steps >= 10_000 else f"{row.steps:,}"
 
 
 def footnotes(results: Sequence[Results]) -> list[str]:
-    """What to know when reading the averages."""
+    """Return the footnotes of the averages."""
     after = f"{INTERPOLATION_AFTER_2M_STEPS:.2%} on interpolation after 2000k steps"
     return [
-        "Averages over modules of exact match; ± is half of a 95% interval; >95% counts modules.",
-        *([f"The paper adds: {after}."] if is_published(results) else []),
-        *(f"Not comparable in full: {line}." for line in caveats(results)),
+        "Exact match averaged over modules; ± is half of a 95% interval; >95% counts modules.",
+        *([f"The paper also has {after}."] if is_published(results) else []),
+        *(f"Not fully comparable: {line}." for line in caveats(results)),
     ]

@@ -1,7 +1,7 @@
-"""The front door: two small models learn side by side and are compared on what they never saw.
+"""The demo: train two small models side by side and compare them on test questions.
 
-Everything goes through the same functions and commands as any other training and scoring, and stays
-on disk to look at. A demo that was stopped goes on when it is asked for again.
+It uses the same functions and commands as other training and scoring, and keeps all files. The same
+command resumes an interrupted demo.
 """
 
 import json
@@ -19,6 +19,7 @@ from rich.text import Text
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
+from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
 from tp_transformer.foundation.run_folder import METRICS
@@ -30,23 +31,23 @@ from tp_transformer.study.watch import Run, train_side_by_side
 from tp_transformer.training.records import read_records
 
 MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
-# The first is learned in a minute, of the second a part, of the third next to nothing: something to
-# see. The numbers are shares of a batch.
+# In a minute, models learn the first module well, the second in part, and the third hardly. The
+# numbers are proportions of a batch.
 MODULES = {"numbers__place_value": 7, "comparison__pair": 2, "arithmetic__add_or_sub": 1}
 QUESTIONS = "questions"
-SHOWN = 2  # answers of each module, right and wrong
+SHOWN = 2  # correct and wrong answers of each module
 LONGEST_SHOWN = 40  # characters of an answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much there is to see; tests take less.
+    """The size of the demo.
 
     Attributes:
-        count: training questions of each module and difficulty
-        test_count: questions of each module in each test split
-        steps: that both models train
-        seconds: after which they end in any case
+        count: number of training questions of each module and difficulty
+        test_count: number of questions of each module in each test split
+        steps: maximum number of training steps
+        seconds: maximum training time
     """
 
     count: int = 6000
@@ -56,26 +57,28 @@ class Size:
 
 
 def demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
-    """Generate questions, train two models on them, score both, and show what came of it."""
+    """Generate questions, train two models on them, score both, and show the results."""
     folder, size = Path(folder), size or Size()
+    if folder.is_file():
+        raise FolderError(f"{folder} is a file; name a folder for the demo")
     console = console or Console(highlight=False)
     _heading(console, "1. Questions")
     _show_questions(_questions(folder, size), console)
-    _heading(console, "2. Two models learn from them, side by side")
+    _heading(console, "2. Two models train on them, side by side")
     runs = [_run(name, folder, size) for name in MODELS]
     console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
     train_side_by_side(runs, console)
     done = min(map(_steps_of, runs))
     if done < 0.8 * size.steps:
         console.print(
-            f"Time was up after {done:,} of {size.steps:,} steps: this machine is slow or busy, "
-            "and what follows is less than it would be."
+            f"Training reached its time limit after {done:,} of {size.steps:,} steps: this machine "
+            "is slow or busy, and the scores are lower than they would be."
         )
-    _heading(console, "3. Both answer questions that they have never seen")
+    _heading(console, "3. Both answer test questions")
     render_comparison([_score(folder, run) for run in runs], console)
     _heading(console, "4. Some of their answers")
     console.print(_answers_table(folder, runs))
-    _heading(console, "5. All of it is on disk")
+    _heading(console, "5. The files")
     _show_files(folder, console)
 
 
@@ -99,7 +102,7 @@ def _questions(folder: Path, size: Size) -> Store:
 def _show_questions(store: Store, console: Console) -> None:
     n_tests = len(store["interpolate"]) + len(store["extrapolate"])
     console.print(
-        f"{len(store['train']):,} to learn from and {n_tests:,} to be tested on, by DeepMind's "
+        f"{len(store['train']):,} for training and {n_tests:,} for testing, by DeepMind's "
         "generator, such as:"
     )
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
@@ -135,7 +138,7 @@ def _steps_of(run: Run) -> int:
 
 
 def _score(folder: Path, run: Run) -> Results:
-    results = evaluate(
+    return evaluate(
         run.folder,
         folder / QUESTIONS,
         folder / f"{run.name}.json",
@@ -143,8 +146,6 @@ def _score(folder: Path, run: Run) -> Results:
         Work(predictions=_predictions(folder, run)),
         show=progress,
     )
-    assert results is not None, "only other ranks have none"  # noqa: S101
-    return results
 
 
 def _predictions(folder: Path, run: Run) -> Path:
@@ -152,7 +153,7 @@ def _predictions(folder: Path, run: Run) -> Path:
 
 
 def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
-    """For each module some questions that the first model answers, and some that it does not."""
+    """Return questions of each module that the first model answers correctly or wrongly."""
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("question", overflow="fold")
     table.add_column("answer", overflow="fold")
@@ -178,7 +179,7 @@ def _read(file: Path) -> Iterator[dict[str, Any]]:
 def _predicted(line: dict[str, Any]) -> Text:
     mark, colour = ("✓", "green") if line["right"] else ("✗", "red")
     text = line["predicted"]
-    if len(text) > LONGEST_SHOWN:  # a model that has hardly trained does not end its answers
+    if len(text) > LONGEST_SHOWN:  # answers of a model with little training may not end
         text = f"{text[:LONGEST_SHOWN]}…"
     return Text(f"{mark} {text}", style=colour)
 
@@ -188,13 +189,13 @@ def _show_files(folder: Path, console: Console) -> None:
     table = Table(box=None, show_header=False, padding=(0, 1))
     rows = {
         QUESTIONS: "the questions: tpt data show",
-        **dict.fromkeys(MODELS, "a run: its model, its settings, its curves"),
-        **{f"{name}.json": "its scores: tpt compare" for name in MODELS},
-        **{f"{name}-answers.jsonl": "each of its answers" for name in MODELS},
+        **dict.fromkeys(MODELS, "a run: model, settings, metrics"),
+        **{f"{name}.json": "scores: tpt compare" for name in MODELS},
+        **{f"{name}-answers.jsonl": "all answers" for name in MODELS},
     }
     for name, what in rows.items():
         table.add_row(Text(name), Text(what, style="dim"))
     console.print(table)
     question = "What is the hundreds digit of 31415?"
     asked = shlex.join(["tpt", "solve", question, "--model", str(folder / next(iter(MODELS)))])
-    console.print(Text.assemble(("Go on with:  ", "dim"), asked), soft_wrap=True)
+    console.print(Text.assemble(("Next:  ", "dim"), asked), soft_wrap=True)

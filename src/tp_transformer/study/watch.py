@@ -1,7 +1,7 @@
-"""Several runs at a time, each a process of its own, watched through the records they write.
+"""Training of several runs side by side, each in its own process, shown live.
 
-Small models do not use two cores well: side by side, with half of the cores each, two of them get
-through about 1.5 times as many questions as one after the other.
+Small models do not use two cores well: side by side, with half of the cores each, two of them
+process about 1.5 times as many questions as one after the other.
 """
 
 import os
@@ -33,24 +33,24 @@ Look = Callable[[], None]
 
 @dataclass(frozen=True)
 class Run:
-    """A run: what to call it, its folder, and the arguments of `tpt train` besides that."""
+    """A run: its name, its folder, and the other arguments of `tpt train`."""
 
     name: str
     folder: Path
     arguments: tuple[str, ...]
 
     def command(self) -> list[str]:
-        """The arguments of `tpt` that begin the run, or go on with it."""
+        """Return the arguments of `tpt` that start or resume the run."""
         return ["train", "--run", str(self.folder), *self.arguments]
 
 
 def train_side_by_side(runs: Sequence[Run], console: Console) -> None:
-    """Train all runs at a time and show how they go; ends when all have, or one has failed."""
+    """Train all runs and show their progress, until all have ended or one has failed."""
     cores = os.cpu_count() or 1
     with _started(runs, max(1, cores // len(runs))) as started, _shown(started, console) as look:
         is_running = True
         while is_running:
-            # Asked before the look, so that whatever ends after it gets another one.
+            # Checked before reading, so that a run that ends afterwards is read once more.
             is_running = any(one.is_alive for one in started)
             if is_running:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -74,30 +74,30 @@ class _Started:
         return self._process.poll() is None
 
     def refuse_failure(self) -> None:
-        """Raise what the process has said last, if it failed."""
+        """Raise with the last message of the process, if it failed."""
         if self._process.poll():
             self._errors.seek(0)
             said = self._errors.read().decode("utf-8", errors="replace").strip().splitlines()
             raise UserError(f"training {self.run.name} failed: {said[-1] if said else 'no reason'}")
 
     def new_records(self) -> list[Record]:
-        """What has been recorded since this was last asked; whole lines only."""
+        """Return the records since the last call, from complete lines only."""
         if not self._records.exists():
             return []
         with self._records.open("rb") as file:
             if file.seek(0, os.SEEK_END) < self._read:
-                self._read = 0  # a run that goes on forgets what it will do again
+                self._read = 0  # a resumed run has removed the records of steps to repeat
             file.seek(self._read)
             whole, _, _ = file.read().rpartition(b"\n")
         self._read += len(whole) + 1 if whole else 0
         return [record for line in whole.splitlines() if (record := parsed(line)) is not None]
 
     def terminate(self) -> None:
-        """Tell the process to save and to end."""
+        """Signal the process to save and exit."""
         self._process.terminate()
 
     def stop(self) -> None:
-        """Wait until the process has saved and ended; it has been told to."""
+        """Wait until the process has saved and exited, after `terminate`."""
         try:
             self._process.wait(_SECONDS_TO_SAVE)
         except subprocess.TimeoutExpired:
@@ -110,16 +110,16 @@ class _Started:
 
 @contextmanager
 def _started(runs: Sequence[Run], n_threads: int) -> Iterator[list[_Started]]:
-    """The processes of all runs; those that still run at the end are told to save and stop."""
+    """Start the processes of all runs; at the end, let those still running save and exit."""
     started: list[_Started] = []
     environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads)}
     try:
         for run in runs:
             errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
-            process = subprocess.Popen(  # noqa: S603, as the command is ours
+            process = subprocess.Popen(  # noqa: S603, a fixed command
                 [sys.executable, "-m", "tp_transformer.supervised", *run.command()],
                 env=environment,
-                stdin=subprocess.PIPE,  # which ends when this process does
+                stdin=subprocess.PIPE,  # closed when this process ends
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )
@@ -134,7 +134,7 @@ def _started(runs: Sequence[Run], n_threads: int) -> Iterator[list[_Started]]:
 
 @contextmanager
 def _shown(started: Sequence[_Started], console: Console) -> Iterator[Look]:
-    """A function that shows what there is to see by now."""
+    """Yield a function that shows the current progress."""
     if not console.is_terminal:
         yield _Lines(started, console).look
         return
@@ -154,7 +154,7 @@ def _shown(started: Sequence[_Started], console: Console) -> Iterator[Look]:
 
 
 class _Lines:
-    """Now and then a line for each run."""
+    """Prints a line for each run every ten seconds."""
 
     def __init__(self, started: Sequence[_Started], console: Console) -> None:
         self._started, self._console = started, console

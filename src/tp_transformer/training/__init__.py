@@ -1,6 +1,6 @@
 """Training of a model in a run folder.
 
-- run: the settings of a run, its folder, starting and resuming.
+- run: starting and resuming a run; config: its settings; claim: its folder; setup: its loop.
 - loop, gradient, local_batch, optim: the steps; micro-batches and their gradients; optimizers.
 - validate: scores on held-out and monitored questions.
 - checkpoint: writing, finding and restoring checkpoints.

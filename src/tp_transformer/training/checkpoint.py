@@ -14,6 +14,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,15 @@ class Best:
     loss: float
 
 
+@dataclass(frozen=True)
+class Standing:
+    """The result of the validations up to a step."""
+
+    validated: int | None
+    best: Best | None
+    stale: int
+
+
 @dataclass
 class State:
     """The state of a run except for tensors."""
@@ -67,6 +77,13 @@ class State:
     best: Best | None = None
     stale: int = 0  # validations since the best
     window: dict[str, float] = field(default_factory=dict)  # sums since the last line of metrics
+    before_end: Standing | None = None  # before a validation that was due only because of the end
+
+    def forget_end(self) -> None:
+        """Undo a validation that was due only because the run ended, which it now does later."""
+        if self.before_end is not None:
+            earlier, self.before_end = self.before_end, None
+            self.validated, self.best, self.stale = earlier.validated, earlier.best, earlier.stale
 
     def to_json(self) -> str:
         """Return the state as JSON, without loss of precision."""
@@ -80,24 +97,36 @@ class State:
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "State":
         """Return a state from its fields."""
-        own = {one.name: values[one.name] for one in fields(cls)}
-        best = own.pop("best")
-        state = cls(**own, best=None if best is None else Best(**best))
+        own = {one.name: values[one.name] for one in fields(cls) if one.name != "before_end"}
+        own["best"] = _best(own["best"])
+        earlier = values.get("before_end")  # absent in checkpoints of earlier versions
+        if earlier is not None:
+            own["before_end"] = Standing(**{**earlier, "best": _best(earlier["best"])})
+        state = cls(**own)
         state._check()
         return state
 
     def _check(self) -> None:
         """Raise a ValueError for a value of a wrong type or out of range."""
-        best = self.best or Best(0, 0.0, 0.0)
-        validated = 0 if self.validated is None else self.validated
-        for count in (self.step, self.skipped, validated, self.stale, best.step):
+        counts, numbers = [self.step, self.skipped], [self.elapsed]
+        own = Standing(self.validated, self.best, self.stale)
+        for standing in (own, self.before_end or own):
+            best = standing.best or Best(0, 0.0, 0.0)
+            validated = 0 if standing.validated is None else standing.validated
+            counts += [validated, standing.stale, best.step]
+            numbers += [best.exact_match, best.loss]
+        for count in counts:
             if type(count) is not int or not 0 <= count <= MOST_STEPS:
                 raise ValueError(f"{count!r:.40} is not a count")
         if not isinstance(self.window, dict) or set(self.window) not in WINDOWS:
             raise ValueError("the window has other fields than a window")
-        for value in (self.elapsed, best.exact_match, best.loss, *self.window.values()):
+        for value in (*numbers, *self.window.values()):
             if type(value) not in (int, float) or not 0 <= value < math.inf:
                 raise ValueError(f"{value!r:.40} is not a finite number of at least 0")
+
+
+def _best(values: Mapping[str, Any] | None) -> Best | None:
+    return None if values is None else Best(**values)
 
 
 @dataclass(frozen=True)
@@ -189,6 +218,14 @@ def newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
+def newest_state(run: Path) -> State | None:
+    """Return the state of the newest checkpoint that can be read, without its tensors."""
+    for _, path in sorted(_folders(run / CHECKPOINTS), reverse=True):
+        with suppress(CheckpointError):
+            return _read_state(path)[0]
+    return None
+
+
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint; raise if a file differs from its recorded size or hash."""
     state, files = _read_state(path)
@@ -262,7 +299,7 @@ def _write(
     optimizer: torch.optim.Optimizer,
     ema: Ema | None,
 ) -> None:
-    tensors = dict(_optimizer_tensors(model, optimizer))
+    tensors = dict(optimizer_tensors(model, optimizer))
     folder.mkdir()
     if ema is None:
         _write_model(folder, model)
@@ -292,14 +329,23 @@ def _write_model(folder: Path, model: AnyModel) -> None:
     within.rmdir()
 
 
-def _optimizer_tensors(
+def optimizer_tensors(
     model: AnyModel, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that an optimizer keeps for each parameter, by kind and parameter."""
+    """Yield the tensors that an optimizer keeps for each parameter, by kind and parameter.
+
+    Raises:
+        UserError: if a checkpoint cannot hold the state of the optimizer
+    """
     for name, parameter in model.named_parameters():
         for kind, value in optimizer.state.get(parameter, {}).items():
             if not isinstance(value, Tensor):
                 raise UserError(f"the optimizer keeps {kind!r}, which is not a tensor")
+            if value.shape not in (parameter.shape, torch.Size()):
+                raise UserError(
+                    f"the optimizer keeps {kind!r} of shape {tuple(value.shape)} for a parameter "
+                    f"of shape {tuple(parameter.shape)}; it must have the same shape, or none"
+                )
             yield f"{kind}.{name}", value
 
 
@@ -356,18 +402,21 @@ def _prune(run: Path, state: State, keep: int, keep_every: int | None) -> None:
             milestones.setdefault(number // keep_every, path)
         milestones.pop(0, None)
     _remove(path for _, path in found if path not in {*newest, *milestones.values()})
-    needed = {_best_of(run, path) for path in newest}
+    needed = {best for path in newest for best in _best_of(run, path)}
     best_models = [path for _, path in _folders(run / BEST_MODELS) if path not in needed]
     _remove(path for path in best_models if not _is_named(run / BEST, path))
 
 
-def _best_of(run: Path, path: Path) -> Path | None:
-    """Return the folder of the best model according to a checkpoint."""
-    try:
-        best = _read_state(path)[0].best
-    except CheckpointError:
-        return None
-    return None if best is None else _step_folder(run / BEST_MODELS, best.step)
+def _best_of(run: Path, path: Path) -> Iterator[Path]:
+    """Yield the folders of the models that are the best according to a checkpoint.
+
+    There are two if the last validation would not have taken place in a longer run.
+    """
+    with suppress(CheckpointError):
+        state = _read_state(path)[0]
+        for found in (state, state.before_end):
+            if found is not None and found.best is not None:
+                yield _step_folder(run / BEST_MODELS, found.best.step)
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -26,6 +26,9 @@ class Display:
     def show(self, record: Record) -> None:
         """Show a record."""
 
+    def update(self, record: Record) -> None:
+        """Show averages that are not recorded, between two records."""
+
     def say(self, text: str) -> None:
         """Show a message."""
 
@@ -49,6 +52,10 @@ class Lines(Display):
                 return
             self._last = now
         self.say(as_line(record))
+
+    def update(self, record: Record) -> None:
+        """Print the averages if the last training record is ten seconds old."""
+        self.show(record)
 
     def say(self, text: str) -> None:
         """Print a message."""

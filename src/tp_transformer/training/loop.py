@@ -7,7 +7,6 @@ have computed without interruption, and several ranks use the same samples as on
 
 import json
 import math
-import re
 import signal
 import time
 from collections.abc import Mapping
@@ -33,8 +32,9 @@ from tp_transformer.foundation.ranges import (
     check_fields,
 )
 from tp_transformer.training import checkpoint
-from tp_transformer.training.checkpoint import AnyModel, Best, State
+from tp_transformer.training.checkpoint import AnyModel, Best, Standing, State
 from tp_transformer.training.gradient import Gradient, summed
+from tp_transformer.training.limits import Limits, RecentSpeed, seconds
 from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.metrics import NullRecorder, Recorder
 from tp_transformer.training.optim import (
@@ -50,6 +50,7 @@ from tp_transformer.training.signals import Signals
 from tp_transformer.training.validate import LocalQuestions, Score, ValidationConfig, validate
 
 BAD_BATCH = "bad_batch.json"
+SECONDS_BETWEEN_VIEWS = 1.0  # of the averages of a window that is not complete yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,22 +101,6 @@ class TrainingConfig:
             seconds(self.budget)
 
 
-def seconds(text: str) -> float:
-    """Convert a duration such as `90s`, `45min`, `2h` or `1d12h` to seconds."""
-    units = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
-    number = r"(\d+(?:\.\d*)?)"
-    match = re.fullmatch("".join(rf"(?:{number}\s*{unit}\s*)?" for unit in units), text.strip())
-    total = sum(
-        float(amount or 0) * size
-        for amount, size in zip(match.groups() if match else (), units.values(), strict=False)
-    )
-    if not 0 < total < math.inf:
-        raise SettingsError(
-            f"{text!r} is not a duration; examples: 90s, 45min, 2h, 1d12h (units d, h, min, s)"
-        )
-    return total
-
-
 class Loop:
     """A run in progress: the model, its optimizer and the state of training."""
 
@@ -142,7 +127,15 @@ class Loop:
         )
         self._metrics: Recorder = NullRecorder()
         self._signals = Signals()
-        self._budget = None if training.budget is None else seconds(training.budget)
+        self.limits = Limits(
+            steps=training.steps,
+            epochs=training.epochs,
+            budget=None if training.budget is None else seconds(training.budget),
+            batch_size=feed.sampler.batch_size,
+            n_rows=len(feed.sampler),
+        )
+        self._speed = RecentSpeed()
+        self._shown_at = -math.inf
         self._can_validate = len(feed.held_out_rows) > 0 or monitor is not None
         self._layout = model.layout_for(ranks.device, getattr(torch, training.precision))
         self._bad_in_a_row = 0
@@ -155,15 +148,15 @@ class Loop:
         """Restore the state of a checkpoint."""
         checkpoint.restore(tensors, self.model, self.optimizer, self.ema)
         self.state = state
+        if self.progress < 1:
+            state.forget_end()  # of a run that has been extended
         self._saved_step, self._saved_at = state.step, state.elapsed
         self._saved_validation = state.validated
 
     def run(self, metrics: Recorder) -> int | None:
         """Train to the end and return None, or until a signal is received and return its number."""
         self._metrics = metrics
-        self._started = time.monotonic() - self.state.elapsed
-        self.model.train()
-        self._gradient.distribute()
+        self._start()
         with self._signals, Ahead(self._local_batch, first=self.state.step) as ahead:
             while True:
                 if self._validation_due():
@@ -179,16 +172,29 @@ class Loop:
             self._save()  # inside the context, so that a signal cannot interrupt it
         return None
 
+    def measure(self, at_least: float) -> float:
+        """Take steps for some seconds without recording them; return the seconds of a step.
+
+        The first step is not counted. The model is changed in memory only.
+        """
+        self._start()
+        with Ahead(self._local_batch, first=self.state.step) as ahead:
+            self._step(ahead)
+            step, elapsed = self.state.step, self.state.elapsed
+            while self.state.step == step or self.state.elapsed - elapsed < at_least:
+                self._step(ahead)
+        return (self.state.elapsed - elapsed) / (self.state.step - step)
+
+    def _start(self) -> None:
+        self._started = time.monotonic() - self.state.elapsed
+        self._speed.add(self.state.elapsed, self.state.step)
+        self.model.train()
+        self._gradient.distribute()
+
     @property
     def progress(self) -> float:
-        """The completed share of the run, from 0 to 1: the largest of the shares of its limits."""
-        training = self.training
-        shares = (
-            self.state.step / training.steps if training.steps else 0.0,
-            self.epoch / training.epochs if training.epochs else 0.0,
-            self.state.elapsed / self._budget if self._budget else 0.0,
-        )
-        return min(max(shares), 1.0)
+        """The completed share of the run, from 0 to 1."""
+        return self.limits.progress(self.state.step, self.state.elapsed)
 
     @property
     def epoch(self) -> float:
@@ -246,9 +252,9 @@ class Loop:
             self._apply(rate)
         self.state.step += 1
         self.state.elapsed = sums["clock"]
+        self._speed.add(self.state.elapsed, self.state.step)
         self._count(sums, time.monotonic() - start, is_good)
-        if self.state.step % self.training.log_every == 0:
-            self._log(rate)
+        self._log(rate)
         if not is_good:
             self._handle_nonfinite_step(sums)
         return next((number for number in NUMBERS if sums[str(number)]), None)
@@ -256,6 +262,8 @@ class Loop:
     def _apply(self, rate: float) -> None:
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
+        if self.state.step == 0:  # refuses what a checkpoint cannot hold, before hours of training
+            dict(checkpoint.optimizer_tensors(self.model, self.optimizer))
         if self.ema is not None:
             self.ema.update(self.state.step + 1)
 
@@ -270,33 +278,41 @@ class Loop:
             window[name] = window.get(name, 0) + value
 
     def _log(self, rate: float) -> None:
-        sums, self.state.window = self.state.window, {}
-        if "steps" not in sums:
-            return  # no step was applied, and there is nothing to average
-        self._record(
-            {
-                "kind": TRAIN,
-                "step": self.state.step,
-                "epoch": self.epoch,
-                "loss": sums["loss"] / sums["tokens"],
-                "exact_match": sums["right"] / sums["rows"],
-                "learning_rate": rate,
-                "gradient_norm": sums["norm"] / sums["steps"],
-                "samples_per_second": sums["rows"] / sums["seconds"],
-                "symbols_per_second": sums["symbols"] / sums["seconds"],
-                "padding": 1 - sums["symbols"] / sums["positions"],
-                "waiting": sums["waited"] / sums["seconds"],
-                "skipped": self.state.skipped,
-                "elapsed": self.state.elapsed,
-                "progress": self.progress,
-                "time_left": self._time_left(),
-            }
-        )
+        """Record the averages of a window, after the first step too; show them in between."""
+        if self.state.step == 1 or self.state.step % self.training.log_every == 0:
+            values, self.state.window = self._averages(rate), {}
+            if values is not None:
+                self._record(values)
+        elif self.ranks.is_first and time.monotonic() - self._shown_at >= SECONDS_BETWEEN_VIEWS:
+            values = self._averages(rate)
+            if values is not None:
+                self._metrics.show(values)
+            self._shown_at = time.monotonic()
 
-    def _time_left(self) -> float | None:
-        if not self.progress or not self.state.elapsed:
+    def _averages(self, rate: float) -> dict[str, Any] | None:
+        """Return the averages since the last record; None if no step was applied."""
+        sums = self.state.window
+        if "steps" not in sums:
             return None
-        return self.state.elapsed * (1 / self.progress - 1)
+        state = self.state
+        speed = self._speed.steps_per_second(state.elapsed, state.step)
+        return {
+            "kind": TRAIN,
+            "step": state.step,
+            "epoch": self.epoch,
+            "loss": sums["loss"] / sums["tokens"],
+            "exact_match": sums["right"] / sums["rows"],
+            "learning_rate": rate,
+            "gradient_norm": sums["norm"] / sums["steps"],
+            "samples_per_second": sums["rows"] / sums["seconds"],
+            "symbols_per_second": sums["symbols"] / sums["seconds"],
+            "padding": 1 - sums["symbols"] / sums["positions"],
+            "waiting": sums["waited"] / sums["seconds"],
+            "skipped": state.skipped,
+            "elapsed": state.elapsed,
+            "progress": self.progress,
+            "time_left": self.limits.time_left(state.step, state.elapsed, speed),
+        }
 
     def _handle_nonfinite_step(self, sums: Mapping[str, float]) -> None:
         """Count a step that was not applied; stop the run if there are too many in a row."""
@@ -319,9 +335,7 @@ class Loop:
     def _write_bad_batch(self) -> None:
         rows = self.feed.sampler.rows(self.state.step - 1)
         texts = zip(rows.tolist(), *self.feed.split.rows(rows), strict=True)
-        found = [
-            {"row": row, "question": question, "answer": answer} for row, question, answer in texts
-        ]
+        found = [dict(zip(("row", "question", "answer"), one, strict=True)) for one in texts]
         with whole(self.run_folder / BAD_BATCH) as file:
             content = {"step": self.state.step, "samples": found}
             file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
@@ -334,7 +348,11 @@ class Loop:
 
     def _validate(self) -> None:
         """Score the model on held-out questions, which select the best, and on monitored ones."""
-        self.state.validated = self.state.step
+        state = self.state
+        is_due = state.step % self.validation.every == 0
+        earlier = Standing(state.validated, state.best, state.stale)
+        state.before_end = None if is_due else earlier
+        state.validated = state.step
         self._checkpoint_owed |= self._saved_step == self.state.step
         with self._averaged(), self._autocast():
             if len(self.feed.held_out_rows):

@@ -1,26 +1,26 @@
-"""Recording of a run: metrics.jsonl, log.txt, TensorBoard and the display."""
+"""Recording of a run: metrics.jsonl, log.txt, loggers and the display."""
 
 import json
 import math
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+from typing import IO, Any, Protocol, Self
 
 from tp_transformer.foundation import atomic
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.run_folder import LOG, METRICS, TENSORBOARD
+from tp_transformer.foundation.run_folder import LOG, METRICS
 from tp_transformer.training.display import Display
-from tp_transformer.training.records import TRAIN, VALIDATION, Record, as_line, read_records
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard.writer import SummaryWriter
+from tp_transformer.training.loggers import Logger
+from tp_transformer.training.records import TRAIN, Record, as_line, read_records
 
 
 class Recorder(Protocol):
     """The interface of `Metrics`, used on rank 0, and of `NullRecorder`, used on other ranks."""
 
     def record(self, values: Record) -> None: ...  # noqa: D102
+
+    def show(self, values: Record) -> None: ...  # noqa: D102
 
     def say(self, text: str) -> None: ...  # noqa: D102
 
@@ -33,6 +33,9 @@ class NullRecorder:
     def record(self, values: Record) -> None:
         """Discard a record."""
 
+    def show(self, values: Record) -> None:
+        """Discard averages."""
+
     def say(self, text: str) -> None:
         """Discard a message."""
 
@@ -43,7 +46,8 @@ class NullRecorder:
 class Metrics:
     """Writes the records of a run; a context manager.
 
-    Each record is written to metrics.jsonl and log.txt and shown by the display. Records after
+    Each record is written to metrics.jsonl and log.txt, passed to the loggers and shown by the
+    display. Records after
     `resume_step` are removed first, because those steps will be repeated. If the run `revalidates`
     that step, its validation is removed too.
     """
@@ -53,14 +57,14 @@ class Metrics:
         run: Path,
         *,
         resume_step: int,
-        tensorboard: bool,
         title: str,
         display: Display,
+        loggers: Sequence[Logger] = (),
         revalidates: bool = False,
     ) -> None:
         self._run = run
         self._resume_step, self._revalidates = resume_step, revalidates
-        self._tensorboard = _open_tensorboard(run, resume_step) if tensorboard else None
+        self._loggers = loggers
         self._display = display
         self._title = title
         self._open = ExitStack()
@@ -70,8 +74,8 @@ class Metrics:
             self._run / METRICS, self._resume_step, revalidates=self._revalidates
         )
         with ExitStack() as stack:
-            if self._tensorboard is not None:
-                stack.callback(self._tensorboard.close)
+            for logger in self._loggers:
+                stack.callback(logger.close)
             self._metrics: IO[str] = stack.enter_context(_appending(self._run / METRICS))
             self._log: IO[str] = stack.enter_context(_appending(self._run / LOG))
             self._display.recall(earlier)
@@ -92,8 +96,12 @@ class Metrics:
         self._metrics.flush()
         self._write_log(as_line(record))
         self._display.show(record)
-        if self._tensorboard is not None:
-            _add(self._tensorboard, record)
+        for logger in self._loggers:
+            logger.record(record)
+
+    def show(self, values: Record) -> None:
+        """Show averages between two records, without recording them."""
+        self._display.update({name: _finite(value) for name, value in values.items()})
 
     def say(self, text: str) -> None:
         """Write a message to the log and to the display."""
@@ -132,26 +140,3 @@ def _finite(value: Any) -> Any:
 
 def _appending(path: Path) -> IO[str]:
     return path.open("a", encoding="utf-8")
-
-
-def _open_tensorboard(run: Path, resume_step: int) -> "SummaryWriter":
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError as error:
-        raise UserError(
-            "TensorBoard is not installed: pip install 'tp-transformer[tensorboard]'"
-        ) from error
-    # TensorBoard hides the events of earlier processes from this step on.
-    return SummaryWriter(str(run / TENSORBOARD), purge_step=resume_step + 1)
-
-
-def _add(writer: "SummaryWriter", record: Record) -> None:
-    """Add each number of a record as a scalar, such as train/loss, also by module."""
-    kind, step = record.get("split", record["kind"]), record["step"]
-    modules = "modules" if record["kind"] == VALIDATION else f"{kind}-modules"
-    numbers = {f"{kind}/{name}": value for name, value in record.items()}
-    numbers |= {f"{modules}/{name}": value for name, value in record.get("modules", {}).items()}
-    for name, value in numbers.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and name[-5:] != "/step":
-            writer.add_scalar(name, value, step)
-    writer.flush()

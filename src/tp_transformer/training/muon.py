@@ -98,13 +98,14 @@ class Muon(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, unless a parameter does not divide into its blocks."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        for parameter in group["params"] if group["blocks"] else ():
-            n_rows, n_columns = group["blocks"]
+        given = param_group["params"]
+        parameters = [given] if isinstance(given, Tensor) else list(given)
+        n_rows, n_columns = param_group.get("blocks") or (1, 1)
+        for parameter in parameters if param_group.get("blocks") else ():
             shape = tuple(parameter.shape)
             if len(shape) != 2 or shape[0] % n_rows or shape[1] % n_columns:
                 raise ValueError(f"{shape} does not divide into {n_rows} by {n_columns} matrices")
+        super().add_param_group({**param_group, "params": parameters})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

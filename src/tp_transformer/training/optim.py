@@ -96,6 +96,13 @@ def _scheduled(config: OptimConfig, step: int, progress: float) -> float:
     return 1.0
 
 
+def follows_progress(config: OptimConfig, progress: float) -> bool:
+    """Whether the learning rates up to this progress of a run depend on the length of the run."""
+    if config.schedule == "cosine":
+        return progress > 0
+    return progress > 1 - config.cooldown
+
+
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Return the optimizer that a configuration names.
 

@@ -21,16 +21,15 @@ _LARGEST = 1e300
 
 Record = dict[str, Any]
 
-_SCORED = {"validation": "validation", "monitor": "interpolation monitor"}
-
 
 def as_line(record: Record) -> str:
     """Return a record as one line of text."""
     step = f"step {record['step']:,}"
-    if record["kind"] in _SCORED:
+    if record["kind"] != TRAIN:
+        name = f"monitor of {split_of(record)}" if record["kind"] == MONITOR else VALIDATION
         best = ", the best so far" if record.get("best") else ""
         return (
-            f"{step}: {_SCORED[record['kind']]} on {record['n']:,} questions: loss "
+            f"{step}: {name} on {record['n']:,} questions: loss "
             f"{number(record['loss'])}, exact match {share(record['exact_match'], 1)}{best}"
         )
     parts = [
@@ -46,6 +45,11 @@ def as_line(record: Record) -> str:
     if record["time_left"] is not None:
         parts.append(f"{duration(record['time_left'])} left")
     return f"{step} ({share(record['progress'])}): {', '.join(parts)}"
+
+
+def split_of(record: Record) -> str:
+    """Return the split that a monitor record is about."""
+    return str(record.get("split", "the test split"))  # older versions did not record it
 
 
 def number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`tpt data`: questions and answers generated, read, looked at and passed on."""
+"""`tpt data`: generate, prepare, show, export and verify stores."""
 
 from argparse import SUPPRESS
 from dataclasses import MISSING, dataclass, field, fields
@@ -14,6 +14,7 @@ from tp_transformer.verbs.verb import Arguments, Group, Verb
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
+SplitName = Literal["train", "interpolate", "extrapolate"]
 _MATHEMATICS, _MATHEMATICS_COUNT = "mathematics", 1000
 _COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
 
@@ -29,7 +30,7 @@ class Generate(Verb):
             training questions of another task
         test_count: questions of each module in the test splits of mathematics, if not as many, or
             questions of each test split of another task
-        seed: another seed, other questions
+        seed: seed of the generator
         modules: only these modules of mathematics; `*` stands for any characters, as in
             'arithmetic__*'
         splits: which splits of mathematics
@@ -38,18 +39,14 @@ class Generate(Verb):
         executor: dask://HOST:PORT, a Dask cluster for mathematics to work on instead
     """
 
-    goes_on = True
+    resumes = True
     out: Path
     task: str = _MATHEMATICS
     count: PositiveInt | None = None
     test_count: PositiveInt | None = None
     seed: Seed = 0
     modules: tuple[str, ...] = ("*",)
-    splits: tuple[Literal["train", "interpolate", "extrapolate"], ...] = (
-        "train",
-        "interpolate",
-        "extrapolate",
-    )
+    splits: tuple[SplitName, ...] = ("train", "interpolate", "extrapolate")
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
     workers: Workers | None = None
     executor: str | None = None

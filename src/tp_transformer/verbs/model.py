@@ -16,7 +16,7 @@ class Demo(Verb):
         out: a folder for all of it
     """
 
-    goes_on = True
+    resumes = True
     out: Path = Path("demo")
 
     def __call__(self) -> None:
@@ -44,7 +44,7 @@ class Solve(ModelVerb):
     Attributes:
         questions: the questions
         file: a file with a question on each line
-        beam: beginnings to follow at a time; 1, or as many as --n-best, by default
+        beam: beam size; 1, or as many as --n-best, by default
         n_best: answers to each question
         length_penalty: divides log-probabilities by the length to this power; 0 does not
         max_length: tokens of an answer; by default as many as the model was made for

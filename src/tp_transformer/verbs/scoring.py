@@ -18,7 +18,7 @@ class Evaluate(ModelVerb):
         out: the results to write, a JSON file
     """
 
-    goes_on = True
+    resumes = True
     data: Path
     out: Path
     choice: Choice
@@ -28,6 +28,7 @@ class Evaluate(ModelVerb):
         from rich.console import Console
 
         from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.foundation.distributed import is_first_process
         from tp_transformer.foundation.progress import progress
         from tp_transformer.scoring.evaluate import evaluate
         from tp_transformer.show.table import render_results
@@ -42,14 +43,14 @@ class Evaluate(ModelVerb):
             device=self.device,
             show=progress,
         )
-        if results is not None:
+        if is_first_process():
             render_results(results, Console(highlight=False))
             print(f"{self.out}: the results; `tpt compare {self.out}` sets them beside others")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Verb):
-    """Set results side by side, and beside the paper's Table 1.
+    """Compare results with each other and with Table 1 of the paper.
 
     Attributes:
         results: files that `tpt evaluate` wrote
@@ -79,6 +80,6 @@ class Compare(Verb):
             print(made[self.format](results), end="")
         if self.figures is not None:
             from tp_transformer.show.bars import save_bars
+            from tp_transformer.show.findings import written_line
 
-            for file in save_bars(results, self.figures):
-                print(file, file=sys.stderr)
+            print(written_line(save_bars(results, self.figures)), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Verbs about runs: trained, drawn."""
+"""Verbs that train models and plot the errors of runs."""
 
 import json
 from argparse import SUPPRESS
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from jsonargparse import Namespace
 
 from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.ranges import Device, PositiveInt, Seed
 from tp_transformer.foundation.run_folder import CONFIG
-from tp_transformer.verbs.verb import Arguments, Device, Verb, documented
+from tp_transformer.verbs.verb import Arguments, Verb, documented
 
 if TYPE_CHECKING:
-    from tp_transformer.training.run import RunConfig
+    from tp_transformer.training.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +32,17 @@ class Train(Verb):
             --data.modules
         device: the device to train on
         compile: have torch compile the model
-        tensorboard: write curves for TensorBoard, too
+        init_from: the folder of a model or a run, whose weights a new run starts from
+        log: loggers for the metrics, which are recorded and continue when the run is resumed
+        threads: the number of threads to compute with; by default one per core
+        seeds: train once with each of these seeds, in the folders seed-0, seed-1, … of the run's
+            folder
+        dry_run: print the parameters, steps, time, memory and disk space of the run, measured for
+            a few seconds, and write nothing
         print_config: print all settings as YAML, which --config reads, and exit
     """
 
-    goes_on = True
+    resumes = True
     run: Path | None = None
     config: str | None = None
     data: Path | None = None
@@ -43,7 +50,11 @@ class Train(Verb):
     modules: tuple[str, ...] | None = None
     device: Device = "auto"
     compile: bool = False
-    tensorboard: bool = False
+    init_from: Path | None = None
+    log: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    threads: PositiveInt | None = None
+    seeds: tuple[Seed, ...] = ()
+    dry_run: bool = False
     print_config: bool = field(default=False, metadata={"flag": "--print_config"})
     settings: Namespace = field(default_factory=Namespace, metadata={"flag": None})
 
@@ -53,10 +64,12 @@ class Train(Verb):
         return {**super().arguments(), **_settings()}
 
     def __call__(self) -> None:
+        import torch
+
         from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.foundation.run_folder import seed_runs
         from tp_transformer.foundation.settings import dump
-        from tp_transformer.show.panel import display
-        from tp_transformer.training.run import config_values, train
+        from tp_transformer.training.config import config_values
 
         config = self.resolved()
         if self.print_config:
@@ -67,13 +80,27 @@ class Train(Verb):
         if self.run is None:
             raise SettingsError("name the run's folder: --run DIR")
         keep_freed_memory()
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        if self.dry_run:
+            self._plan(config, self.run)
+        elif self.seeds or seed_runs(self.run):
+            self._train_seeds(config, self.run)
+        else:
+            self._train(config, self.run)
+
+    def _train(self, config: "RunConfig | None", run: Path) -> None:
+        from tp_transformer.show.panel import display
+        from tp_transformer.training.run import train
+
         outcome = train(
             config,
             self.data,
-            self.run,
+            run,
             device=self.device,
             compile=self.compile,
-            tensorboard=self.tensorboard,
+            init_from=self.init_from,
+            loggers=self.log,
             display=display,
         )
         if outcome.is_first:
@@ -81,26 +108,64 @@ class Train(Verb):
         if outcome.signal is not None:
             raise SystemExit(128 + outcome.signal)
 
+    def _train_seeds(self, config: "RunConfig | None", run: Path) -> None:
+        from tp_transformer.show.panel import display
+        from tp_transformer.training.seeds import seed_lines, train_seeds
+
+        outcomes = train_seeds(
+            config,
+            self.data,
+            run,
+            self.seeds,
+            device=self.device,
+            compile=self.compile,
+            init_from=self.init_from,
+            loggers=self.log,
+            display=display,
+        )
+        if outcomes[0].is_first:
+            print(*seed_lines(outcomes), sep="\n")
+        if outcomes[-1].signal is not None:
+            raise SystemExit(128 + outcomes[-1].signal)
+
+    def _plan(self, config: "RunConfig | None", run: Path) -> None:
+        from tp_transformer.foundation.run_folder import seed_folder
+        from tp_transformer.training.plan import plan_run
+
+        folder = seed_folder(run, self.seeds[0]) if self.seeds else run
+        plan = plan_run(config, self.data, folder, device=self.device, init_from=self.init_from)
+        lines = plan.lines()
+        if len(self.seeds) > 1:
+            lines.append(f"seeds       {len(self.seeds)}: each takes this time and disk space")
+        print(*lines, sep="\n")
+
     def resolved(self) -> "RunConfig | None":
         """The settings that were asked for; None for those that a run was begun with."""
         from tp_transformer.foundation.settings import run_values
-        from tp_transformer.training.run import RunConfig, run_config
+        from tp_transformer.training.config import RunConfig, run_config
 
         changed = dict(self.settings.items())
         if self.budget is not None:
             changed["training.budget"] = json.dumps(self.budget)
         if self.modules is not None:
             changed["data.modules"] = json.dumps(self.modules)
-        earlier = self.run / CONFIG if self.run is not None else None
-        if earlier is not None and not earlier.is_file():
-            earlier = None
+        earlier = self._recorded()
         source = self.config or (earlier if changed or self.print_config else None)
         return None if source is None else run_config(run_values(source, changed, RunConfig))
+
+    def _recorded(self) -> Path | None:
+        """The settings that the run, or the run of its first seed, has recorded."""
+        from tp_transformer.foundation.run_folder import seed_runs
+
+        if self.run is None:
+            return None
+        folders = [self.run, *seed_runs(self.run).values()]
+        return next((run / CONFIG for run in folders if (run / CONFIG).is_file()), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawCurve(Verb):
-    """Draw how the error of runs fell, validation after validation.
+    """Plot the validation error of runs.
 
     Attributes:
         runs: the runs' folders
@@ -127,7 +192,7 @@ def _settings() -> Arguments:
     from tp_transformer.model.base import ARCHITECTURES
     from tp_transformer.model.binding import BINDINGS, binding_options
     from tp_transformer.model.transformer import Transformer
-    from tp_transformer.training.run import RunConfig
+    from tp_transformer.training.config import RunConfig
 
     arguments: Arguments = {}
 
@@ -145,20 +210,20 @@ def _settings() -> Arguments:
             described, hints = documented(kind), get_type_hints(kind)
             label = f"[{names[kind]}] " if kind in names else ""
             for each in fields(kind):
-                text = label + described[each.name] + _shown_default(each.default)
+                text = label + described[each.name] + _yaml_default(each.default)
                 is_literal = get_origin(hints[each.name]) is Literal
                 add(section, each.name, text, get_args(hints[each.name]) if is_literal else ())
     for binding, made in BINDINGS.items():
         for name, option in binding_options(binding).items():
             text = documented(made).get(name, "an option")
             default = MISSING if option.default is option.empty else option.default
-            text = f"[{usual}] of the {binding} binding: {text}{_shown_default(default)}"
+            text = f"[{usual}] of the {binding} binding: {text}{_yaml_default(default)}"
             add("model", name, text)
     return arguments
 
 
-def _shown_default(default: Any) -> str:
-    """A default as YAML has it."""
+def _yaml_default(default: Any) -> str:
+    """The end of a help text with a default as YAML, which the options of settings read."""
     if default is MISSING:
         return ""
     text = default if isinstance(default, str) else json.dumps(default)

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin, 
 
 from jsonargparse import Namespace
 
+from tp_transformer.foundation.ranges import Device
+
 Arguments = dict[str, dict[str, Any]]
-Device = Literal["auto", "cpu", "cuda", "mps"]
 T = TypeVar("T")
 
 
@@ -27,7 +28,7 @@ class Verb:
     positional argument, None for no argument. A dataclass as a field stands for its fields.
     """
 
-    goes_on: ClassVar[bool] = False  # given again after it was stopped, where it stopped
+    resumes: ClassVar[bool] = False  # whether the same command resumes after an interruption
 
     def __call__(self) -> None:
         """Run the command."""
@@ -94,7 +95,7 @@ def _argument(each: Field[Any], flag: str, hint: Any, text: str) -> dict[str, An
     argument: dict[str, Any] = {"help": text}
     if flag.startswith("-"):
         argument["help"] += " (required)" if is_required else _shown_default(each.default)
-        if hint is bool:
+        if hint is bool and not each.default:
             return {**argument, "action": "store_true"}
         default = list(each.default) if isinstance(each.default, tuple) else each.default
         argument |= {"required": is_required, "default": None if is_required else default}
@@ -114,6 +115,7 @@ def _shown_default(default: Any) -> str:
     """A default as a help text ends with; nothing if there is none, which the text explains."""
     if default is None or default is False:
         return ""
+    default = "true" if default is True else default
     words = map(str, default) if isinstance(default, tuple | list) else [str(default)]
     return f" (default: {' '.join(words)})"
 

@@ -19,7 +19,7 @@ pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.data.mathematics import deepmind
 from tp_transformer.data.mathematics.generate import (
-    Example,
+    GeneratedExample,
     cut,
     generate,
     generate_chunk,
@@ -183,7 +183,9 @@ def test_examples_come_lazily_in_address_order():
     assert first == [
         question_at("measurement__conversion", "train-easy", index=i) for i in range(3)
     ]
-    assert all(isinstance(example, Example) and example.difficulty == "easy" for example in first)
+    assert all(
+        isinstance(example, GeneratedExample) and example.difficulty == "easy" for example in first
+    )
     two = list(tpt.data.generate("measurement__*", split="interpolate", count=1))
     assert [example.module for example in two] == ["measurement__conversion", "measurement__time"]
     assert two[0].difficulty is None

@@ -16,7 +16,7 @@ pytest.importorskip("mathematics_dataset")
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics import leaks, produce
 from tp_transformer.data.mathematics.generate import question_at
-from tp_transformer.data.mathematics.partial import File, Order, Pieces, unfinished
+from tp_transformer.data.mathematics.partial import GeneratedFile, Order, Pieces, unfinished
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import SettingsError, StoreError
 from tp_transformer.foundation.parallel import workers
@@ -156,7 +156,10 @@ except StoreError as error:
 def planted(tmp_path, train):
     """Pieces of one test file, and of a training file that holds the given questions."""
     pieces = Pieces(tmp_path)
-    files = [File("train-easy", QUICK[0], len(train)), File("interpolate", QUICK[0], 4)]
+    files = [
+        GeneratedFile("train-easy", QUICK[0], len(train)),
+        GeneratedFile("interpolate", QUICK[0], 4),
+    ]
     tests = [question_at(QUICK[0], "interpolate", seed=1, index=index) for index in range(4)]
     pieces.add("train-easy", QUICK[0], 0, train, ["1"] * len(train))
     halves = (0, tests[:2]), (2, tests[2:])
@@ -215,7 +218,7 @@ def test_repeats_within_a_modules_training_are_counted(tmp_path):
         pieces.add(split, module, 0, questions[:2], ["1"] * len(questions[:2]))
         if questions[2:]:
             pieces.add(split, module, 2, questions[2:], ["1"] * len(questions[2:]))
-    files = [File(split, module, len(rows)) for (split, module), rows in texts.items()]
+    files = [GeneratedFile(split, module, len(rows)) for (split, module), rows in texts.items()]
     found = leaks.count_repeats(files, pieces)
     rows = texts["train-easy", "a"] + texts["train-hard", "a"]
     assert found == {"a": sum(count - 1 for count in Counter(rows).values())}

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import tp_transformer as tpt
 from planted import by_length, nested
@@ -45,7 +46,7 @@ def test_the_search_finds_a_planted_head_in_a_model(model):
         rankings = analysis.search(model, SAMPLE, SECOND)
     (clear,) = rankings[0].clear
     assert (clear.layer, clear.head, clear.mass) == (1, 3, 1)
-    (said,) = AttentionResult(
+    result = AttentionResult(
         context=Context.of(model, SAMPLE, 0),
         where="encoder",
         layer=1,
@@ -54,22 +55,24 @@ def test_the_search_finds_a_planted_head_in_a_model(model):
         shortest=None,
         are_given=False,
         rankings=rankings,
-    ).summary()
-    assert said.startswith(f"{SECOND}: followed by head 1.3. It has 100.0% of its attention on")
-    assert f"the largest baseline has {clear.by_text:.1%}: uniform" in said
-    assert "the threshold is 5.0, and untrained heads reach" in said
+    )
+    assert result.summary() == [f"Followed: {SECOND} (head 1.3)."]
+    (row,) = result.tables()[0].rows
+    low, high = clear.interval
+    assert row == (
+        *(SECOND, "1.3", "100.0", f"{100 * clear.by_text:.1f} text", f"{100 * clear.margin:.1f}"),
+        *(f"{100 * low:.1f} to {100 * high:.1f}", "5.0", "100"),
+    )
 
 
 def test_heads_with_initial_weights_follow_nothing(model):
     found = attention(model, SAMPLE, seed=1)
     assert sum(len(ranking.clear) for ranking in found.rankings) == 0
-    assert len(found.summary()) == len(RELATIONS)
-    for said, ranking in zip(found.summary(), found.rankings, strict=True):
-        best = f"head {ranking.heads[0].layer}.{ranking.heads[0].head}"
-        assert said.startswith(
-            f"{ranking.relation}: followed by no head beyond the baselines. "
-            f"The best candidate, {best},"
-        )
+    names = "; ".join(RELATIONS)
+    assert found.summary() == [f"Followed by no head beyond the baselines: {names}."]
+    for row, ranking in zip(found.tables()[0].rows, found.rankings, strict=True):
+        best = f"{ranking.heads[0].layer}.{ranking.heads[0].head}"
+        assert row[:2] == (ranking.relation, best)
 
 
 def test_what_initial_weights_have_is_drawn_more_than_once(model):
@@ -84,15 +87,18 @@ def test_what_initial_weights_have_is_drawn_more_than_once(model):
     assert found.initial == pytest.approx(max(drawn))
 
 
-@pytest.mark.parametrize(("count", "said"), [(1, "1 question has it"), (9, "9 questions have it")])
-def test_of_few_questions_nothing_is_said(model, count, said):
+@pytest.mark.parametrize("count", [1, 9])
+def test_of_few_questions_nothing_is_said(model, count):
     few = Sample(
         questions=SAMPLE.questions[:count], answers=SAMPLE.answers[:count], origin="a few questions"
     )
-    (line,) = attention(model, few, relation=SECOND).summary()
-    assert line.startswith(f"{SECOND}: {said}, too few to say whether a head follows it (10 ")
-    assert "followed" not in line
-    assert " to " not in line.split("The margin is")[1].partition(";")[0]
+    found = attention(model, few, relation=SECOND)
+    assert found.summary() == [
+        "In too few questions to say whether a head follows it (10 are needed): "
+        f"{SECOND} ({count})."
+    ]
+    ((*_, interval, _, _),) = found.tables()[0].rows
+    assert interval == "-"
 
 
 @pytest.fixture
@@ -131,7 +137,11 @@ def test_maps_of_given_questions_have_the_models_own_answers(model, where):
     assert [one.question for one in found.maps] == given
     assert [one.answer for one in found.maps] == model.solve(given)
     assert found.shortest.question == min(given, key=len)
-    assert "were given" in found.source
+    assert found.caption.endswith(" 2 given questions; analysis seed 0")
+    for name, drawn in found.plot().items():
+        words = figures.caption_of(drawn)
+        assert "# and % are the start and end tokens." in words or name.endswith("relations")
+        assert (SAMPLE.origin in words) == name.endswith("relations"), name
     if where != "encoder":
         assert "the model's own answer" in found.summary()[0]
     with pytest.raises(UserError, match="é"):
@@ -195,12 +205,36 @@ def test_rows_of_any_length_can_be_read(model, tmp_path, across, size):
 
 @pytest.mark.parametrize(
     ("n_tokens", "n_heads", "some"),
-    [(3, 8, [""]), (25, 2, [""]), (45, 3, ["-head0to1", "-head2to2"]), (84, 1, [""])],
+    [(3, 8, [""]), (25, 2, [""]), (45, 5, ["-head0to3", "-head4to4"]), (84, 1, [""])],
 )
 def test_heat_maps_of_any_length_can_be_read(model, tmp_path, n_tokens, n_heads, some):
     result_of(model, n_tokens, n_heads, shown=(5,)).save(tmp_path)  # looked at by conftest
     words = [(tmp_path / f"attention-encoder-layer0{own}.png").read_text() for own in some]
     assert all(f"head {head}\n" in "".join(words) for head in range(n_heads))
+    assert all("# and % are the start and end tokens" in " ".join(own.split()) for own in words)
+
+
+@pytest.mark.parametrize(("n_tokens", "n_heads"), [(3, 8), (25, 2), (84, 1)])
+def test_cells_of_heat_maps_are_square(model, n_tokens, n_heads):
+    drawn = result_of(model, n_tokens, n_heads, shown=(5,)).plot()["attention-encoder-layer0"]
+    FigureCanvasAgg(drawn).draw()
+    maps = [axes for axes in drawn.axes if axes.get_title().startswith("head")]
+    assert len(maps) == n_heads
+    for axes in maps:
+        box = axes.get_window_extent()
+        assert box.width == pytest.approx(box.height, rel=0.01)  # as many rows as columns
+        assert 0.05 < box.width / drawn.dpi / n_tokens < 0.25  # inches
+
+
+@pytest.mark.usefixtures("_one_initial_draw")
+def test_relations_that_no_question_has_are_one_line(model):
+    texts = tuple(f"What is {number} + {number + 1}?" for number in range(10, 30))
+    sums = Sample(questions=texts, answers=("1",) * 20, origin="sums")
+    lines = attention(model, sums, head=0).summary()
+    (absent,) = (line for line in lines if line.startswith("In no question: "))
+    assert "opening to closing parenthesis; closing to opening parenthesis" in absent
+    assert absent.count(";") >= 4
+    assert len(lines) == 2
 
 
 def test_what_cannot_be_done_is_said(model):

@@ -134,3 +134,12 @@ def test_untrained_weights_depend_on_the_seed_and_change_no_random_state(model):
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_roles_of_values_are_at_the_positions_of_keys(sample):
+    sizes = {"d_model": 32, "n_heads": 4, "binding": "value"}
+    model = tpt.build("tp-transformer-tiny", **sizes)
+    names = [f"decoder.0.{kind}_attention.role" for kind in ("self", "cross")]
+    found = record(model, sample, names)
+    assert [piece.shape[1] for piece in found[names[0]]] == [len(text) + 1 for text in ANSWERS]
+    assert [piece.shape[1] for piece in found[names[1]]] == [len(text) + 2 for text in QUESTIONS]

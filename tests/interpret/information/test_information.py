@@ -176,6 +176,7 @@ def test_both_readings_of_the_papers_samples_are_reported(sample):
     """100 positions, or 100 problems with all their positions."""
     model = tpt.build("tp-transformer-tiny", d_model=32)
     found = information(model, sample, samples=40)
+    cells = {row[0]: row[1] for row in found.tables()[0].rows}
     for state, line in zip(found.states, found.summary()[::2], strict=True):
         positions, problems = state.readings
         assert (positions.reading, positions.n, positions.n_positions) == ("positions", 40, 40)
@@ -188,7 +189,8 @@ def test_both_readings_of_the_papers_samples_are_reported(sample):
         for one in state.readings:
             low, high = one.mse_interval
             assert low < one.mse.mean() < high
-            assert f"95% of single draws {low:.3f} to {high:.3f}" in line
+            error = f"{one.mse.mean():.3f}\n{low:.3f} to {high:.3f}"
+            assert cells[f"{state.name}, {one.n} {one.reading}"] == error
         assert "leaves open" in line
 
 
@@ -226,14 +228,15 @@ def test_a_few_questions_have_scores_but_no_intervals(tmp_path):
     for state in found.states:
         assert state.held_out.average_interval is None
         assert state.held_out.r2_intervals is None
-    text = " ".join(found.summary())
-    assert "no interval: fewer than 10 questions" in text
-    assert "no interval: too few to draw from" in text
-    assert "(95% 0" not in text
+    rows = {row[0]: row for row in found.tables()[0].rows}
+    assert rows["input, 4 problems"][1].endswith("\n-")
+    assert rows["input, held out"][2].endswith("\n-")
+    assert "fewer than 10 questions" in found.tables()[0].note
     values = json.loads(found.save(tmp_path)[0].read_text())
     assert values["states"]["input"]["held_out"]["r2_intervals"] is None
     enough = information(model, sample_of(TEXTS[:10]))
-    assert "(95% 0" in " ".join(enough.summary())
+    (row,) = (row for row in enough.tables()[0].rows if row[0] == "input, held out")
+    assert row[2].endswith("\n{:.3f} to {:.3f}".format(*enough.states[0].held_out.average_interval))
 
 
 def test_what_diamonds_must_be_compared_with_is_drawn_and_said(sample, tmp_path):
@@ -242,8 +245,8 @@ def test_what_diamonds_must_be_compared_with_is_drawn_and_said(sample, tmp_path)
     files = found.save(tmp_path)
     drawn = files[1].read_text().replace("&#39;", "'").replace("&apos;", "'")
     for one, name in zip(found.states[0].readings, ("100 positions", "56 problems"), strict=True):
-        assert f"the best 8 numbers {one.optimum_r2:.3f}" in found.summary()[0]
-        assert f"random vectors reach {one.control_r2:.3f}" in found.summary()[0]
+        (row,) = (row for row in found.tables()[0].rows if row[0] == f"input, {name}")
+        assert row[3:] == (f"{one.optimum_r2:.3f}", f"{one.control_r2:.3f}")
         assert f"{one.mse.mean():.3f} ({name})" in drawn
         for text in (name, f"{name}, optimum (PCA)", f"{name}, random vectors"):
             assert text in drawn

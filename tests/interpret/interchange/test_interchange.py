@@ -73,10 +73,9 @@ def test_who_goes_by_roles_answers_as_if_numbers_were_exchanged(monkeypatch):
         for test in (one.against_moved, one.against_others):
             assert (test.count, test.n, test.expected) == (80, 80, 0.25)
             assert test.p_value == pytest.approx(4 * 0.25**80)  # four tests
-    assert "in layer 1: of 80 answers, 80 are right for the question with these" in (
-        found[0].summary()
-    )
-    assert "The answer follows the roles more often than in both controls" in found[1].summary()
+    assert found[0].rows()[0] == ("exchanged, layer 1", "80", "80", "0.0", "0")
+    assert found[0].rows()[1] == ("random directions, layer 1", "80", "0.0", "0.0", "0.0")
+    assert "the answer follows the roles more often than in both controls" in found[1].summary()
     assert "in every layer: " in found[1].summary()
 
 
@@ -150,6 +149,7 @@ def test_a_model_that_knows_nothing(tmp_path):
         assert "the model answers no question" in one.summary()
         assert one.against_moved.p_value == one.against_others.p_value == 1
     assert len(found.summary()) == 2
+    assert found.tables() == []
     assert [file.name for file in found.save(tmp_path)] == ["interchange.json"]
 
 

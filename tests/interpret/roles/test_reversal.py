@@ -112,4 +112,11 @@ def found_with(probe, initial=0.5, reader=0.1):
 def test_the_verdict(found, verdict):
     assert verdict in found.verdict
     assert "head 0.1, accuracy 90%" in found.summary()
+    (table,) = found.tables()
+    best, share = found.best.probe, f"{found.best.probe.reversed_share:.0%}"
+    assert table.rows[0][:3] == ("probe, head 0.1", f"{best.accuracy:.0%}", share)
+    assert [row[0] for row in table.rows[2:]] == [
+        "untrained model 1",
+        "text, 0 characters on each side",
+    ]
     assert found.to_values()["verdict"] == found.verdict

@@ -72,7 +72,15 @@ def test_untrained_models_stand_beside_every_label(found):
     assert side.best_initial.accuracy == max(one.accuracy for one in side.initial) < 0.8
     line = next(line for line in found.summary() if line.startswith("side:"))
     shares = ", ".join(f"{one.accuracy:.0%}" for one in side.initial)
-    assert f"more than the best of as many heads of untrained models ({shares})" in line
+    assert "scores more than the best of as many heads of untrained models" in line
+    (row,) = (row for row in found.tables()[0].rows if row[0] == "side")
+    best = score(found, 1, HEAD, "side").probe
+    assert row[1:3] == (f"1.{HEAD}", f"{best.accuracy:.0%}")
+    assert row[4:] == (
+        shares,
+        f"{side.best_reader.accuracy:.0%} ({side.best_reach})",
+        f"{best.majority:.0%}",
+    )
     assert "not clearly more than the best of as many" not in line
     argument = next(line for line in found.summary() if line.startswith("argument:"))
     assert "not clearly more than the best of as many heads of untrained models" in argument
@@ -82,7 +90,7 @@ def test_an_untrained_model_is_no_better_than_untrained_ones():
     torch.manual_seed(1)
     model = tpt.build("tp-transformer-tiny", d_model=32, n_layers=1)
     found = roles(model, SAMPLE, clusters=3)
-    lines = [line for line in found.summary() if "of untrained models (" in line]
+    lines = [line for line in found.summary() if "heads of untrained models" in line]
     assert len(lines) >= 3
     for line in lines:
         assert "not clearly more than the best of as many heads of untrained models" in line
@@ -170,7 +178,10 @@ def test_one_question_and_questions_without_expressions(model):
         found = roles(model, few, clusters=3)
         assert all(one.probe is None and one.information is None for one in found.scores)
         assert all(label.obstacle for label in found.labels)
+        reasons = {label.obstacle for label in found.labels}
+        assert len(found.summary()) == 2 + len(reasons)  # names, what is not scored, the reversal
         assert "not tested" in found.summary()[-1]
+        assert found.tables() == []
         assert found.n_parsed == (question[0] == "(")
         json.dumps(found.to_json(), allow_nan=False)
 
@@ -237,6 +248,7 @@ def test_squares_of_any_number_can_be_read(model, found, tmp_path, n_clusters, n
             replace(
                 found.heads[HEAD],
                 assigned=tuple(rng.integers(n_clusters, size=n_tokens) for _ in range(3)),
+                names=(None,) * n_clusters,
             ),
         ),
         scores=(),
@@ -245,3 +257,6 @@ def test_squares_of_any_number_can_be_read(model, found, tmp_path, n_clusters, n
     files = figures.save(plot, tmp_path, name)  # looked at by conftest
     words = files[0].read_text().splitlines()
     assert sum(word in "()/0123456789#%" for word in words) >= 3 * n_tokens
+    clusters = {int(one) for own in drawn.heads[0].assigned for one in own}
+    assert sum(word.startswith("~ ") for word in words) == len(clusters)
+    assert "# and % are the start and end tokens." in " ".join(words)

@@ -165,9 +165,10 @@ def test_the_whole_analysis_is_written_and_drawn(trained, tmp_path):
     values = json.loads(files[0].read_text())
     assert len(values["effects"]) == 40
     assert len(values["comparisons"]) == 15
-    assert values["summary"][5].startswith("all heads: zero ")
+    (row,) = (row for row in result.tables()[0].rows if row[0] == "all heads")
+    assert row[1] == f"{100 * whole['zero'].share:.0f}\n{100 * low:.0f}-{100 * high:.0f}"
     assert "given the right tokens before it" in values["summary"][0]
-    assert values["summary"][6] == "The heads serve as controls for each other."
+    assert values["summary"][1] == "The heads serve as controls for each other."
 
 
 def test_chosen_heads_and_positions_come_with_controls():
@@ -205,6 +206,12 @@ def test_one_question_is_enough():
     assert result.n_clusters <= 8
     assert result.effects[0].surprise_interval is None
     assert "1 question, " in result.summary()[0]
+    (table,) = result.tables()
+    assert [row[0] for row in table.rows] == ["head 0", table.rows[1][0]]
+    for cell, effect in zip(table.rows[0][1:], result.effects, strict=False):
+        low, high = (100 * end for end in effect.interval)
+        share = f"{100 * effect.share:.0f}\n{low:.0f}-{high:.0f}"
+        assert cell == (share if effect.touched else "-")
     assert "Fewer than 10 questions" in " ".join(result.summary())
 
 

@@ -201,10 +201,12 @@ def test_the_whole_analysis_is_written_and_drawn(tmp_path, monkeypatch):
     assert result.is_held_out
     averages = [np.mean([one.centred.hadamard for one in draw]) for draw in result.initial]
     assert len(set(averages)) == analysis.INITIAL_DRAWS
-    first, second = result.summary()[:2]
-    assert first.startswith("Encoder self-attention, this model: ")
-    assert second.startswith("3 untrained models: ")
-    assert f"keeps {min(averages):.1%} to {max(averages):.1%};" in second
+    assert result.summary()[0].startswith("Encoder self-attention: in ")
+    assert "; in 3 untrained models, in " in result.summary()[0]
+    own, initial = result.tables()[0].rows
+    mean = np.mean([one.centred.hadamard for one in result.heads])
+    assert own[:2] == ("this model", f"{mean:.1%}")
+    assert initial[:2] == ("3 untrained models", f"{min(averages):.1%} to {max(averages):.1%}")
     files = result.save(tmp_path)
     assert [file.suffix for file in files] == [".json", ".svg", ".pdf", ".png"]
     values = json.loads(files[0].read_text())

@@ -37,8 +37,8 @@ from tp_transformer.data.mathematics.sources import (
     PARQUET,
     TEXT,
     Block,
-    File,
     Source,
+    SourceFile,
     in_one_line,
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
@@ -168,7 +168,7 @@ class _Reading:
         if not self._n_rows:
             raise CorpusError(f"{path} holds no questions that can be used")
 
-    def _open(self, file: File) -> None:
+    def _open(self, file: SourceFile) -> None:
         self._belonging, self._fault = None, file.refused
         if not self._fault and file.kind == OTHER:
             self.report.note(file.name, None, "not a file of questions", 0)
@@ -188,7 +188,7 @@ class _Reading:
                 TableParser(file.name, self.report) if file.kind == PARQUET else Counter(1)
             )
 
-    def _close(self, file: File) -> None:
+    def _close(self, file: SourceFile) -> None:
         if self._fault:
             rows = self._parser.n_rows if isinstance(self._parser, Counter) else 0
             self.report.fault(file.name, 1, self._fault, rows)
@@ -214,7 +214,7 @@ class _Reading:
                 key = place.split, module, known
                 yield _Rows(key, rows.questions, rows.answers, block.n_read)
 
-    def _place(self, file: File) -> tuple[Belonging | None, str | None]:
+    def _place(self, file: SourceFile) -> tuple[Belonging | None, str | None]:
         """What a file holds, or what is wrong with its name."""
         try:
             found = identify(file.name, file.kind)

@@ -27,7 +27,7 @@ CHUNK = 200
 
 
 @dataclass(frozen=True)
-class Example:
+class GeneratedExample:
     """A question with its answer, and the file of the dataset that it belongs to."""
 
     module: str
@@ -56,7 +56,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Questions:
+class GeneratedQuestions:
     """The questions of a chunk, as columns."""
 
     chunk: Chunk
@@ -66,14 +66,14 @@ class Questions:
     def __len__(self) -> int:
         return len(self.questions)
 
-    def __iter__(self) -> Iterator[Example]:
+    def __iter__(self) -> Iterator[GeneratedExample]:
         for question, answer in zip(self.questions, self.answers, strict=True):
-            yield Example(self.chunk.module, self.chunk.split, question, answer)
+            yield GeneratedExample(self.chunk.module, self.chunk.split, question, answer)
 
 
 def question_at(
     module: str, split: str, *, seed: int = 0, index: int = 0, attempt: int = 0, fast: bool = True
-) -> Example:
+) -> GeneratedExample:
     """The question at an address.
 
     `attempt` gives further questions for the same place. Without `fast`, by DeepMind's code
@@ -85,7 +85,7 @@ def question_at(
         raise SettingsError(f"split {split} has no module {module!r}{nearest(module, names)}")
     address = Address(module=module, split=split, seed=seed, index=index, attempt=attempt)
     (pair,) = _draw([address], fast)
-    return Example(module, split, *pair)
+    return GeneratedExample(module, split, *pair)
 
 
 def generate(
@@ -97,7 +97,7 @@ def generate(
     start: int = 0,
     n_workers: int | str | None = 0,
     fast: bool = True,
-) -> Iterator[Example]:
+) -> Iterator[GeneratedExample]:
     """Examples of the modules that match the patterns: `count` of each, one module after another.
 
     They are made as they are asked for in this process or, with `n_workers` other than 0 (see
@@ -137,27 +137,31 @@ def cut(
     )
 
 
-def generate_chunk(chunk: Chunk, fast: bool = True) -> Questions:
+def generate_chunk(chunk: Chunk, fast: bool = True) -> GeneratedQuestions:
     """The questions of a chunk; what a worker does."""
     pairs = _draw(_addresses(chunk), fast)
-    return Questions(chunk, [question for question, _ in pairs], [answer for _, answer in pairs])
+    return GeneratedQuestions(
+        chunk, [question for question, _ in pairs], [answer for _, answer in pairs]
+    )
 
 
 def generate_chunks(
     chunks: Iterable[Chunk], open_pool: OpenPool, *, fast: bool = True
-) -> Iterator[Questions]:
+) -> Iterator[GeneratedQuestions]:
     """The questions of each chunk, in the order of the chunks, made by workers."""
     return in_order(partial(generate_chunk, fast=fast), chunks, open_pool)
 
 
-def _here(chunks: Iterator[Chunk], fast: bool) -> Iterator[Example]:
+def _here(chunks: Iterator[Chunk], fast: bool) -> Iterator[GeneratedExample]:
     for chunk in chunks:
         for address in _addresses(chunk):
             (pair,) = _draw([address], fast)
-            yield Example(chunk.module, chunk.split, *pair)
+            yield GeneratedExample(chunk.module, chunk.split, *pair)
 
 
-def _elsewhere(chunks: Iterator[Chunk], open_pool: OpenPool, fast: bool) -> Iterator[Example]:
+def _elsewhere(
+    chunks: Iterator[Chunk], open_pool: OpenPool, fast: bool
+) -> Iterator[GeneratedExample]:
     for questions in generate_chunks(chunks, open_pool, fast=fast):
         yield from questions
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tp_transformer.data.mathematics.generate import question_at
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
-from tp_transformer.data.mathematics.partial import File, Pieces, Texts
+from tp_transformer.data.mathematics.partial import GeneratedFile, Pieces, Texts
 from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.foundation.parallel import OpenPool, in_order
 from tp_transformer.foundation.permutation import key_of
@@ -41,7 +41,7 @@ class Redraws:
     """Test questions that occur in training, and what is drawn in their places."""
 
     def __init__(
-        self, files: Sequence[File], pieces: Pieces, seed: int, open_pool: OpenPool
+        self, files: Sequence[GeneratedFile], pieces: Pieces, seed: int, open_pool: OpenPool
     ) -> None:
         self._train = [file for file in files if file.split in TRAIN_SPLITS]
         self._pieces, self._seed, self._open_pool = pieces, seed, open_pool
@@ -57,7 +57,7 @@ class Redraws:
                 break
             self._draw(attempt)
 
-    def _known(self, tests: Sequence[File]) -> list[npt.NDArray[np.bool_]]:
+    def _known(self, tests: Sequence[GeneratedFile]) -> list[npt.NDArray[np.bool_]]:
         """For each test file, which of its questions occur in training."""
         if not tests or not self._train:
             return [np.zeros(file.count, bool) for file in tests]
@@ -102,7 +102,7 @@ class Redraws:
         """How many questions of each test file occur in training however often they are drawn."""
         return _by_file(self._left)
 
-    def apply(self, file: File, start: int, texts: Texts) -> tuple[list[str], list[str]]:
+    def apply(self, file: GeneratedFile, start: int, texts: Texts) -> tuple[list[str], list[str]]:
         """A piece of a test file with what was drawn again in its place."""
         questions, answers = (column.to_pylist() for column in texts)
         for index in range(len(questions)):
@@ -122,9 +122,9 @@ def _by_file(places: Iterable[_Place]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _groups(files: Iterable[File], most: int) -> Iterator[list[File]]:
+def _groups(files: Iterable[GeneratedFile], most: int) -> Iterator[list[GeneratedFile]]:
     """Files that have no more than so many questions together, or one file."""
-    group: list[File] = []
+    group: list[GeneratedFile] = []
     for file in files:
         if group and sum(one.count for one in group) + file.count > most:
             yield group
@@ -134,7 +134,7 @@ def _groups(files: Iterable[File], most: int) -> Iterator[list[File]]:
         yield group
 
 
-def count_repeats(files: Sequence[File], pieces: Pieces) -> dict[str, int]:
+def count_repeats(files: Sequence[GeneratedFile], pieces: Pieces) -> dict[str, int]:
     """How many training questions of each module have come before in that module."""
     train = [file for file in files if file.split in TRAIN_SPLITS]
     counts = {}

@@ -63,11 +63,11 @@ class Order:
         described = {**asdict(self), "versions": {**versions, "python": python}}
         return cast(dict[str, Any], json.loads(json.dumps(described)))
 
-    def files(self) -> "list[File]":
+    def files(self) -> "list[GeneratedFile]":
         """The files of the dataset to generate, in the order of the store."""
         test_count = self.count if self.test_count is None else self.test_count
         files = [
-            File(split, module, self.count if split in TRAIN_SPLITS else test_count)
+            GeneratedFile(split, module, self.count if split in TRAIN_SPLITS else test_count)
             for split in self.splits
             for module in match_modules(self.modules, split)
         ]
@@ -78,7 +78,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class File:
+class GeneratedFile:
     """One file of the dataset and how many questions it is to have."""
 
     split: str
@@ -146,7 +146,7 @@ class Pieces:
             writer.write_table(table)
         self._rows.setdefault((split, module), []).append((start, path))
 
-    def count(self, file: File) -> int:
+    def count(self, file: GeneratedFile) -> int:
         """How many questions of a file are there, from the first one on."""
         done = 0
         for start, path in self._rows.get((file.split, file.module), []):
@@ -154,12 +154,12 @@ class Pieces:
                 done += len(_read_piece(path)[0])
         return done
 
-    def read(self, file: File) -> Iterator[Texts]:
+    def read(self, file: GeneratedFile) -> Iterator[Texts]:
         """The questions and answers of a file, piece by piece."""
         for _, path in self._rows.get((file.split, file.module), []):
             yield _read_piece(path)
 
-    def questions(self, file: File) -> pa.ChunkedArray:
+    def questions(self, file: GeneratedFile) -> pa.ChunkedArray:
         """All questions of a file, which for 666,666 are about 50 MB."""
         return pa.chunked_array([texts[0] for texts in self.read(file)], pa.string())
 

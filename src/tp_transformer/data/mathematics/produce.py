@@ -14,10 +14,15 @@ from typing import Any
 
 from tp_transformer.data.manifest import is_store
 from tp_transformer.data.mathematics.deepmind import generator
-from tp_transformer.data.mathematics.generate import CHUNK, Chunk, Questions, generate_chunks
+from tp_transformer.data.mathematics.generate import (
+    CHUNK,
+    Chunk,
+    GeneratedQuestions,
+    generate_chunks,
+)
 from tp_transformer.data.mathematics.leaks import Redraws, count_repeats
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
-from tp_transformer.data.mathematics.partial import File, Order, Pieces, unfinished
+from tp_transformer.data.mathematics.partial import GeneratedFile, Order, Pieces, unfinished
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
@@ -70,7 +75,7 @@ def _is_made(path: Path, described: dict[str, Any]) -> bool:
 
 
 def _generate_missing(
-    files: Sequence[File],
+    files: Sequence[GeneratedFile],
     pieces: Pieces,
     seed: int,
     open_pool: OpenPool,
@@ -85,7 +90,7 @@ def _generate_missing(
     )
     if done == total:
         return
-    unsaved: list[Questions] = []
+    unsaved: list[GeneratedQuestions] = []
     saved_at = time.monotonic()
     try:
         for questions in generate_chunks(chunks, open_pool):
@@ -100,7 +105,9 @@ def _generate_missing(
         _save(unsaved, pieces)
 
 
-def _together(unsaved: Sequence[Questions], questions: Questions, saved_at: float) -> bool:
+def _together(
+    unsaved: Sequence[GeneratedQuestions], questions: GeneratedQuestions, saved_at: float
+) -> bool:
     """Whether the next questions belong to the same piece as those before them."""
     first = unsaved[0].chunk
     return (
@@ -110,7 +117,7 @@ def _together(unsaved: Sequence[Questions], questions: Questions, saved_at: floa
     )
 
 
-def _save(unsaved: Sequence[Questions], pieces: Pieces) -> None:
+def _save(unsaved: Sequence[GeneratedQuestions], pieces: Pieces) -> None:
     if unsaved:
         first = unsaved[0].chunk
         questions = [text for part in unsaved for text in part.questions]
@@ -118,7 +125,7 @@ def _save(unsaved: Sequence[Questions], pieces: Pieces) -> None:
         pieces.add(first.split, first.module, first.start, questions, answers)
 
 
-def _append(writer: StoreWriter, file: File, pieces: Pieces, redraws: Redraws) -> None:
+def _append(writer: StoreWriter, file: GeneratedFile, pieces: Pieces, redraws: Redraws) -> None:
     start = 0
     for texts in pieces.read(file):
         questions, answers = texts

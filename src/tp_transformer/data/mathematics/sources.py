@@ -32,7 +32,7 @@ _DAMAGE = (*DAMAGE, pa.ArrowException)
 
 
 @dataclass(frozen=True)
-class File:
+class SourceFile:
     """A file of a corpus, by the name it has there."""
 
     name: str
@@ -44,7 +44,7 @@ class File:
 class Block:
     """Part of a file, and how many bytes of the source have been read so far."""
 
-    file: File
+    file: SourceFile
     data: bytes | memoryview | pa.RecordBatch | None  # None: the file has ended
     n_read: int
     damage: str | None = None  # why nothing more can be read of the file, or of the archive
@@ -85,7 +85,7 @@ class Source:
         n_before = 0
         for path in self._files:
             name = path.relative_to(self.path).as_posix()
-            file = File(name, _kind(PurePosixPath(name)))
+            file = SourceFile(name, _kind(PurePosixPath(name)))
             try:
                 if file.kind != OTHER:
                     reader = _read_parquet if file.kind == PARQUET else _read_bytes
@@ -98,20 +98,20 @@ class Source:
 
     def _from_archive(self) -> Generator[Block, None, None]:
         # Until its first member is known, what is wrong is wrong with the archive itself.
-        file, where = File(self.path.name, OTHER), "here"
+        file, where = SourceFile(self.path.name, OTHER), "here"
         n_read, current = 0, None
         try:
             with self.path.open("rb") as raw:
                 for member, data in read_archive(ahead(unzip(raw))):
                     if member is not current:
                         kind = _kind(PurePosixPath(member.name))
-                        file = File(member.name, kind, why_refused(member))
+                        file = SourceFile(member.name, kind, why_refused(member))
                         current, where = member, "here"
                     n_read = raw.tell()
                     if not member.isdir() or file.refused:
                         yield Block(file, data, n_read)
                     if data is None:
-                        file, where = File(self.path.name, OTHER), f"after {member.name}"
+                        file, where = SourceFile(self.path.name, OTHER), f"after {member.name}"
         except _DAMAGE as error:
             # What is cut off is right up to there, and so is what an end mark follows. What is
             # damaged was perhaps damaged before it was noticed: gzip's checksum comes last.

@@ -6,6 +6,8 @@ finds such heads: it ranks all heads of the encoder by how well they follow each
 
 import numpy as np
 
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.attention import following
 from tp_transformer.interpret.attention.figure import IN_COLUMN
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking
@@ -15,13 +17,14 @@ from tp_transformer.interpret.core.options import chosen, head_indices, layer_in
 from tp_transformer.interpret.core.record import (
     DECODER,
     ENCODER,
+    Floats,
     checked_model,
     point,
     record,
     untrained,
 )
 from tp_transformer.interpret.core.result import Context
-from tp_transformer.interpret.core.sample import START, Sample, token_characters
+from tp_transformer.interpret.core.sample import Sample, token_texts
 from tp_transformer.interpret.core.structure import RELATIONS
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
@@ -42,16 +45,11 @@ def analyse(
     shown = _shown(model, sample, options)
     weights = record(model, shown, [name])[name]
     *maps, shortest = (
-        AttentionMap(
-            question=question,
-            answer=answer,
-            queries=token_characters(question) if where == ENCODER else START + answer,
-            keys=START + answer if where == DECODER else token_characters(question),
-            weights=own[heads],
-        )
+        _map(question, answer, own[heads], where, model.vocabulary)
         for question, answer, own in zip(shown.questions, shown.answers, weights, strict=True)
     )
-    is_searched = where == ENCODER
+    is_words = model.vocabulary.is_words
+    is_searched = where == ENCODER and not is_words
     return AttentionResult(
         context=Context.of(model, sample, seed),
         where=where,
@@ -61,6 +59,20 @@ def analyse(
         are_given=options.questions is not None,
         shortest=shortest,
         rankings=search(model, sample, options.relation, seed) if is_searched else (),
+        is_words=is_words,
+    )
+
+
+def _map(
+    question: str, answer: str, weights: Floats, where: str, vocabulary: Vocabulary
+) -> AttentionMap:
+    source, target = token_texts(question, vocabulary), token_texts(answer, vocabulary)[:-1]
+    return AttentionMap(
+        question=question,
+        answer=answer,
+        queries=source if where == ENCODER else target,
+        keys=target if where == DECODER else source,
+        weights=weights,
     )
 
 
@@ -88,7 +100,8 @@ def search(
     margins = [
         {name: following.largest_margin(name, find, attention) for name, find in relations.items()}
         for attention in (
-            _attention(untrained(model, seed + draw), sample) for draw in range(INITIAL_DRAWS)
+            _attention(untrained(model, seed + draw), sample)
+            for draw in track("searching untrained models", range(INITIAL_DRAWS))
         )
     ]
     initial = {name: max(found[name] for found in margins) for name in relations}

@@ -25,8 +25,6 @@ PER_POINT = 1 / 86  # inches in a row for each point of the size of a character
 NARROWEST = 0.052  # inches for a character of the smallest size in a long row
 IN_COLUMN = int(figures.COLUMN / (figures.SMALLEST * PER_POINT))  # characters in a row
 TALL = 0.95  # inches from the rows of one question to those of the next
-NEXT_TO, UNDER = 0.052, 0.09  # inches from a character of the smallest size to the next
-BESIDE, ABOVE = 0.2, 0.33  # inches around a heat map, for its characters and its title
 HIGHEST = 7.8  # inches of heat maps in a figure as high as a page
 GREY = "#909090"
 
@@ -70,23 +68,26 @@ class _Layout:
 
 def _plot_rows(result: AttentionResult, number: int) -> "Figure":
     """Plot keys above, queries below, and a line for each weight, as in figure 3."""
-    layout = _Layout(max(max(len(shown.keys), len(shown.queries)) for shown in result.maps))
+    rows = (tokens for shown in result.maps for tokens in (shown.keys, shown.queries))
+    layout = _Layout(max(sum(_widths(tokens)) for tokens in rows))
     with figures.figure(layout.width, 1.0) as (drawn, axes):
         axes.set_axis_off()
         axes.set_xlim(0, layout.width / layout.unit)
         axes.set_ylim(TALL * len(result.maps), 0)
-        is_encoder = result.where == ENCODER
+        is_coloured = result.where == ENCODER and not result.is_words
         for row, shown in enumerate(result.maps):
-            _draw_rows(axes, shown, shown.weights[number], row, layout, is_encoder)
+            _draw_rows(axes, shown, shown.weights[number], row, layout, is_coloured)
         for artist in axes.get_children():
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
         title = f"{result.title}, head {result.heads[number]}"
         drawn.suptitle(figures.broken(title, 0.7 * layout.width))
-        reading = "Numerators are blue, denominators gold." if is_encoder else result.inputs
+        reading = "" if result.where == ENCODER else f"{result.inputs} "
+        if is_coloured:
+            reading = "Numerators are blue, denominators gold. "
         below = figures.caption(
             drawn,
             "Each token below attends to tokens above; weights below "
-            f"{FAINTEST:g} are not drawn. {reading} {result.source}{result.context.caption}",
+            f"{FAINTEST:g} are not drawn. {reading}{result.caption}",
         )
         drawn.set_figheight(TALL * len(result.maps) + below + 0.4)
         return drawn
@@ -105,7 +106,7 @@ def _draw_rows(
 
     colours = _query_colours(shown) if coloured else {}
     middle = layout.width / layout.unit / 2
-    above, below = middle - len(shown.keys) / 2 + 0.5, middle - len(shown.queries) / 2 + 0.5
+    above, below = _centres(shown.keys, middle), _centres(shown.queries, middle)
     upper, lower = TALL * row + 0.1, TALL * (row + 1) - 0.15
     look: dict[str, Any] = {
         "ha": "center",
@@ -113,16 +114,16 @@ def _draw_rows(
         "family": "monospace",
         "fontsize": layout.size,
     }
-    for x, character in enumerate(shown.keys):
-        axes.text(x + above, upper, character, **look)
-    for x, character in enumerate(shown.queries):
-        axes.text(x + below, lower, character, color=colours.get(x, "black"), **look)
+    for x, token in zip(above, shown.keys, strict=True):
+        axes.text(x, upper, token, **look)
+    for at, (x, token) in enumerate(zip(below, shown.queries, strict=True)):
+        axes.text(x, lower, token, color=colours.get(at, "black"), **look)
     queries, keys = np.nonzero(weights >= FAINTEST)
     own = weights[queries, keys]
     gap = 0.7 * layout.size / 72  # from the middle of a character to the start of its lines
     lines = LineCollection(
         [
-            [(key + above, upper + gap), (query + below, lower - gap)]
+            [(above[key], upper + gap), (below[query], lower - gap)]
             for query, key in zip(queries, keys, strict=True)
         ],
         colors=[colours.get(int(query), "#606060") for query in queries],
@@ -130,6 +131,18 @@ def _draw_rows(
         linewidths=0.4 + 1.2 * own,
     )
     axes.add_collection(lines)
+
+
+def _widths(tokens: Sequence[str]) -> list[int]:
+    """Return the characters that each token takes in a row, with a blank between words."""
+    is_words = any(len(token) > 1 for token in tokens)
+    return [len(token) + is_words for token in tokens]
+
+
+def _centres(tokens: Sequence[str], middle: float) -> npt.NDArray[np.float64]:
+    """Return the middle of each token in a row around `middle`."""
+    ends = np.cumsum(_widths(tokens))
+    return middle - ends[-1] / 2 + ends - np.array(_widths(tokens)) / 2
 
 
 def _query_colours(shown: AttentionMap) -> dict[int, str]:
@@ -143,52 +156,49 @@ def _query_colours(shown: AttentionMap) -> dict[int, str]:
 def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, Figure]":
     """Plot all chosen heads for the shortest question, in figures no higher than a page."""
     shown, n = result.shortest, len(result.heads)
-    wide, tall = NEXT_TO * len(shown.keys) + BESIDE, max(UNDER * len(shown.queries), 0.3) + ABOVE
-    width = figures.COLUMN if 2 * wide <= figures.COLUMN else max(figures.PAGE, wide)
-    in_row = 2 if width == figures.COLUMN else max(1, int(width / wide))
+    cells = figures.Cells(shown.queries, shown.keys)
+    wide = cells.width(cells.smallest)
+    width = figures.COLUMN if min(n, 2) * wide <= figures.COLUMN else max(figures.PAGE, wide)
+    in_row = min(n, 2) if width == figures.COLUMN else min(n, max(1, int(width / wide)))
+    size = cells.size(width / in_row)
+    tall = cells.height(size)
     at_once = in_row * max(1, int(HIGHEST / tall))
     plots = {}
     for first in range(0, n, at_once):
         own = range(first, min(first + at_once, n))
         rows = -(-len(own) // in_row)
-        shape = (rows, -(-len(own) // rows))
         with figures.blank(width, 1.0) as drawn:
-            _draw_heat(drawn, result, own, shape)
+            _draw_heat(drawn, result, own, (rows, in_row), size)
             reading = "" if result.where == ENCODER else f"{result.inputs} "
             below = figures.caption(
                 drawn,
-                f"Rows attend to columns. {reading}{result.source}{result.context.caption}",
+                f"The shortest question. Rows attend to columns. {reading}{result.caption}",
             )
-            drawn.set_figheight(rows * tall + below + 0.8)
+            drawn.set_figheight(rows * tall + below + 0.7)
             some = "" if len(own) == n else f"-head{own[0]}to{own[-1]}"
             plots[f"{prefix}{some}"] = drawn
     return plots
 
 
 def _draw_heat(
-    drawn: "Figure", result: AttentionResult, numbers: Sequence[int], shape: tuple[int, int]
+    drawn: "Figure",
+    result: AttentionResult,
+    numbers: Sequence[int],
+    shape: tuple[int, int],
+    size: float,
 ) -> None:
     """Draw some of the heads: rows are queries, columns are keys."""
     shown = result.shortest
+    cells = figures.Cells(shown.queries, shown.keys)
     grid: Any = drawn.subplots(*shape, squeeze=False)
     for axes in grid.flat[len(numbers) :]:
         axes.set_axis_off()
     most = float(shown.weights.max())
     for number, axes in zip(numbers, grid.flat, strict=False):
-        image = axes.imshow(shown.weights[number], cmap="viridis", vmin=0, vmax=most, aspect="auto")
-        _label_axes(axes, shown, f"head {result.heads[number]}")
-    bar = drawn.colorbar(image, ax=grid, location="bottom", shrink=0.6, aspect=30, pad=0.02)
-    bar.set_label("attention weight")
+        image = cells.draw(axes, shown.weights[number], size, most)
+        axes.set_title(f"head {result.heads[number]}", pad=2)
+    figures.add_weight_bar(drawn, image, grid)
     drawn.suptitle(figures.broken(result.title, 0.6 * drawn.get_figwidth()))
-
-
-def _label_axes(axes: "Axes", shown: AttentionMap, title: str) -> None:
-    """Print a character at every row and column."""
-    axes.grid(visible=False)
-    axes.set_title(title, pad=2)
-    axes.set_xticks(range(len(shown.keys)), list(shown.keys), family="monospace")
-    axes.set_yticks(range(len(shown.queries)), list(shown.queries), family="monospace")
-    axes.tick_params(length=0, pad=1)
 
 
 def _plot_rankings(result: AttentionResult) -> "Figure":

@@ -1,11 +1,13 @@
 """The result of the attention analysis: maps, and the heads that follow each relation."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 
+from tp_transformer.foundation.figures import TOKENS
 from tp_transformer.foundation.statistics import FEWEST
-from tp_transformer.interpret.attention.following import Following, Ranking
+from tp_transformer.interpret.attention.following import Ranking
 from tp_transformer.interpret.core.record import ENCODER, TITLES, Floats
-from tp_transformer.interpret.core.result import Result, Values
+from tp_transformer.interpret.core.result import Result, ResultTable, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +16,8 @@ class AttentionMap:
 
     question: str
     answer: str
-    queries: str  # one character for each query position
-    keys: str  # one character for each key position
+    queries: Sequence[str]  # the character or word at each query position
+    keys: Sequence[str]  # the character or word at each key position
     weights: Floats  # (head, query, key)
 
 
@@ -29,7 +31,8 @@ class AttentionResult(Result):
     maps: tuple[AttentionMap, ...]
     are_given: bool  # whether the maps are of given questions, not of the sample
     shortest: AttentionMap  # of the shortest question
-    rankings: tuple[Ranking, ...]  # of the encoder only
+    rankings: tuple[Ranking, ...]  # of the encoder only, between characters
+    is_words: bool = False  # whether tokens are words
 
     @property
     def name(self) -> str:
@@ -42,9 +45,14 @@ class AttentionResult(Result):
         return f"{TITLES[self.where]}, layer {self.layer}"
 
     def summary(self) -> list[str]:
-        """Return a line for each relation: the head that follows it, if any, and the baselines."""
+        """Return the relations that heads follow, those that none follows, and the rest."""
+        if self.where == ENCODER and self.is_words:
+            return [
+                f"{self.title}: figures only, because relations are between characters of "
+                "expressions, and the tokens of this model are words."
+            ]
         if self.where == ENCODER:
-            return [_ranking_summary(ranking) for ranking in self.rankings]
+            return _findings(self.rankings)
         return [
             f"{self.title}: figures only, because relations are between positions of the question. "
             f"{self.inputs}"
@@ -57,9 +65,29 @@ class AttentionResult(Result):
         return f"The decoder reads {answer}; at each token it predicts the next."
 
     @property
-    def source(self) -> str:
-        """A sentence on the source of the questions, if it is not the sample."""
-        return "These questions were given, not drawn. " if self.are_given else ""
+    def caption(self) -> str:
+        """The tokens of the maps, and the model and the questions that they are of."""
+        if not self.are_given:
+            return f"{TOKENS} {self.context.caption}"
+        n = len(self.maps)
+        origin = "a given question" if n == 1 else f"{n} given questions"
+        sample = replace(self.context.sample, origin=origin)
+        return f"{TOKENS} {replace(self.context, sample=sample).caption}"
+
+    def tables(self) -> list[ResultTable]:
+        """Return the margin of the best head for each relation that is there, and its baselines."""
+        rows = tuple(_row(ranking) for ranking in self.rankings if ranking.heads)
+        table = ResultTable(
+            title="The best head for each relation: its attention on related positions, in %",
+            columns=("relation", "head", "mass", "baseline", "margin", "95%", "threshold", "hits"),
+            rows=rows,
+            note="mass: the attention on related positions. baseline: the largest of uniform "
+            "attention, on what others relate to (others), by character and distance (text) and "
+            "like skipped positions (skipped). margin: the mass minus the baseline; its interval "
+            "must lie above the threshold. hits: positions whose most attended position is a "
+            "related one.",
+        )
+        return [table] if rows else []
 
     def values(self) -> Values:
         """Return the numbers."""
@@ -74,37 +102,50 @@ class AttentionResult(Result):
         }
 
 
-def _ranking_summary(ranking: Ranking) -> str:
-    if not ranking.heads:
-        return f"{ranking.relation}: no question has it."
+def _findings(rankings: tuple[Ranking, ...]) -> list[str]:
+    """Return a line for each kind of finding, with the relations that it is about."""
+    followed, unclear, few, absent = [], [], [], []
+    for ranking in rankings:
+        name = ranking.relation
+        if not ranking.heads:
+            absent.append(name)
+            continue
+        best = ranking.best
+        head = f"{best.layer}.{best.head}"
+        if best.interval is None:
+            few.append(f"{name} ({ranking.n_questions})")
+        elif best.is_clear:
+            more = f" and {others} more" if (others := len(ranking.clear) - 1) else ""
+            followed.append(f"{name} (head {head}{more})")
+        else:
+            unclear.append(name)
+    kinds = {
+        "Followed": followed,
+        "Followed by no head beyond the baselines": unclear,
+        f"In too few questions to say whether a head follows it ({FEWEST} are needed)": few,
+        "In no question": absent,
+    }
+    return [f"{kind}: {'; '.join(names)}." for kind, names in kinds.items() if names]
+
+
+def _row(ranking: Ranking) -> tuple[str, ...]:
+    """Return the mass, the baselines and the margin of the best head in percent."""
     best = ranking.best
-    head = f"{best.layer}.{best.head}"
-    subject = f"The best candidate, head {head},"
-    if best.interval is None:
-        n = ranking.n_questions
-        questions = "1 question has" if n == 1 else f"{n} questions have"
-        found = f"{questions} it, too few to say whether a head follows it ({FEWEST} are needed)"
-    elif not best.is_clear:
-        found = "followed by no head beyond the baselines"
-    else:
-        found, subject = f"followed by head {head}", "It"
-        if others := len(ranking.clear) - 1:
-            found += f" and {others} more"
-    return f"{ranking.relation}: {found}. {subject} {_numbers(best, ranking)}"
-
-
-def _numbers(head: Following, ranking: Ranking) -> str:
-    """Return the mass, the baselines and the margin, so that the numbers add up."""
-    interval = ""
-    if head.interval is not None:
-        interval = " ({:z.1f} to {:z.1f})".format(*(100 * end for end in head.interval))
-    skipped = "" if head.skipped is None else f", like skipped positions {head.skipped:.1%}"
+    baselines = {
+        "uniform": best.even,
+        "others": best.exchanged,
+        "text": best.by_text,
+        "skipped": best.skipped or 0.0,
+    }
+    largest = max(baselines, key=lambda name: baselines[name])
+    interval = best.interval and "{:z.1f} to {:z.1f}".format(*(100 * end for end in best.interval))
     return (
-        f"has {head.mass:.1%} of its attention on related positions; the largest baseline has "
-        f"{head.baseline:.1%}: uniform {head.even:.1%}, on what others relate to "
-        f"{head.exchanged:.1%}, by character and distance {head.by_text:.1%}{skipped}. The margin "
-        f"is {100 * head.margin:z.1f} points{interval}; the threshold is "
-        f"{100 * ranking.threshold:z.1f}, and untrained heads reach {100 * ranking.initial:z.1f}. "
-        f"Its most attended position is a related one for {head.hits:.0%} of "
-        f"{ranking.n_positions:,} positions."
+        ranking.relation,
+        f"{best.layer}.{best.head}",
+        f"{100 * best.mass:.1f}",
+        f"{100 * best.baseline:.1f} {largest}",
+        f"{100 * best.margin:z.1f}",
+        interval or "-",
+        f"{100 * ranking.threshold:z.1f}",
+        f"{100 * best.hits:.0f}",
     )

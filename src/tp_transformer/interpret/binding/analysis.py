@@ -21,6 +21,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import resample, wilson
 from tp_transformer.interpret.binding.options import BindingOptions
 from tp_transformer.interpret.binding.result import (
@@ -68,11 +69,11 @@ def analyse(model: AnyModel, sample: Sample, options: BindingOptions, seed: int)
             answers,
             model.solve([fraction.question for fraction in after]),
         )
-        for pair, after in variants.items()
+        for pair, after in track("asking with numbers exchanged", variants.items())
     ]
     initial = (
         _ratio(_all_distances(untrained(model, seed + draw), layer, asked, variants))
-        for draw in range(INITIAL_DRAWS)
+        for draw in track("measuring untrained models", range(INITIAL_DRAWS))
     )
     return BindingResult(
         context=Context.of(model, sample, seed),

@@ -14,4 +14,5 @@ class BindingOptions(AnalysisOptions):
         draws: the number of simplified networks of each size
     """
 
+    needs_characters = True
     draws: PositiveInt = 50

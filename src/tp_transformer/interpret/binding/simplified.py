@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.core.result import Values
 
 Floats = npt.NDArray[np.float64]
@@ -108,7 +109,7 @@ def simplified(sizes: Sequence[int] = SIZES, *, draws: int = 50, seed: int = 0) 
         raise SettingsError("simplified networks need sizes of at least 1 and at least 1 draw")
     rng = np.random.default_rng(seed)
     distances = {name: np.zeros((len(sizes), draws)) for name in ATTENTIONS}
-    for row, size in enumerate(sizes):
+    for row, size in enumerate(track("measuring simplified networks", sizes)):
         for column in range(draws):
             network = SimplifiedNetwork.random(size, rng)
             states = rng.standard_normal((5, size))

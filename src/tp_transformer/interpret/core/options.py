@@ -27,6 +27,7 @@ class AnalysisOptions:
     """
 
     needs_roles: ClassVar[bool] = False
+    needs_characters: ClassVar[bool] = False  # of expressions: a model of words lacks them
     layer: Layer | None = -1
 
     def __post_init__(self) -> None:

@@ -4,14 +4,14 @@ The answers are teacher-forced, not decoded: where an answer is correct, the dec
 the values that they have in greedy decoding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from tp_transformer.data.batch import Batch
+from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.interpret.core.options import AnalysisOptions, chosen
 from tp_transformer.interpret.core.sample import Sample
@@ -35,16 +35,13 @@ TITLES = {
 
 
 def checked_model(model: AnyModel, options: AnalysisOptions) -> Transformer:
-    """Return the model if it can be analysed with these options.
-
-    An LSTM cannot, nor can a model whose tokens are words.
-    """
+    """Return the model if it can be analysed with these options; an LSTM cannot."""
     if not isinstance(model, Transformer):
         raise UserError("this analysis looks at attention, which an LSTM does not have")
-    if model.vocabulary.is_words:
+    if options.needs_characters and model.vocabulary.is_words:
         raise UserError(
-            "analyses read questions character by character, and the tokens of this model are "
-            "words; model.trace gives its activations"
+            "this analysis looks at the characters of expressions, but the tokens of this model "
+            "are words"
         )
     options.check(model.config)
     return model
@@ -97,31 +94,38 @@ def record(model: AnyModel, sample: Sample, names: Sequence[str]) -> Recording:
     pieces: dict[str, list[Floats]] = {name: [] for name in names}
     device = next(model.parameters()).device
     order: list[int] = []
+    at_keys = {"key", "value"}
+    if isinstance(model, Transformer) and model.config.weightless_binding().binds_values:
+        at_keys.add("role")
     with evaluating(model), torch.no_grad(), model.trace(*names) as trace:
         for indices, part in sample.batches():
-            batch = Batch.from_text(part.questions, part.answers, model.vocabulary).to(device)
-            model(batch)
+            source = model.vocabulary.encode(part.questions)
+            target = model.vocabulary.encode(part.answers)
+            model(Batch.from_ragged(source, target, model.vocabulary.pad).to(device))
             for name in names:
-                pieces[name] += _unpadded(name, trace[name], part.questions, part.answers)
+                queries, keys = _lengths(name, source, target)
+                rows = trace[name].float().cpu().numpy()
+                pieces[name] += _unpadded(rows, name.rpartition(".")[2], at_keys, queries, keys)
             order += indices
     places = np.argsort(order)
     return Recording({name: [own[place] for place in places] for name, own in pieces.items()})
 
 
+def _lengths(name: str, source: Ragged, target: Ragged) -> tuple[Ids, Ids]:
+    """Return the numbers of query and key positions at a point, for each question."""
+    in_decoder = name.startswith("decoder")
+    answers = target.lengths - 1  # decoder inputs: without the end token
+    to_answer = in_decoder and name.rpartition(".")[0].endswith("self_attention")
+    return (answers if in_decoder else source.lengths), (answers if to_answer else source.lengths)
+
+
 def _unpadded(
-    name: str, tensor: Tensor, questions: Sequence[str], answers: Sequence[str]
+    rows: Floats, point: str, at_keys: Collection[str], queries: Ids, keys: Ids
 ) -> list[Floats]:
     """Return the rows of a padded tensor, each cut to its own length."""
-    source = [len(question) + 2 for question in questions]
-    target = [len(answer) + 1 for answer in answers]  # decoder inputs: without the end token
-    attention, _, point = name.rpartition(".")
-    in_decoder = name.startswith("decoder")
-    keys = target if in_decoder and attention.endswith("self_attention") else source
-    queries = target if in_decoder else source
-    positions = keys if point in {"key", "value"} else queries
-    rows = tensor.float().cpu().numpy()
     if point == "weights":
         return [
             row[:, :query, :key].copy() for row, query, key in zip(rows, queries, keys, strict=True)
         ]
+    positions = keys if point in at_keys else queries
     return [row[..., :length, :].copy() for row, length in zip(rows, positions, strict=True)]

@@ -5,12 +5,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tp_transformer.foundation import atomic, figures, provenance
+from tp_transformer.foundation import atomic, figures, html, provenance
+from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model import identity
 from tp_transformer.model.family import AnyModel
@@ -49,10 +51,27 @@ class Context:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResultTable:
+    """Numbers of a result, as texts in rows and columns; the first column has the names."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""  # how to read it
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result(ABC):
     """Base class for the results of analyses."""
 
     context: Context
+
+    def __str__(self) -> str:
+        return "\n".join(self.summary())
+
+    def _repr_html_(self) -> str:
+        tables = (html.table(one.title, one.columns, one.rows, [one.note]) for one in self.tables())
+        return html.paragraphs(self.name, self.summary()) + "".join(tables)
 
     @property
     @abstractmethod
@@ -63,13 +82,22 @@ class Result(ABC):
     def summary(self) -> list[str]:
         """Return what was found in sentences, one line for each finding."""
 
+    def tables(self) -> list[ResultTable]:
+        """Return the numbers that the findings are based on, for a terminal; by default none."""
+        return []
+
     @abstractmethod
     def values(self) -> Values:
         """Return the numbers that this analysis found."""
 
     def plot(self) -> "dict[str, Figure]":
-        """Return the figures by name: by default from `plot` in the module `figure` beside it."""
+        """Return the figures by name.
+
+        By default they come from `plot` in the module `figure` beside that of the result, if any.
+        """
         package = type(self).__module__.rpartition(".")[0]
+        if not package or find_spec(f"{package}.figure") is None:
+            return {}
         plots: dict[str, Figure] = import_module(f"{package}.figure").plot(self)
         return plots
 
@@ -90,18 +118,24 @@ class Result(ABC):
             **plain(self.values()),
         }
 
-    def save(self, folder: str | Path) -> list[Path]:
+    def save(self, folder: str | Path, *, caption: bool = True) -> list[Path]:
         """Write the numbers as JSON and the figures as SVG, PDF and PNG; return the files.
 
-        The figures are drawn first, so that nothing is written if that fails.
+        The figures are drawn first, so that nothing is written if that fails. Captions are written
+        to the JSON file, and below the figures unless `caption` is false.
         """
         plots = self.plot()
-        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        captions = {name: figures.caption_of(drawn) for name, drawn in plots.items()}
+        if not caption:
+            for drawn in plots.values():
+                figures.remove_caption(drawn)
+        values = {**self.to_json(), "captions": captions}
+        text = json.dumps(values, indent=1, allow_nan=False) + "\n"
         path = Path(folder) / f"{self.name}.json"
         with atomic.whole(path) as unfinished:
             unfinished.write_text(text, "utf-8")
         files = [path]
-        for name, drawn in plots.items():
+        for name, drawn in track("drawing figures", plots.items(), len(plots)):
             files += figures.save(drawn, Path(folder), name)
         return files
 

@@ -8,19 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.batch import group_by_length
-from tp_transformer.data.store import TRAIN, Store
-from tp_transformer.data.task import listed
+from tp_transformer.data.store import TRAIN, Split, Store
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.expressions import Expression, parse
 from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.permutation import key_of, permute
+from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import evaluating
 from tp_transformer.scoring.verdict import judge
 
-START, END = "#", "%"  # how the paper's figures print the start and end tokens
 BATCH_SIZE = 32  # questions
-PAPER_MODULE = "arithmetic__mixed"  # of the analyses in the paper
+PAPERS_MODULE = "arithmetic__mixed"
+TRIED = 32  # questions of a module that are parsed, to say whether it has expressions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,13 @@ def token_characters(question: str) -> str:
     return START + question + END
 
 
+def token_texts(text: str, vocabulary: Vocabulary) -> Sequence[str]:
+    """Return the text of each token, the start and end tokens included."""
+    if not vocabulary.is_words:
+        return token_characters(text)
+    return (START, *filter(None, text.split(" ")), END)
+
+
 def draw(
     model: AnyModel,
     store: Store,
@@ -101,24 +110,22 @@ def draw(
 ) -> Sample:
     """Draw random questions of a module; by default only those that the model answers correctly.
 
-    Without a split, they are of the first test split of the task; without a module, of the paper's
-    module, arithmetic__mixed, or of the only module of the split.
-    If the model answers fewer questions than `count`, the sample is smaller and its origin says so.
+    Without a split they come from the first test split; without a module, from the paper's, or from
+    the only one of the split. If the model answers fewer questions than `count`, the sample is
+    smaller and its origin says so.
     """
     if count < 1:
         raise SettingsError(f"a sample has at least 1 question, not {count}")
-    split = _chosen_split(store) if split is None else split
+    split = _first_test_split(store) if split is None else split
     found = store[split].modules
-    module = _chosen_module(store, split) if module is None else module
+    module = module or (next(iter(found)) if len(found) == 1 else PAPERS_MODULE)
     if module not in found:
-        raise SettingsError(
-            f"{store.path} has no {module} in its {split} split; it has {listed(found)}"
-        )
+        raise SettingsError(_absent(store, split, module))
     rows = found[module]
     order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
     taken: list[int] = []
     n_tried = 0
-    for start in range(0, len(order), max(count, BATCH_SIZE)):
+    for start in track("asking the model", range(0, len(order), max(count, BATCH_SIZE))):
         drawn = rows.start + order[start : start + max(count, BATCH_SIZE)]
         n_tried += len(drawn)
         taken += (drawn[_is_right(model, store, split, drawn)] if answered else drawn).tolist()
@@ -139,7 +146,7 @@ def draw(
     return Sample(questions=tuple(questions), answers=tuple(answers), origin=origin)
 
 
-def _chosen_split(store: Store) -> str:
+def _first_test_split(store: Store) -> str:
     """Return the first test split of a store."""
     tests = [split for split in store.task.test_splits if split in store]
     if not tests:
@@ -147,17 +154,25 @@ def _chosen_split(store: Store) -> str:
     return tests[0]
 
 
-def _chosen_module(store: Store, split: str) -> str:
-    """Return the paper's module, or the only module of a split."""
-    found = store[split].modules
-    if PAPER_MODULE in found:
-        return PAPER_MODULE
-    if len(found) > 1:
-        raise SettingsError(
-            f"{store.path} has no {PAPER_MODULE} in its {split} split; name one of its modules "
-            f"with --module: {listed(found)}"
-        )
-    return next(iter(found))
+def _absent(store: Store, split: str, module: str) -> str:
+    """Return what to choose in place of a module that a split lacks."""
+    found = store[split]
+    parsed = [name for name in found.modules if _has_expressions(found, name)]
+    others = [name for name in found.modules if name not in parsed]
+    listed = f"with expressions, which most analyses are about: {', '.join(parsed) or 'none'}"
+    if others:
+        listed += f"; without: {', '.join(others)}"
+    name = (parsed or others or ["NAME"])[0]
+    return (
+        f"{store.path} has no {module} in its {split} split. Choose another module, such as "
+        f"--module {name} ({listed})"
+    )
+
+
+def _has_expressions(split: Split, module: str) -> bool:
+    """Whether any of the first questions of a module has an expression."""
+    questions, _ = split.rows(split.modules[module][:TRIED])
+    return any(parse(question) is not None for question in questions)
 
 
 def _is_right(

@@ -32,6 +32,7 @@ import numpy.typing as npt
 import torch
 
 from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import CONFIDENCE, Interval, resample
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import Recording, checked_model, record
@@ -205,7 +206,7 @@ def in_sample(values: Floats, states: Floats, draws: Draws) -> InSample:
     mse = np.array(  # (draw, head)
         [
             [_fitted_error(head, states[own]) for head in values[own].swapaxes(0, 1)]
-            for own in draws.positions
+            for own in track(f"reconstructing from draws of {draws.reading}", draws.positions)
         ]
     )
     optimum, control = [], []
@@ -279,7 +280,7 @@ def held_out(
     features = [*values.swapaxes(0, 1), *(entering @ random_map for random_map in maps)]
     fold = rng.permutation(n_questions) % FOLDS
     errors = np.zeros((n_questions, len(features) + 2))  # squared, (question, predictor)
-    for number in np.unique(fold):
+    for number in track("reconstructing held-out questions", np.unique(fold)):
         out = fold[questions] == number
         predicted = [predict(own[~out], states[~out], own[out]) for own in features]
         predicted.append(project(states[~out], d_head, states[out]))

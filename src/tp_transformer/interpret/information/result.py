@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.foundation.statistics import FEWEST, Interval
-from tp_transformer.interpret.core.result import Result, Values
+from tp_transformer.interpret.core.result import Result, ResultTable, Values
 from tp_transformer.published import RECONSTRUCTION_ERROR
 
 Floats = npt.NDArray[np.float64]
@@ -138,39 +138,44 @@ class InformationResult(Result):
         ]
 
     def _state_summary(self, state: StateInformation) -> list[str]:
-        sound = state.held_out
-        errors = "; ".join(map(self._error, state.readings))
+        errors = " and ".join(
+            f"{found.mse.mean():.3f} for {found.n} {found.reading}" for found in state.readings
+        )
         lines = [
-            f"The {state.name} of encoder layer {self.layer}, by the paper's protocol, averaged "
-            f"over heads (the paper's mean squared error: {RECONSTRUCTION_ERROR[self.kind]}). The "
-            'paper leaves open whether its "100 samples" are positions or problems. '
-            f"{errors}. These positions are scored with {self.d_head + 1} numbers per dimension "
-            "that were fitted to them, and positions of one question resemble each other: the "
-            "protocol can show that information is missing, not that it is there."
+            f"The {state.name} of encoder layer {self.layer}: by the paper's protocol the mean "
+            f"squared error is {errors}, averaged over heads (the paper's: "
+            f"{RECONSTRUCTION_ERROR[self.kind]}). The paper leaves open whether its "
+            '"100 samples" are positions or problems. They are scored with '
+            f"{self.d_head + 1} numbers per dimension that were fitted to them, and positions of "
+            "one question resemble each other: the protocol can show that information is missing, "
+            "not that it is there."
         ]
+        sound = state.held_out
         if sound is None:
             return [*lines, "With a single question nothing can be held out."]
+        low, high = sound.random_map_range
         return [
             *lines,
-            f"On held-out questions: mean squared error {sound.mse.mean():.3f}, "
-            f"R2 {sound.r2.mean():.3f} ({_in_words(sound.average_interval)}). The best "
-            f"{self.d_head} numbers reach {sound.optimum_r2:.3f}, {MAP_DRAWS} random value maps "
-            f"{sound.random_map_r2:.3f} on average ({sound.random_map_range[0]:.3f} to "
-            f"{sound.random_map_range[1]:.3f}).",
+            f"On held-out questions R2 is {sound.r2.mean():.3f}; random value maps reach "
+            f"{low:.3f} to {high:.3f}.",
         ]
 
-    def _error(self, found: InSample) -> str:
-        """Return the error in one reading of the paper's protocol, with its controls."""
-        spread = (
-            "no interval: too few to draw from"
-            if found.mse_interval is None
-            else f"95% of single draws {found.mse_interval[0]:.3f} to {found.mse_interval[1]:.3f}"
-        )
-        return (
-            f"{found.n} {found.reading}: mean squared error {found.mse.mean():.3f} ({spread}), R2 "
-            f"{found.r2.mean():.3f}; random vectors reach {found.control_r2:.3f} (expected: "
-            f"{found.expected_r2:.3f}) and the best {self.d_head} numbers {found.optimum_r2:.3f}"
-        )
+    def tables(self) -> list[ResultTable]:
+        """Return the errors and R2 of each state by both protocols, for each model."""
+        return [
+            ResultTable(
+                title=f"Reconstruction from one head, averaged over heads: "
+                f"{result.context.model['name']}, layer {result.layer}",
+                columns=("state", "error", "R2", f"best {result.d_head} numbers", "random"),
+                rows=tuple(row for state in result.states for row in _rows(state)),
+                note="error: mean squared error; below it, an interval that holds 95% of single "
+                "draws. Below R2: its 95% interval over questions. best numbers: R2 of principal "
+                f"components. random: R2 of random vectors; held out, of {MAP_DRAWS} random value "
+                "maps, and their range. -: no interval, because there are too few samples to draw "
+                f"from, or fewer than {FEWEST} questions.",
+            )
+            for result in self.models
+        ]
 
     def values(self) -> Values:
         """Return the numbers."""
@@ -191,7 +196,31 @@ class InformationResult(Result):
         return values
 
 
+def _rows(state: StateInformation) -> list[tuple[str, ...]]:
+    """Return a row for each reading of the paper's protocol, and one for held-out questions."""
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{state.name}, {found.n} {found.reading}",
+            f"{found.mse.mean():.3f}\n{_in_words(found.mse_interval)}",
+            f"{found.r2.mean():.3f}",
+            f"{found.optimum_r2:.3f}",
+            f"{found.control_r2:.3f}",
+        )
+        for found in state.readings
+    ]
+    sound = state.held_out
+    if sound is not None:
+        rows.append(
+            (
+                f"{state.name}, held out",
+                f"{sound.mse.mean():.3f}",
+                f"{sound.r2.mean():.3f}\n{_in_words(sound.average_interval)}",
+                f"{sound.optimum_r2:.3f}",
+                f"{sound.random_map_r2:.3f}\n{_in_words(sound.random_map_range)}",
+            )
+        )
+    return rows
+
+
 def _in_words(interval: Interval | None) -> str:
-    if interval is None:
-        return f"no interval: fewer than {FEWEST} questions"
-    return f"95% {interval[0]:.3f} to {interval[1]:.3f}"
+    return "-" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"

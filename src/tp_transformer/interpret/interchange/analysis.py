@@ -25,6 +25,7 @@ so counts vary less than binomial ones, and the test is conservative.)
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import holm, wilson
 from tp_transformer.interpret.core import operations
 from tp_transformer.interpret.core.nested import NestedFraction, read_fractions
@@ -87,7 +88,8 @@ def _known(model: Transformer, asked: Sequence[NestedFraction]) -> list[NestedFr
     is_right = [
         [fraction.answer == answer for fraction, answer in zip(own, answers, strict=True)]
         for own, answers in (
-            (own, model.solve([fraction.question for fraction in own])) for own in variants
+            (own, model.solve([fraction.question for fraction in own]))
+            for own in track("asking with numbers exchanged", variants)
         )
     ]
     return [fraction for fraction, *right in zip(asked, *is_right, strict=True) if all(right)]
@@ -106,7 +108,7 @@ def _interchange(
         return _count(model, known, layers, heads, operation)
 
     exchanges = []
-    for pair in EXCHANGES:
+    for pair in track("exchanging roles", EXCHANGES):
         swap = swapped(seed, [[fraction.position(letter) for letter in pair] for fraction in known])
         draws = [count(as_far(seed + draw, swap)) for draw in range(CONTROL_DRAWS)]
         exchanges.append(

@@ -10,3 +10,4 @@ class InterchangeOptions(HeadOptions):
     """Exchange the roles of two numbers in nested fractions: whether the answer follows them."""
 
     needs_roles = True
+    needs_characters = True

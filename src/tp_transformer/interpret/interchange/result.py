@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from scipy.stats import binom
 
 from tp_transformer.foundation.statistics import Interval
-from tp_transformer.interpret.core.result import Result, Values
+from tp_transformer.interpret.core.result import Result, ResultTable, Values
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to a different one
 LARGEST_P = 0.05  # largest p-value of a clear result
@@ -92,25 +92,38 @@ class LayerInterchange:
         return f"layer {self.layers[0]}" if len(self.layers) == 1 else "every layer"
 
     def summary(self) -> str:
-        """Return the counts and the tests in one line."""
-        n = sum(exchange.n for exchange in self.exchanges)
+        """Return the verdict and the tests in one line."""
         found = (
-            f"of {n} answers, {self._counts()} {self._verdict()}"
-            if n
+            self._verdict()
+            if self.n
             else "the model answers no question before and after each exchange of numbers."
         )
         return f"Roles of two numbers exchanged in {self.where}: {found}"
 
-    def _counts(self) -> str:
+    @property
+    def n(self) -> int:
+        """The number of answers, of all exchanges together."""
+        return sum(exchange.n for exchange in self.exchanges)
+
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """Return the counts of answers after exchanged roles, and after those of the control."""
         swapped = [exchange.swapped for exchange in self.exchanges]
         others = sum(counts.otherwise for counts in swapped) / (len(EXCHANGES) - 1)
         return (
-            f"{sum(counts.exchanged for counts in swapped)} are right for the question with these "
-            f"numbers exchanged, {others:.1f} for another exchange (mean of the other exchanges), "
-            f"and {sum(counts.kept for counts in swapped)} for the question itself; with roles "
-            f"moved as far in random directions ({CONTROL_DRAWS} draws), "
-            f"{self._moved('exchanged'):.1f} for the question with these numbers exchanged and "
-            f"{self._moved('kept'):.1f} for the question itself. The rest are other answers."
+            (
+                f"exchanged, {self.where}",
+                str(self.n),
+                str(sum(counts.exchanged for counts in swapped)),
+                f"{others:.1f}",
+                str(sum(counts.kept for counts in swapped)),
+            ),
+            (
+                f"random directions, {self.where}",
+                str(self.n),
+                f"{self._moved('exchanged'):.1f}",
+                f"{self._moved('otherwise') / (len(EXCHANGES) - 1):.1f}",
+                f"{self._moved('kept'):.1f}",
+            ),
         )
 
     def _moved(self, name: str) -> float:
@@ -121,8 +134,8 @@ class LayerInterchange:
         tests = {"other exchanges": self.against_others, "random directions": self.against_moved}
         numbers = ", ".join(f"{name}: p = {test.p_value:.2g}" for name, test in tests.items())
         if all(test.p_value <= LARGEST_P for test in tests.values()):
-            return f"The answer follows the roles more often than in both controls ({numbers})."
-        return f"It is not clear that the answer follows the roles ({numbers})."
+            return f"the answer follows the roles more often than in both controls ({numbers})."
+        return f"it is not clear that the answer follows the roles ({numbers})."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +149,19 @@ class InterchangeResult(Result):
     def summary(self) -> list[str]:
         """Return a line for each choice of layers."""
         return [found.summary() for found in self.interchanges]
+
+    def tables(self) -> list[ResultTable]:
+        """Return the counts of answers, if any question counts."""
+        rows = tuple(row for found in self.interchanges if found.n for row in found.rows())
+        table = ResultTable(
+            title="Right answers after roles were changed",
+            columns=("roles", "answers", "exchanged", "another exchange", "as before"),
+            rows=rows,
+            note="exchanged: right for the question with these numbers exchanged. another "
+            "exchange: mean of the other exchanges. random directions: roles moved as far, mean of "
+            f"{CONTROL_DRAWS} draws. The rest are other answers.",
+        )
+        return [table] if rows else []
 
     def values(self) -> Values:
         """Return the numbers."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.core.clusters import Clustering, cluster
 from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
@@ -99,7 +100,7 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         seed=seed,
     )
     found = inputs.vectors(model)
-    clusterings = [[inputs.cluster(own[:, head]) for head in range(n_heads)] for own in found]
+    clusterings = _clusterings(found, inputs)
     controls = [_control(untrained(model, seed + draw), inputs) for draw in range(INITIAL_DRAWS)]
     return RolesResult(
         context=Context.of(model, sample, seed),
@@ -111,10 +112,27 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         n_parsed=sum(expression is not None for expression in sample.expressions),
         heads=_named([(head, clusterings[inputs.layer][head]) for head in inputs.heads], inputs),
         initial_structural=controls[0].n_structural,
-        labels=tuple(_label_controls(label, inputs, controls) for label in inputs.labelled),
+        labels=tuple(
+            _label_controls(label, inputs, controls)
+            for label in track("probing the text", inputs.labelled)
+        ),
         scores=tuple(_scores(found, clusterings, inputs)),
         reversal=_reversal(found, clusterings, inputs, controls),
     )
+
+
+def _clusterings(found: Floats, inputs: _Inputs) -> list[list[Clustering]]:
+    """Cluster the vectors of every head of every layer."""
+    clusterings: list[list[Clustering]] = [[] for _ in found]
+    for layer, head in track("clustering heads", _heads(found)):
+        clusterings[layer].append(inputs.cluster(found[layer][:, head]))
+    return clusterings
+
+
+def _heads(found: Floats) -> list[tuple[int, int]]:
+    """Return the layer and the head of all vectors."""
+    n_layers, _, n_heads, _ = found.shape
+    return [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
 
 
 def _named(clusterings: list[tuple[int, Clustering]], inputs: _Inputs) -> tuple[HeadClusters, ...]:
@@ -125,6 +143,7 @@ def _named(clusterings: list[tuple[int, Clustering]], inputs: _Inputs) -> tuple[
         HeadClusters(
             head=head,
             assigned=positions.split(clustering.assigned),
+            centroids=clustering.centroids,
             names=naming.names(
                 clustering.assigned, inputs.n_clusters, said, positions.question, len(clusterings)
             ),
@@ -140,25 +159,21 @@ def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
         [(head, inputs.cluster(found[inputs.layer][:, head])) for head in inputs.heads], inputs
     )
     heads = [own[:, head] for own in found for head in range(own.shape[1])]
-    best = {
-        label.name: max(
-            (
-                probes.probe(head, label, inputs.seed, n_permutations=1, n_compared=len(heads))
-                for head in heads
-            ),
-            key=lambda probed: probed.accuracy,
-        )
-        for label in inputs.labelled
-        if label.obstacle is None
+    probed: dict[str, list[Probed]] = {
+        label.name: [] for label in inputs.labelled if label.obstacle is None
     }
-    reversals = (
-        []
-        if inputs.sides.obstacle is not None
-        else [reversal.transfer(head, inputs.sides, inputs.seed) for head in heads]
-    )
+    reversals: list[Transfer] = []
+    for head in track("probing an untrained model", heads):
+        for label in inputs.labelled:
+            if label.obstacle is None:
+                probed[label.name].append(
+                    probes.probe(head, label, inputs.seed, n_permutations=1, n_compared=len(heads))
+                )
+        if inputs.sides.obstacle is None:
+            reversals.append(reversal.transfer(head, inputs.sides, inputs.seed))
     return _Untrained(
         n_structural=sum(head.n_structural for head in named),
-        best=best,
+        best={name: max(own, key=lambda found: found.accuracy) for name, own in probed.items()},
         reversal=max(reversals, key=lambda found: found.accuracy, default=None),
     )
 
@@ -168,18 +183,18 @@ def _scores(
 ) -> Iterator[HeadScore]:
     """Score every head of every layer for every label."""
     n_compared = found.shape[0] * found.shape[2]
-    for layer, own in enumerate(found):
-        for head, clustering in enumerate(clusterings[layer]):
-            for label in inputs.labelled:
-                information, probed = None, None
-                if label.obstacle is None:
-                    information = probes.information(
-                        clustering.assigned, label, inputs.n_clusters, inputs.seed
-                    )
-                    probed = probes.probe(own[:, head], label, inputs.seed, n_compared=n_compared)
-                yield HeadScore(
-                    layer=layer, head=head, label=label.name, information=information, probe=probed
+    for layer, head in track("probing heads", _heads(found)):
+        assigned = clusterings[layer][head].assigned
+        for label in inputs.labelled:
+            information, probed = None, None
+            if label.obstacle is None:
+                information = probes.information(assigned, label, inputs.n_clusters, inputs.seed)
+                probed = probes.probe(
+                    found[layer][:, head], label, inputs.seed, n_compared=n_compared
                 )
+            yield HeadScore(
+                layer=layer, head=head, label=label.name, information=information, probe=probed
+            )
 
 
 def _reversal(
@@ -193,17 +208,16 @@ def _reversal(
     heads: list[HeadTransfer] = []
     readers: dict[int, Transfer] = {}
     if sides.obstacle is None:
-        for layer, own in enumerate(found):
-            for head, clustering in enumerate(clusterings[layer]):
-                one_hot = np.eye(inputs.n_clusters)[clustering.assigned]
-                heads.append(
-                    HeadTransfer(
-                        layer=layer,
-                        head=head,
-                        probe=reversal.transfer(own[:, head], sides, seed),
-                        clusters=reversal.transfer(one_hot, sides, seed, reversal.by_cluster),
-                    )
+        for layer, head in track("testing the reversal", _heads(found)):
+            one_hot = np.eye(inputs.n_clusters)[clusterings[layer][head].assigned]
+            heads.append(
+                HeadTransfer(
+                    layer=layer,
+                    head=head,
+                    probe=reversal.transfer(found[layer][:, head], sides, seed),
+                    clusters=reversal.transfer(one_hot, sides, seed, reversal.by_cluster),
                 )
+            )
         positions = inputs.positions
         readers = probes.widen(
             lambda reach: reversal.transfer(positions.character_features(reach), sides, seed),

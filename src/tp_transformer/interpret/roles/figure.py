@@ -1,13 +1,15 @@
 """Figures of the roles analysis: questions with their clusters (figure 2), and all scores."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.foundation import figures
-from tp_transformer.interpret.core.sample import token_characters
+from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE, labels
+from tp_transformer.interpret.roles import naming
 from tp_transformer.interpret.roles.result import HeadClusters, LabelControls, RolesResult
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 SHOWN = 6  # questions in a figure
 MARGIN = 0.05  # inches around the drawing
 DIGIT = 0.055  # inches for a digit of the smallest size, if there are two in a square
+MANY = 40  # clusters in a legend, from which on it has more columns and less text
 PITCH = 2.5  # squares from one line of characters to the next
-COLOUR_MAP = "viridis"  # ordered in lightness, for colour-blind readers too
 SIDE_COLOURS = {NUMERATOR: figures.COLOURS[0], DENOMINATOR: figures.COLOURS[1]}  # as in the paper
 
 
@@ -46,22 +48,24 @@ def _plot_questions(roles: RolesResult, head: HeadClusters) -> "Figure":
     with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
         axes.set_axis_off()
         for row, (number, start) in enumerate(lines):
-            _draw_line(axes, roles, head, number, slice(start, start + across), PITCH * row)
-        down = _draw_names(axes, roles, head, PITCH * len(lines), unit)
+            _draw_line(axes, sample, head, number, slice(start, start + across), PITCH * row)
+        drawn_clusters = {
+            int(cluster)
+            for number, start in lines
+            for cluster in head.assigned[number][start : start + across]
+        }
+        down = _draw_legend(axes, roles, head, drawn_clusters, PITCH * len(lines), unit)
         axes.set_xlim(-0.1, across + 0.1)
         axes.set_ylim(down, -0.1)
         for artist in axes.get_children():
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
         title = f"{roles.vectors} clusters of head {head.head}, encoder layer {roles.layer}"
         drawn.suptitle(title.capitalize())
-        legend = (
-            "Squares below: clusters with a clear name."
-            if any(head.names)
-            else "No cluster has a clear name."
-        )
         below = figures.caption(
             drawn,
-            f"Blue: numerator, gold: denominator, by the parse. {legend} {roles.context.caption}",
+            "Squares: the cluster of each token; below, its name or, if none is clear, after ~ its "
+            "most frequent kind of token. Frames: numerator (blue) and denominator (gold), by "
+            f"the parse. {figures.TOKENS} {roles.context.caption}",
         )
         drawn.set_figheight(down * unit + below + 0.3)
         return drawn
@@ -74,15 +78,14 @@ def _in_line(n_clusters: int) -> int:
 
 
 def _draw_line(
-    axes: "Axes", roles: RolesResult, head: HeadClusters, number: int, part: slice, y: float
+    axes: "Axes", sample: Sample, head: HeadClusters, number: int, part: slice, y: float
 ) -> None:
     """Draw a line of a question: characters, squares below them, the sides around both."""
-    sample = roles.context.sample
     for x, character in enumerate(token_characters(sample.questions[number])[part]):
         look: dict[str, Any] = {"family": "monospace", "fontsize": 7.5}
         axes.text(x + 0.5, y + 0.5, character, ha="center", va="center", **look)
     for x, cluster in enumerate(head.assigned[number][part]):
-        _draw_square(axes, x, y + 1, int(cluster), roles.n_clusters)
+        _draw_square(axes, x, y + 1, int(cluster))
     expression = sample.expressions[number]
     if expression is not None:
         for first, last, side in _runs(labels(expression)[SIDE][part]):
@@ -102,19 +105,21 @@ def _runs(values: list[str | None]) -> list[tuple[int, int, str]]:
     return found
 
 
-def _draw_names(
-    axes: "Axes", roles: RolesResult, head: HeadClusters, y: float, unit: float
+def _draw_legend(
+    axes: "Axes", roles: RolesResult, head: HeadClusters, drawn: set[int], y: float, unit: float
 ) -> float:
-    """Draw the squares of named clusters in two columns; return where they end."""
-    named = [(number, name) for number, name in enumerate(head.names) if name is not None]
-    middle = -(-len(named) // 2)
-    across = figures.COLUMN / 2
+    """Draw the squares of drawn and of named clusters in columns; return where they end."""
+    named = {number for number, name in enumerate(head.names) if name is not None}
+    entries = sorted(drawn | named)
+    n_columns = 2 if len(entries) <= MANY else 4
+    across = figures.COLUMN / n_columns
     ends = [y]
-    for x, column in ((0.0, named[:middle]), (across / unit, named[middle:])):
-        end = y
-        for number, name in column:
-            _draw_square(axes, x, end, number, roles.n_clusters)
-            text = f"{name} ({100 * name.purity:.0f}% of {name.n_positions})"
+    for place in range(n_columns):
+        x, end = place * across / unit, y
+        n_rows = -(-len(entries) // n_columns)
+        for number in entries[place * n_rows : (place + 1) * n_rows]:
+            _draw_square(axes, x, end, number)
+            text = _describe(roles, head, number, with_share=len(entries) <= MANY)
             lines = figures.broken(text, across - 2 * unit)
             look: dict[str, Any] = {"fontsize": figures.SMALLEST, "linespacing": 1.1}
             axes.text(x + 1.3, end + 0.1, lines, va="top", **look)
@@ -123,14 +128,27 @@ def _draw_names(
     return max(ends)
 
 
-def _draw_square(axes: "Axes", x: float, y: float, number: int, n_clusters: int) -> None:
-    import matplotlib as mpl
+def _describe(roles: RolesResult, head: HeadClusters, number: int, *, with_share: bool) -> str:
+    """Return the name of a cluster, or its most frequent kind of token if it has no clear name."""
+    name = head.names[number]
+    if name is not None:
+        return f"{name} ({100 * name.purity:.0f}% of {name.n_positions})"
+    kinds = Counter(
+        naming.kind(character)
+        for question, assigned in zip(roles.context.sample.questions, head.assigned, strict=True)
+        for character, cluster in zip(token_characters(question), assigned, strict=True)
+        if cluster == number
+    )
+    ((kind, count),) = kinds.most_common(1)
+    share = f" ({100 * count / kinds.total():.0f}% of {kinds.total()})" if with_share else ""
+    return f"~ {kind}{share}"
+
+
+def _draw_square(axes: "Axes", x: float, y: float, number: int) -> None:
     from matplotlib.patches import Rectangle
 
-    share = number / max(n_clusters - 1, 1)
-    colour = mpl.colormaps[COLOUR_MAP](share)
+    colour, ink = figures.qualitative(number)
     axes.add_patch(Rectangle((x + 0.03, y + 0.03), 0.94, 0.94, color=colour, linewidth=0))
-    ink = "black" if share > 0.55 else "white"
     look: dict[str, Any] = {"color": ink, "fontsize": figures.SMALLEST}
     axes.text(x + 0.5, y + 0.5, str(number), ha="center", va="center_baseline", **look)
 
@@ -143,6 +161,8 @@ def _outline(axes: "Axes", x: float, y: float, width: float, colour: str) -> Non
     )
 
 
+PANEL = 0.75  # inches, the width of a heat map
+
 # Differences between scores and controls, with their units.
 SCORES = (
     ("clusters above\ncharacters", "mutual\ninformation"),
@@ -154,7 +174,8 @@ SCORES = (
 def _plot_structure(roles: RolesResult) -> "Figure":
     """Plot the difference between scores and controls for every label, head and layer."""
     scored = [label for label in roles.labels if label.obstacle is None]
-    tall = max(0.5, 0.1 * roles.n_layers)
+    # Square cells, in rows that are high enough for the name of a label.
+    tall = max(0.58, min(figures.Cells.LARGEST, PANEL / roles.n_heads) * roles.n_layers)
     reach = max(label.best_reach for label in scored)
     with figures.blank(figures.COLUMN, 1.0) as drawn:
         grid: Any = drawn.subplots(
@@ -201,7 +222,7 @@ def _heat_column(
     """Draw a heat map of heads and layers for each label, with a common scale."""
     reach = max(0.05, float(np.abs(values).max()))
     for axes, own in zip(column, values, strict=True):
-        image = axes.imshow(own, cmap="PuOr", vmin=-reach, vmax=reach, aspect="auto")
+        image = axes.imshow(own, cmap="PuOr", vmin=-reach, vmax=reach, aspect="equal")
         axes.grid(visible=False)
         axes.set_yticks(figures.tick_indices(own.shape[0], 6))
         axes.set_xticks(figures.tick_indices(own.shape[1], 8))

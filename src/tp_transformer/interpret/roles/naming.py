@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.statistics import wilson
-from tp_transformer.interpret.core.sample import END, START
 from tp_transformer.interpret.core.structure import (
     ARGUMENT,
     DEPTH,
@@ -72,7 +72,7 @@ def statements(
         own = [(name, value) for name in LABELS if (value := labels[name][at]) is not None]
         phrases = [_phrase(name, value) for name, value in own]
         phrases += ["in a number"] if own else []
-        phrases.append(_kind(character))
+        phrases.append(kind(character))
         for phrase in phrases:
             said.setdefault(phrase, []).append(at)
     found = {}
@@ -82,7 +82,8 @@ def statements(
     return found
 
 
-def _kind(character: str) -> str:
+def kind(character: str) -> str:
+    """Return what kind of token a character stands for."""
     return "letter" if character.isalpha() else _TOKENS.get(character, f"'{character}'")
 
 

@@ -17,5 +17,6 @@ class RolesOptions(HeadOptions):
             roles
     """
 
+    needs_characters = True
     clusters: PositiveInt = 20
     vectors: Literal["role", "value"] | None = None

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.interpret.core.result import Result, Values
+from tp_transformer.interpret.core.result import Result, ResultTable, Values
 from tp_transformer.interpret.roles.naming import Name
 from tp_transformer.interpret.roles.probes import ClusterInformation, Probed
 from tp_transformer.interpret.roles.reversal import Reversal
@@ -19,6 +19,7 @@ class HeadClusters:
 
     head: int
     assigned: tuple[Integers, ...]
+    centroids: npt.NDArray[np.float64]  # (cluster, d_head)
     names: tuple[Name | None, ...]
 
     @property
@@ -32,7 +33,12 @@ class HeadClusters:
             name and {"name": str(name), "is_structural": name.is_structural, **_counts(name)}
             for name in self.names
         ]
-        return {"head": self.head, "assigned": list(self.assigned), "names": names}
+        return {
+            "head": self.head,
+            "assigned": list(self.assigned),
+            "centroids": self.centroids,
+            "names": names,
+        }
 
 
 def _counts(name: Name) -> Values:
@@ -107,35 +113,73 @@ class RolesResult(Result):
     name = "roles"
 
     def summary(self) -> list[str]:
-        """Return a line on names, a line for each label, and a line on the reversal."""
+        """Return a line on names, a line for each label, and a line on the reversal.
+
+        Labels that cannot be scored for the same reason share a line.
+        """
         names = [name for head in self.heads for name in head.names if name is not None]
         n_structural = sum(head.n_structural for head in self.heads)
+        obstacles: dict[str, list[str]] = {}
+        for label in self.labels:
+            if label.obstacle is not None:
+                obstacles.setdefault(label.obstacle, []).append(label.name)
         return [
             f"{len(self.context.sample)} questions, {self.n_parsed} of them with an expression. Of "
             f"{self.n_clusters * len(self.heads)} clusters of {self.vectors} vectors in encoder "
             f"layer {self.layer}, {len(names)} have a clear name, and {n_structural} a name that "
             f"says more than the character ({self.initial_structural} in an untrained model).",
-            *map(self._label_summary, self.labels),
+            *(self._label_summary(label) for label in self.scored),
+            *(
+                f"{', '.join(names)}: not scored, because {obstacle}."
+                for obstacle, names in obstacles.items()
+            ),
             self.reversal.summary(),
         ]
 
+    @property
+    def scored(self) -> list[LabelControls]:
+        """The labels that can be scored."""
+        return [label for label in self.labels if label.obstacle is None]
+
     def _label_summary(self, label: LabelControls) -> str:
-        if label.obstacle is not None:
-            return f"{label.name}: not scored, because {label.obstacle}."
-        own = [(score, score.probe) for score in self.scores if score.label == label.name]
-        probed = [(score, probe) for score, probe in own if probe is not None]
-        best, probe = max(probed, key=lambda pair: pair[1].accuracy)
-        low, high = probe.interval
-        initial = ", ".join(f"{control.accuracy:.0%}" for control in label.initial)
+        low, _ = self._best(label)[1].interval
         untrained = _more(low, max(control.interval[1] for control in label.initial))
         return (
-            f"{label.name}: the best of {len(probed)} heads ({best.layer}.{best.head}) predicts it "
-            f"at {probe.accuracy:.0%} of positions (95% {low:.0%} to {high:.0%}, all heads "
-            f"together), {untrained} the best of as many heads of untrained models ({initial}), "
-            f"and {_more(low, label.best_reader.interval[1])} the best text probe, which sees "
-            f"{label.best_reach} characters on each side ({label.best_reader.accuracy:.0%}; a "
-            f"character and its position alone {label.readers[0].accuracy:.0%}); most frequent "
-            f"label {probe.majority:.0%}."
+            f"{label.name}: the best of {self.n_layers * self.n_heads} heads scores {untrained} "
+            "the best of as many heads of untrained models, and "
+            f"{_more(low, label.best_reader.interval[1])} the best text probe."
+        )
+
+    def _best(self, label: LabelControls) -> tuple[HeadScore, Probed]:
+        """Return the head whose probe predicts a label best."""
+        own = [(score, score.probe) for score in self.scores if score.label == label.name]
+        probed = [(score, probe) for score, probe in own if probe is not None]
+        return max(probed, key=lambda pair: pair[1].accuracy)
+
+    def tables(self) -> list[ResultTable]:
+        """Return the accuracies of probes, and those of the test of the reversal."""
+        rows = tuple(self._label_row(label) for label in self.scored)
+        probed = ResultTable(
+            title="Accuracy of linear probes on held-out questions",
+            columns=("label", "head", "accuracy", "95%", "untrained", "text", "most frequent"),
+            rows=rows,
+            note="95%: an interval for all heads together. untrained: the best head of each "
+            "untrained model. text: the best text probe, and the characters that it sees on each "
+            "side. most frequent: the share of the most frequent label.",
+        )
+        return [*([probed] if rows else []), *self.reversal.tables()]
+
+    def _label_row(self, label: LabelControls) -> tuple[str, ...]:
+        best, probe = self._best(label)
+        low, high = probe.interval
+        return (
+            label.name,
+            f"{best.layer}.{best.head}",
+            f"{probe.accuracy:.0%}",
+            f"{100 * low:.0f} to {100 * high:.0f}",
+            ", ".join(f"{control.accuracy:.0%}" for control in label.initial),
+            f"{label.best_reader.accuracy:.0%} ({label.best_reach})",
+            f"{probe.majority:.0%}",
         )
 
     def values(self) -> Values:

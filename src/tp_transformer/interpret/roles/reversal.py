@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.foundation.statistics import Interval, resample
-from tp_transformer.interpret.core.result import Values
+from tp_transformer.interpret.core.result import ResultTable, Values
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
 from tp_transformer.interpret.roles.positions import Positions
 from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Floats, Integers, Probe, folds
@@ -126,22 +126,46 @@ class Reversal:
         if self.obstacle is not None:
             return f"reversal: not tested, because {self.obstacle}."
         best = self.best
-        by_clusters = max(self.heads, key=lambda head: head.clusters.accuracy)
-        reach = max(self.readers, key=lambda reach: self.readers[reach].accuracy)
-        reader = self.readers[reach]
-        initial = ", ".join(f"{control.reversed_share:.0%}" for control in self.initial)
         return (
             f"reversal: probes are fitted where the reversed and the unreversed side agree "
             f"({self.n_agreeing:,} positions) and applied where they disagree "
-            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). The best probe "
-            f"where they agree (head {best.layer}.{best.head}, accuracy {best.probe.accuracy:.0%}) "
-            f"predicts the reversed side in {_in_words(best.probe)}: {self.verdict}. The best "
-            f"clusters (head {by_clusters.layer}.{by_clusters.head}, accuracy "
-            f"{by_clusters.clusters.accuracy:.0%}) predict it in "
-            f"{_in_words(by_clusters.clusters)}, untrained models in {initial}, the best text "
-            f"probe ({reach} characters on each side, accuracy {reader.accuracy:.0%}) in "
-            f"{reader.reversed_share:.0%}."
+            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). By the best "
+            f"probe where they agree (head {best.layer}.{best.head}, accuracy "
+            f"{best.probe.accuracy:.0%}), {self.verdict}."
         )
+
+    def tables(self) -> list[ResultTable]:
+        """Return the predictions of the best probes and of the controls, if it was tested."""
+        if self.obstacle is not None:
+            return []
+        best = self.best
+        by_clusters = max(self.heads, key=lambda head: head.clusters.accuracy)
+        reach = max(self.readers, key=lambda reach: self.readers[reach].accuracy)
+        found = {
+            f"probe, head {best.layer}.{best.head}": best.probe,
+            f"clusters, head {by_clusters.layer}.{by_clusters.head}": by_clusters.clusters,
+            **{
+                f"untrained model {number}": control
+                for number, control in enumerate(self.initial, 1)
+            },
+            f"text, {reach} characters on each side": self.readers[reach],
+        }
+        table = ResultTable(
+            title="Reversed sides in a denominator's denominator",
+            columns=("predicted from", "accuracy", "reversed", "95%"),
+            rows=tuple(
+                (
+                    name,
+                    f"{transfer.accuracy:.0%}",
+                    f"{transfer.reversed_share:.0%}",
+                    "{:.0f} to {:.0f}".format(*(100 * end for end in transfer.interval)),
+                )
+                for name, transfer in found.items()
+            ),
+            note="accuracy: where the reversed and the unreversed side agree. reversed: the share "
+            "of reversed predictions where they disagree.",
+        )
+        return [table]
 
     @property
     def verdict(self) -> str:
@@ -161,11 +185,6 @@ class Reversal:
         values = asdict(self)
         verdict = None if self.obstacle is not None else self.verdict
         return {**values, "verdict": verdict}
-
-
-def _in_words(found: Transfer) -> str:
-    low, high = found.interval
-    return f"{found.reversed_share:.0%} (95% {low:.0%} to {high:.0%})"
 
 
 def by_probe(vectors: Floats, sides: Integers, others: Floats) -> Integers:

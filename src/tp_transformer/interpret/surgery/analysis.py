@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Agreement, holm, mcnemar_exact, resample
 from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.operations import (
@@ -57,6 +58,7 @@ from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import PLACES
 from tp_transformer.interpret.surgery.options import SurgeryOptions
 from tp_transformer.interpret.surgery.result import (
+    OPERATIONS,
     PAIRS,
     Effect,
     EffectComparison,
@@ -126,11 +128,15 @@ def operate(
     within, across = donors(roles, clusters, rng)
     before = predict(model, sample)
     effects = []
-    for target in targets:
-        operations = _operations(target, centroids, within, across, seed)
-        for name, operation in operations.items():
-            after = predict(model, sample, layers=[layer], heads=target.heads, operation=operation)
-            effects.append(_effect(target, name, before, after))
+    operations = (
+        (target, name, operation)
+        for target in targets
+        for name, operation in _operations(target, centroids, within, across, seed).items()
+    )
+    n_operations = len(targets) * len(OPERATIONS)
+    for target, name, operation in track("operating on roles", operations, n_operations):
+        after = predict(model, sample, layers=[layer], heads=target.heads, operation=operation)
+        effects.append(_effect(target, name, before, after))
     return SurgeryResult(
         context=Context.of(model, sample, seed),
         layer=layer,

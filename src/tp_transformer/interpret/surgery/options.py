@@ -18,6 +18,7 @@ class SurgeryOptions(HeadOptions):
     """
 
     needs_roles = True
+    needs_characters = True
     at: str | None = None
     clusters: PositiveInt = 20
 

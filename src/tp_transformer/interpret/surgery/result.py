@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tp_transformer.foundation.statistics import FEWEST, Interval, wilson
-from tp_transformer.interpret.core.result import Result, Values
+from tp_transformer.interpret.core.result import Result, ResultTable, Values
 
 OPERATIONS = (
     "zero",
@@ -70,12 +70,6 @@ class Effect:
     def interval(self) -> Interval:
         """The 95% interval of that share (Wilson)."""
         return wilson(self.changed, len(self.is_changed))
-
-    def __str__(self) -> str:
-        if not self.touched:
-            return f"{self.operation} (no roles moved)"
-        low, high = self.interval
-        return f"{self.operation} {self.share:.0%} ({100 * low:.0f} to {100 * high:.0f})"
 
     def values(self) -> Values:
         """Return the numbers."""
@@ -171,20 +165,31 @@ class SurgeryResult(Result):
         }
 
     def summary(self) -> list[str]:
-        """Return a line for each target, and the comparisons with controls."""
+        """Return what was operated on, and the comparisons with controls."""
         questions = "1 question" if self.n == 1 else f"{self.n} questions"
         lines = [
             f"Encoder layer {self.layer}, {self.place}, {questions}, answered correctly without "
-            f"surgery: {self.right}; {self.n_clusters} clusters for each head. Changed answers "
-            "(another token is the likeliest at some position, given the right tokens before it), "
-            "with 95% intervals; surgery.json has how many roles were moved and how far:"
+            f"surgery: {self.right}; {self.n_clusters} clusters for each head. An answer counts as "
+            "changed if another token is the likeliest at some position, given the right tokens "
+            "before it."
         ]
-        for name in dict.fromkeys(effect.target.name for effect in self.effects):
-            own = (str(effect) for effect in self.effects if effect.target.name == name)
-            lines.append(f"{name}: {', '.join(own)}")
         if self.n < FEWEST:
             lines.append(f"Fewer than {FEWEST} questions: there is no interval of the surprise.")
         return [*lines, *self._against_controls(), *self._about_clusters()]
+
+    def tables(self) -> list[ResultTable]:
+        """Return the shares of changed answers: a row for each target."""
+        found = {(effect.target.name, effect.operation): effect for effect in self.effects}
+        table = ResultTable(
+            title="Changed answers in %, with 95% intervals",
+            columns=("roles of", *OPERATIONS),
+            rows=tuple(
+                (name, *(_cell(found[name, operation]) for operation in OPERATIONS))
+                for name in dict.fromkeys(effect.target.name for effect in self.effects)
+            ),
+            note="-: no roles moved. surgery.json has how many roles were moved and how far.",
+        )
+        return [table]
 
     def _against_controls(self) -> list[str]:
         """Compare chosen heads and positions with random ones."""
@@ -245,3 +250,11 @@ class SurgeryResult(Result):
         """Return the targets other than controls."""
         targets = dict.fromkeys(effect.target for effect in self.effects)
         return [target for target in targets if not target.is_control]
+
+
+def _cell(effect: Effect) -> str:
+    """Return the share of changed answers and, below it, its interval, in percent."""
+    if not effect.touched:
+        return "-"
+    low, high = effect.interval
+    return f"{100 * effect.share:.0f}\n{100 * low:.0f}-{100 * high:.0f}"

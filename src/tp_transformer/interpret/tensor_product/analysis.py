@@ -32,7 +32,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Interval, resample
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
@@ -135,7 +137,7 @@ def analyse(
     where, n_layers = options.where, model.config.n_layers
     layers = range(n_layers) if options.layer is None else [layer_index(options.layer, n_layers)]
     names = {layer: [point(where, layer, name) for name in ("filler", "role")] for layer in layers}
-    fitted, scored, questions = _parts(sample, where, seed)
+    fitted, scored, questions = _parts(sample, model.vocabulary, where, seed)
     controls = (untrained(model, seed + draw) for draw in range(INITIAL_DRAWS))
     found = [
         _of_model(each, sample, names, fitted, scored, questions, seed)
@@ -154,13 +156,13 @@ def analyse(
     )
 
 
-def _parts(sample: Sample, where: str, seed: int) -> tuple[Ids, Ids, Ids]:
+def _parts(sample: Sample, vocabulary: Vocabulary, where: str, seed: int) -> tuple[Ids, Ids, Ids]:
     """Return the positions to fit on, those of other questions to score, and their questions."""
     rng = np.random.default_rng(seed)
     if where == ENCODER:
-        lengths = [len(question) + 2 for question in sample.questions]
+        lengths = vocabulary.encode(sample.questions).lengths
     else:
-        lengths = [len(answer) + 1 for answer in sample.answers]  # without the end token
+        lengths = vocabulary.encode(sample.answers).lengths - 1  # without the end token
     question = np.repeat(np.arange(len(sample)), lengths)
     is_fitted = rng.permutation(len(sample))[question] < len(sample) / 2
     if len(sample) == 1:
@@ -185,7 +187,7 @@ def _of_model(
     for layer, names in names_of.items():
         found = record(model, sample, names)
         filler, role = (found.flat(name).astype(np.float64) for name in names)
-        for head in range(filler.shape[1]):
+        for head in track(f"measuring the heads of layer {layer}", range(filler.shape[1])):
             both = (filler[:, head], role[:, head])
             shares = [
                 measure(

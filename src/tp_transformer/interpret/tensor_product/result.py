@@ -7,7 +7,7 @@ import numpy as np
 
 from tp_transformer.foundation.statistics import FEWEST, Interval
 from tp_transformer.interpret.core.record import ENCODER, TITLES
-from tp_transformer.interpret.core.result import Result, Values
+from tp_transformer.interpret.core.result import Result, ResultTable, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,23 +70,13 @@ class TensorProductResult(Result):
         return "tensor-product" if self.where == ENCODER else f"tensor-product-{self.where}"
 
     def summary(self) -> list[str]:
-        """Return the shares in the model and in untrained models, and how to read them."""
+        """Return the heads beyond random rotations, and how to read the shares."""
         beyond = [_beyond(heads) for heads in self.initial]
         lines = [
-            f"{TITLES[self.where]}, this model: of the variance of filler (x) role, the Hadamard "
-            "product keeps "
-            f"{_mean(self.heads, 'hadamard'):.1%} on average over heads; the best rotations found, "
-            f"{_mean(self.heads, 'aligned'):.1%}; the {self.d_head} best directions, "
-            f"{_mean(self.heads, 'optimum'):.1%}; random rotations, "
-            f"{_mean(self.heads, 'random'):.1%} (1 / d_head = {1 / self.d_head:.1%}). In "
-            f"{_beyond(self.heads)} of {len(self.heads)} heads it keeps more than 97.5% of random "
-            "rotations do.",
-            f"{len(self.initial)} untrained models: the Hadamard product keeps "
-            f"{self._initial_range('hadamard')}; the best rotations found, "
-            f"{self._initial_range('aligned')}; the best directions, "
-            f"{self._initial_range('optimum')}; random rotations, {self._initial_range('random')}. "
-            f"In {min(beyond)} to {max(beyond)} of {len(self.heads)} heads it keeps more than "
-            "97.5% of random rotations do.",
+            f"{TITLES[self.where]}: in {_beyond(self.heads)} of {len(self.heads)} heads the "
+            "Hadamard product keeps more of the variance of filler (x) role than 97.5% of random "
+            f"rotations do; in {len(self.initial)} untrained models, in {min(beyond)} to "
+            f"{max(beyond)}.",
         ]
         if self.heads[0].centred.hadamard_interval is None:
             lines.append(f"Fewer than {FEWEST} questions are scored: a share has no interval.")
@@ -106,6 +96,22 @@ class TensorProductResult(Result):
                 "With a single question, directions are fitted and scored on the same positions."
             )
         return lines
+
+    def tables(self) -> list[ResultTable]:
+        """Return the shares in the model, and their range in untrained models."""
+        names = ("hadamard", "aligned", "optimum", "random")
+        untrained = f"{len(self.initial)} untrained models"
+        table = ResultTable(
+            title="Share of the variance of filler (x) role, averaged over heads",
+            columns=("", "Hadamard", "best rotations", "best directions", "random rotations"),
+            rows=(
+                ("this model", *(f"{_mean(self.heads, name):.1%}" for name in names)),
+                (untrained, *map(self._initial_range, names)),
+            ),
+            note=f"best rotations: the best that were found. best directions: {self.d_head}. "
+            f"1 / d_head is {1 / self.d_head:.1%}.",
+        )
+        return [table]
 
     def _initial_range(self, name: str) -> str:
         """Return the smallest and the largest mean over heads of an untrained model."""

@@ -1,0 +1,58 @@
+"""`tpt explore`: models and questions gathered into a page, which is written or served."""
+
+import sys
+import webbrowser
+from pathlib import Path
+
+from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.model.family import load
+from tp_transformer.show.explorer.packing import refuse_unsupported
+from tp_transformer.show.explorer.page import Page
+from tp_transformer.show.explorer.questions import evaluated, examples
+from tp_transformer.show.explorer.roles import read_roles
+from tp_transformer.show.explorer.server import address, serving
+
+
+def make_page(
+    model: Path | None,
+    *,
+    beside: Path | None = None,
+    roles: Path | None = None,
+    results: Path | None = None,
+    data: Path | None = None,
+) -> Page:
+    """The page of a model, or of two; nothing is written."""
+    if (results is None) != (data is None):
+        raise SettingsError("--results needs --data, the store that was evaluated, and vice versa")
+    folders = [model] if beside is None else [model, beside]
+    models = []
+    for folder in folders:
+        models.append(load(folder))
+        refuse_unsupported(models[-1], folder or "the bundled model")
+    return Page(
+        models=models,
+        folders=[folder or "" for folder in folders],
+        roles=None if roles is None else read_roles(roles, models[0]),
+        examples=examples(),
+        questions=[] if results is None or data is None else evaluated(results, data),
+    )
+
+
+def write(page: Page, file: Path) -> None:
+    """Write the page as one file."""
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; name a file to write to")
+    page.write(file)
+    print(f"{file}: open it in a browser; it needs no server and no network")
+
+
+def serve(page: Page, port: int) -> None:
+    """Serve the page on this machine until interrupted."""
+    with serving(b"".join(page.parts()), page.policy, port) as server:
+        print(f"{address(server)}: the explorer, on this machine only; Ctrl-C ends it", flush=True)
+        if sys.stdout.isatty():
+            webbrowser.open(address(server))
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,74 @@
+"""A model as the page holds it: its shape as JSON, its weights as base64."""
+
+import base64
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.provenance import Values
+from tp_transformer.model import identity
+from tp_transformer.model.config import TransformerConfig
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.transformer import Transformer
+
+BINDINGS = ("none", "hadamard", "tensor", "low-rank", "convolution")  # those in engine.js
+# The fields of a configuration that engine.js reads, and those that do not change an answer. Any
+# other field must have its default value, which stands for the paper's model.
+READ_FIELDS = {"d_model", "n_heads", "n_layers", "n_positions", "binding", "embedding_binding"}
+IRRELEVANT_FIELDS = {"d_ff", "n_vocab", "binding_options", "initialisation", "dropout"}
+CHUNK = 3 << 21  # bytes; a multiple of 3, so that only the last chunk is padded
+
+
+def refuse_unsupported(model: AnyModel, folder: str | Path) -> None:
+    """Raise an error in one sentence if the page cannot compute a model."""
+    reason = _unsupported_reason(model)
+    if reason is not None:
+        raise UserError(
+            f"the explorer does not support {folder}: {reason}; it runs Transformers with the "
+            f"bindings {', '.join(BINDINGS)}"
+        )
+
+
+def _unsupported_reason(model: AnyModel) -> str | None:
+    if type(model) is not Transformer:
+        return f"the model is a {type(model).__name__}"
+    if model.config.binding not in BINDINGS:
+        return f"its binding is {model.config.binding}"
+    for field in dataclasses.fields(TransformerConfig):
+        value = getattr(model.config, field.name)
+        if field.name not in READ_FIELDS | IRRELEVANT_FIELDS and value != field.default:
+            return f"its {field.name} is {value!r}"
+    return None
+
+
+def described(model: AnyModel, folder: str | Path) -> Values:
+    """Everything about a model but its weights, as JSON has it."""
+    identified = identity.describe(model, folder)
+    return {
+        "name": identified["name"],
+        "folder": str(folder),
+        "sha256": identified["sha256"],
+        "step": identified["step"],
+        "n_parameters": model.n_parameters,
+        "config": model.config_values(model.config),
+        "tokens": list(model.vocabulary.tokens),
+        "tokenisation": model.vocabulary.tokenisation,
+        "max_answer": model.max_answer,
+        "tensors": [
+            {"name": name, "shape": list(tensor.shape)}
+            for name, tensor in model.state_dict().items()
+        ],
+    }
+
+
+def weights(model: AnyModel) -> Iterator[bytes]:
+    """The weights as float32, little-endian, one tensor after another, in chunks of base64."""
+    rest = b""
+    for tensor in model.state_dict().values():
+        content = tensor.detach().cpu().float().contiguous().numpy().astype("<f4", copy=False)
+        rest += content.tobytes()
+        while len(rest) >= CHUNK:
+            yield base64.b64encode(rest[:CHUNK])
+            rest = rest[CHUNK:]
+    yield base64.b64encode(rest)

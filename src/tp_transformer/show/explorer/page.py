@@ -1,0 +1,126 @@
+"""The page: one HTML file with its style, its scripts, the models and the questions inside."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from tp_transformer import __version__
+from tp_transformer.foundation import atomic
+from tp_transformer.foundation.provenance import Values
+from tp_transformer.model.family import AnyModel
+from tp_transformer.show.explorer import packing
+
+WORKER = ("engine.js", "run.js", "worker.js")
+SCRIPT = (
+    *(
+        "client.js",
+        "elements.js",
+        "points.js",
+        "colours.js",
+        "clusters.js",
+        "state.js",
+        "python.js",
+    ),
+    *("figures.js", "pane.js", "heads.js", "inspector.js", "dialog.js", "controls.js", "app.js"),
+)
+WEIGHTS_PLACE = "<!-- weights -->"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a page is made of.
+
+    Attributes:
+        models: one model, or two to compare
+        folders: where each of them was loaded from
+        roles: the clusters that `tpt interpret roles` found, as the page reads them, or None
+        examples: questions of every module, as {module, question, answer}
+        questions: questions of an evaluation, as {module, split, question, answer, right}
+    """
+
+    models: Sequence[AnyModel]
+    folders: Sequence[str | Path]
+    roles: Values | None = None
+    examples: Sequence[Values] = ()
+    questions: Sequence[Values] = ()
+
+    def parts(self) -> Iterator[bytes]:
+        """The page from its beginning to its end, in pieces."""
+        filled = _asset("page.html")
+        for place, text in (
+            ("policy", self.policy),
+            ("style", _style()),
+            ("script", _script()),
+            ("worker", _joined(WORKER)),
+            ("data", _data(self._values())),
+        ):
+            filled = filled.replace(f"<!-- {place} -->", text, 1)
+        before, after = filled.split(WEIGHTS_PLACE)
+        yield before.encode()
+        for index, model in enumerate(self.models):
+            for chunk in packing.weights(model):
+                yield f'<script type="text/plain" data-weights="{index}">'.encode()
+                yield chunk
+                yield b"</script>\n"
+        yield after.encode()
+
+    @property
+    def policy(self) -> str:
+        """The content-security policy: this style, this script, workers, and nothing else."""
+        return "; ".join(
+            (
+                "default-src 'none'",
+                f"script-src '{_digest(_script())}'",
+                f"style-src '{_digest(_style())}'",
+                "worker-src blob:",
+                "img-src data:",
+                "base-uri 'none'",
+                "form-action 'none'",
+            )
+        )
+
+    def write(self, file: str | Path) -> None:
+        """Write the page, atomically."""
+        with atomic.whole(file) as unfinished, unfinished.open("wb") as page:
+            page.writelines(self.parts())
+
+    def _values(self) -> Values:
+        return {
+            "version": __version__,
+            "models": [
+                packing.described(model, folder)
+                for model, folder in zip(self.models, self.folders, strict=True)
+            ],
+            "roles": self.roles,
+            "examples": list(self.examples),
+            "questions": list(self.questions),
+        }
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _style() -> str:
+    return _asset("page.css")
+
+
+def _script() -> str:
+    return _joined(SCRIPT)
+
+
+def _asset(name: str) -> str:
+    return (files(__package__) / "assets" / name).read_text("utf-8")
+
+
+def _joined(names: Sequence[str]) -> str:
+    return "\n".join(map(_asset, names))
+
+
+def _data(values: Values) -> str:
+    """JSON that can stand inside a script element, whatever its texts hold."""
+    return json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")

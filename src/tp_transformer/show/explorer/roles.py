@@ -1,0 +1,46 @@
+"""The clusters that `tpt interpret roles` found, as the page reads them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.provenance import Values
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.identity import model_hash
+
+
+def read_roles(file: str | Path, model: AnyModel) -> Values:
+    """The centroids and names of a file roles.json, which must be of this model."""
+    try:
+        values = json.loads(Path(file).read_text("utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is damaged or not JSON: {error}") from error
+    if not isinstance(values, dict) or values.get("analysis") != "roles":
+        raise UserError(f"{file} holds no clusters of roles; `tpt interpret roles` writes them")
+    try:
+        return _checked(values, model, str(file))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{file} is damaged or of an earlier version: {error!r:.200}") from error
+
+
+def _checked(values: Values, model: AnyModel, file: str) -> Values:
+    vectors = "value" if model.config.binding == "none" else "role"
+    if values["model"]["sha256"] != model_hash(model):
+        raise UserError(f"{file} was made with another model")
+    if values["vectors"] != vectors:
+        raise UserError(f"{file} has clusters of {values['vectors']} vectors, not of {vectors}s")
+    d_head = model.config.d_model // model.config.n_heads
+    heads = []
+    for head in values["heads"]:
+        centroids = np.array(head["centroids"], dtype=np.float64)
+        if centroids.ndim != 2 or centroids.shape[1] != d_head or not np.isfinite(centroids).all():
+            raise ValueError(f"the centroids of head {head['head']}")
+        names = [None if name is None else str(name["name"]) for name in head["names"]]
+        if len(names) != len(centroids):
+            raise ValueError(f"the names of head {head['head']}")
+        heads.append({"head": int(head["head"]), "centroids": centroids.tolist(), "names": names})
+    return {"layer": int(values["layer"]), "heads": heads}

@@ -1,0 +1,83 @@
+"""The page on a local server: on the loopback interface, and nothing but the page."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tp_transformer.foundation.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers a request for the page, and refuses any other."""
+
+    server: ThreadingHTTPServer
+    page: bytes
+    policy: str
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Send the page."""
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        """Send the headers of the page."""
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body: bool) -> None:
+        # A page elsewhere whose name was made to point to this machine has another Host.
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
+            self._send(HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 only.\n", with_body)
+        elif self.path != "/":
+            self._send(HTTPStatus.NOT_FOUND, b"There is only the page.\n", with_body)
+        else:
+            self._send(HTTPStatus.OK, self.page, with_body, "text/html; charset=utf-8")
+
+    def _send(
+        self, status: HTTPStatus, body: bytes, with_body: bool, kind: str = "text/plain"
+    ) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", f"{self.policy}; frame-ancestors 'none'"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """Return a name without the versions of the software."""
+        return "tpt"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the base class's name
+        """Say nothing about requests."""
+
+
+@contextmanager
+def serving(page: bytes, policy: str, port: int) -> Iterator[ThreadingHTTPServer]:
+    """A server of the page, bound to a port of the loopback interface; 0 is any free port."""
+    handler = type("Handler", (_Handler,), {"page": page, "policy": policy})
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), handler)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on port {port}: {error.strerror or error}; name another with --port"
+        ) from error
+    server.daemon_threads = True
+    try:
+        yield server
+    finally:
+        server.server_close()
+
+
+def address(server: ThreadingHTTPServer) -> str:
+    """The address of the page."""
+    return f"http://{LOOPBACK}:{server.server_port}/"

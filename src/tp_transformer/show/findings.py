@@ -1,0 +1,68 @@
+"""Results of analyses in a terminal: findings in sentences, numbers in tables."""
+
+import os
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tp_transformer.interpret.core.result import Result, ResultTable
+
+
+def render_findings(found: Result, console: Console) -> None:
+    """Print the findings, wrapped at words to the width of the terminal, and the tables."""
+    for line in found.summary():
+        _print_wrapped(line, console)
+    for table in found.tables():
+        console.print()
+        console.print(Text(table.title, style="bold"))
+        console.print(_drawn(table))
+        _print_wrapped(table.note, console, style="dim")
+
+
+def _print_wrapped(text: str, console: Console, style: str = "") -> None:
+    """Print a text in lines that end between words, all but the first indented."""
+    lines = textwrap.fill(text, console.width, subsequent_indent="  ", break_long_words=False)
+    console.print(Text(lines, style=style), soft_wrap=True)
+
+
+def _drawn(table: ResultTable) -> Table:
+    """The first column, which has names, is wrapped if there is not enough room."""
+    drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    names, *numbers = table.columns
+    drawn.add_column(Text(names))
+    for place, heading in enumerate(numbers, 1):
+        texts = [*heading.split(), *(line for row in table.rows for line in row[place].split("\n"))]
+        drawn.add_column(Text(heading), justify="right", min_width=max(map(len, texts)))
+    for row in table.rows:
+        drawn.add_row(*map(Text, row))
+    return drawn
+
+
+def written_line(files: Sequence[Path]) -> str:
+    """Name all files that were written into a folder in one line."""
+    kinds: dict[str, list[str]] = {}  # the suffixes of each name
+    for file in files:
+        kinds.setdefault(file.stem, []).append(file.suffix.removeprefix("."))
+    names: dict[tuple[str, ...], list[str]] = {}  # those that have the same suffixes
+    for name, suffixes in kinds.items():
+        names.setdefault(tuple(suffixes), []).append(name)
+    listed = ", ".join(
+        str(files[0].parent / f"{_one_name(own)}.{_one_of(suffixes)}")
+        for suffixes, own in names.items()
+    )
+    return f"written: {listed}"
+
+
+def _one_name(names: Sequence[str]) -> str:
+    """A name, or a pattern that several names match."""
+    if len(names) == 1:
+        return names[0]
+    return os.path.commonprefix(list(names)) + "*"  # noqa: RUF071  of names, not of paths
+
+
+def _one_of(suffixes: Sequence[str]) -> str:
+    return suffixes[0] if len(suffixes) == 1 else f"{{{','.join(suffixes)}}}"

@@ -1,0 +1,55 @@
+"""The settings of a run: those of all sections, from values and back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from tp_transformer.data.feed import FeedConfig
+from tp_transformer.foundation import settings
+from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.settings import Values
+from tp_transformer.model.family import ModelConfig, class_of, model_config
+from tp_transformer.training.loop import TrainingConfig
+from tp_transformer.training.optim import OptimConfig
+from tp_transformer.training.validate import ValidationConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """All settings of a run, by section."""
+
+    model: ModelConfig
+    data: FeedConfig = field(default_factory=FeedConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+
+    @classmethod
+    def of(cls, name_or_file: str | Path, **sections: Mapping[str, Any]) -> "RunConfig":
+        """Return the settings of a preset or a YAML file, with some of them overridden.
+
+        >>> RunConfig.of("tp-transformer-tiny", model={"n_layers": 1}, training={"steps": 100})
+        """
+        values = settings.run_values(name_or_file, {}, cls)
+        settings.refuse_unknown(sections, cls.__dataclass_fields__, "a run")
+        for section, fields in sections.items():
+            values[section] = {**values.get(section, {}), **fields}
+        return run_config(values)
+
+
+def run_config(values: dict[str, Values]) -> RunConfig:
+    """Return the settings from the values of their sections."""
+    settings.refuse_unknown(values, RunConfig.__dataclass_fields__, "a run")
+    if "model" not in values:
+        raise SettingsError("a run needs the section 'model'")
+    hints = get_type_hints(RunConfig)
+    del hints["model"]
+    stages = {n: settings.to_dataclass(kind, values.get(n, {}), n) for n, kind in hints.items()}
+    return RunConfig(model=model_config(values["model"]), **stages)
+
+
+def config_values(config: RunConfig) -> dict[str, Values]:
+    """Return the sections of values from which `run_config` makes the same settings."""
+    values: dict[str, Values] = settings.to_values(config)
+    return {**values, "model": class_of(config.model).config_values(config.model)}

@@ -1,0 +1,184 @@
+"""The plan of a run: its size, memory, time and disk space, without starting it."""
+
+import shutil
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tp_transformer.data.store import Store
+from tp_transformer.foundation.distributed import Ranks, open_ranks, unchanged_random_state
+from tp_transformer.foundation.ranges import LARGEST_INT
+from tp_transformer.training import checkpoint
+from tp_transformer.training.claim import Claim, Request, resolve
+from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.loop import Loop
+from tp_transformer.training.records import duration
+from tp_transformer.training.setup import initialise, make_loop
+
+MEASURED = 3.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What a run would take from its next step to its end.
+
+    Attributes:
+        n_parameters: of the model
+        n_rows: number of questions to train on
+        batch_size: number of samples of a step
+        steps_taken: by a run that exists already
+        last_step: the step at which the run ends; None if only its budget ends it
+        step_seconds: measured time of a step, without validation
+        budget: seconds that are left of the budget; None if there is none
+        memory: bytes of memory at the peak of the measured steps; None if unknown
+        checkpoint_bytes: of one checkpoint
+        model_bytes: of one model
+        n_checkpoints: largest number of checkpoints at a time
+        n_best: largest number of best models at a time
+        free_bytes: free disk space
+        where: the device and the number of threads or processes
+    """
+
+    n_parameters: int
+    n_rows: int
+    batch_size: int
+    steps_taken: int
+    last_step: int | None
+    step_seconds: float
+    budget: float | None
+    memory: int | None
+    checkpoint_bytes: int
+    model_bytes: int
+    n_checkpoints: int
+    n_best: int
+    free_bytes: int
+    where: str
+
+    @property
+    def steps(self) -> int:
+        """The number of steps to take at the measured speed."""
+        in_time = None if self.budget is None else int(self.budget / self.step_seconds)
+        left = None if self.last_step is None else max(self.last_step - self.steps_taken, 0)
+        return min(number for number in (in_time, left) if number is not None)
+
+    @property
+    def seconds(self) -> float:
+        """The time of these steps."""
+        return self.steps * self.step_seconds
+
+    @property
+    def disk(self) -> int:
+        """The largest number of bytes that checkpoints and best models take."""
+        return self.n_checkpoints * self.checkpoint_bytes + self.n_best * self.model_bytes
+
+    def lines(self) -> list[str]:
+        """Return the plan as lines to print."""
+        samples = self.steps * self.batch_size
+        end = "" if self.last_step is None else f" of {self.last_step:,}"
+        taken = f", after {self.steps_taken:,} that are taken" if self.steps_taken else ""
+        memory = "unknown" if self.memory is None else f"{_size(self.memory)} in these steps"
+        return [
+            f"parameters  {self.n_parameters:,}",
+            f"steps       {self.steps:,}{end}{taken}",
+            f"samples     {samples:,} in batches of {self.batch_size:,}: "
+            f"{samples / self.n_rows:,.3g} epochs of {self.n_rows:,} questions",
+            f"time        {duration(self.seconds)} at {self.step_seconds:.3g} s per step "
+            f"({self.batch_size / self.step_seconds:,.0f} samples/s), measured for "
+            f"{MEASURED:.0f} s on {self.where}; without validations",
+            f"memory      {memory}; batches of longer questions need more",
+            f"disk        {_size(self.disk)} at most: {self.n_checkpoints} checkpoints of "
+            f"{_size(self.checkpoint_bytes)}, {self.n_best} best models of "
+            f"{_size(self.model_bytes)}; {_size(self.free_bytes)} are free",
+        ]
+
+
+def plan_run(
+    config: RunConfig | str | Path | None,
+    data: Store | str | Path | None,
+    run: str | Path,
+    *,
+    device: str = "auto",
+    init_from: str | Path | None = None,
+    seconds: float = MEASURED,
+) -> TrainingPlan:
+    """Return what a run would take, measured on this machine; nothing is written."""
+    request = Request.of(config, data, run, init_from)
+    with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
+        found = Claim.from_json(ranks.first(lambda: resolve(request).to_json()))
+        settings = run_config(found.values)
+        # A step that is not finite is no reason to stop, and must not be written down.
+        training = replace(settings.training, max_bad_steps=LARGEST_INT)
+        settings = replace(settings, training=training)
+        loop = ranks.each(lambda: make_loop(settings, Path(found.data), Path(run), ranks))
+        if found.init_from is not None and not found.origin:
+            folder = found.init_from
+            ranks.each(lambda: initialise(loop, folder))
+        state = checkpoint.newest_state(Path(run))
+        step, elapsed = (0, 0.0) if state is None else (state.step, state.elapsed)
+        loop.state.step = step
+        return _plan(loop, ranks, step, elapsed, loop.measure(seconds))
+
+
+def _plan(loop: Loop, ranks: Ranks, step: int, elapsed: float, step_seconds: float) -> TrainingPlan:
+    training, limits = loop.training, loop.limits
+    model_bytes = _bytes(loop.model.parameters())
+    states = loop.optimizer.state.values()
+    optimizer = _bytes(one for state in states for one in state.values() if torch.is_tensor(one))
+    averages = 0 if loop.ema is None else model_bytes
+    n_milestones = 0
+    if training.keep_every is not None and limits.last_step is not None:
+        n_milestones = limits.last_step // training.keep_every
+    on_cpu = ranks.device.type == "cpu"
+    threads = f", {torch.get_num_threads()} threads" if on_cpu else ""
+    processes = f", {ranks.n_ranks} processes" if ranks.n_ranks > 1 else ""
+    return TrainingPlan(
+        n_parameters=loop.model.n_parameters,
+        n_rows=limits.n_rows,
+        batch_size=limits.batch_size,
+        steps_taken=step,
+        last_step=limits.last_step,
+        step_seconds=step_seconds,
+        budget=None if limits.budget is None else max(limits.budget - elapsed, 0.0),
+        memory=_peak_memory(ranks.device),
+        checkpoint_bytes=model_bytes + optimizer + averages,
+        model_bytes=model_bytes,
+        n_checkpoints=training.keep + 1 + n_milestones,  # one more while it is written
+        n_best=training.keep + 1,
+        free_bytes=shutil.disk_usage(_existing(loop.run_folder)).free,
+        where=f"{ranks.device.type}{threads}{processes}",
+    )
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    """Return the largest number of bytes of memory so far: of the GPU, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if device.type == "cpu":
+        with suppress(ImportError):  # Windows
+            from resource import RUSAGE_SELF, getrusage
+
+            unit = 1 if sys.platform == "darwin" else 1024
+            return getrusage(RUSAGE_SELF).ru_maxrss * unit
+    return None
+
+
+def _existing(folder: Path) -> Path:
+    """Return a folder, or the nearest folder above it that exists."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+
+
+def _size(n_bytes: int) -> str:
+    """Return a number of bytes with a unit."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:,.3g} {unit}"
+    return f"{n_bytes / 1e3:,.3g} kB"

@@ -1,0 +1,45 @@
+"""`tpt explore`: a model in a page that computes it in the browser."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tp_transformer.foundation.ranges import Port
+from tp_transformer.verbs.verb import Verb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explore(Verb):
+    """Look into a model in the browser: answers, attention, roles, and operations on them.
+
+    Attributes:
+        model: the folder of a model or a run
+        beside: a second model, to compare
+        roles: roles.json of `tpt interpret roles`: clusters with names
+        results: results of `tpt evaluate`: its questions, wrong ones first
+        data: the store that --results is about
+        out: write the page as one HTML file, instead of serving it
+        port: port of the local server; 0 is any free one
+    """
+
+    model: Path | None = None
+    beside: Path | None = None
+    roles: Path | None = None
+    results: Path | None = None
+    data: Path | None = None
+    out: Path | None = None
+    port: Port = 8765
+
+    def __call__(self) -> None:
+        from tp_transformer.show.explorer.explore import make_page, serve, write
+
+        page = make_page(
+            self.model,
+            beside=self.beside,
+            roles=self.roles,
+            results=self.results,
+            data=self.data,
+        )
+        if self.out is None:
+            serve(page, self.port)
+        else:
+            write(page, self.out)

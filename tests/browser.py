@@ -1,0 +1,162 @@
+"""Chromium without a window, driven by its DevTools protocol over a pipe.
+
+The pipe (`--remote-debugging-pipe`) carries JSON messages that end in a zero byte, so that no
+library is needed.
+"""
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)"
+)
+PATIENCE = 60  # seconds
+
+
+class Browser:
+    """A browser with one tab."""
+
+    def __init__(self):
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        read, self._write = os.pipe()
+        self._read, write = os.pipe()
+        flags = [
+            *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+            *("--remote-debugging-pipe", "--no-first-run", "--disable-extensions"),
+            f"--user-data-dir={self._profile.name}",
+        ]
+        # Chromium reads from descriptor 3 and writes to descriptor 4.
+        command = f'exec 3<&{read} 4>&{write}; exec "$0" "$@"'
+        self._process = subprocess.Popen(
+            ["bash", "-c", command, CHROMIUM, *flags, "about:blank"],
+            pass_fds=(read, write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read)
+        os.close(write)
+        self._buffer, self._last, self._session = b"", 0, None
+        self.events = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **parameters):
+        """Call a method of the protocol and return its result."""
+        self._last += 1
+        message = {"id": self._last, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found = self._receive(deadline)
+            if found.get("id") == self._last:
+                assert "error" not in found, f"{method}: {found['error']}"
+                return found["result"]
+            self.events.append(found)
+
+    def _receive(self, deadline):
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, "the browser does not answer"
+            more = os.read(self._read, 1 << 20)
+            assert more, "the browser has ended"
+            self._buffer += more
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
+
+    def open(self, address):
+        """Open a page and wait until it has loaded."""
+        self.events.clear()
+        self.call("Page.navigate", url=str(address))
+        deadline = time.monotonic() + PATIENCE
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._receive(deadline))
+
+    def run(self, code):
+        """The value of an expression, awaited if it is a promise."""
+        answer = self.call(
+            "Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def wait(self, condition):
+        """Wait until an expression is true."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.run(f"Boolean({condition})"):
+            assert time.monotonic() < deadline, f"never true: {condition}"
+            time.sleep(0.05)
+
+    def press(self, key, **more):
+        """Press and release a key."""
+        text = key if len(key) == 1 else {"Enter": "\r"}.get(key, "")
+        names = {
+            "Enter": 13,
+            "ArrowRight": 39,
+            "ArrowLeft": 37,
+            "ArrowDown": 40,
+            "Tab": 9,
+            "Escape": 27,
+        }
+        code = {"windowsVirtualKeyCode": names[key]} if key in names else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, **code, **more)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **code, **more)
+
+    def problems(self):
+        """Errors of the page: exceptions, refused content, messages on the console."""
+        self.run("0")  # collects events that are still on their way
+        found = []
+        for event in self.events:
+            method, parameters = event.get("method"), event.get("params", {})
+            if method == "Runtime.exceptionThrown":
+                found.append(parameters["exceptionDetails"])
+            elif method == "Log.entryAdded" and parameters["entry"]["level"] == "error":
+                found.append(parameters["entry"])
+            elif method == "Runtime.consoleAPICalled" and parameters["type"] in (
+                "error",
+                "warning",
+            ):
+                found.append(parameters["args"])
+        return found
+
+    def view(self, width, height, *, dark=False):
+        """Set the size of the window and the preferred colours."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def screenshot(self, file, *, whole=True):
+        """Save a picture of the page."""
+        picture = self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
+        Path(file).write_bytes(base64.b64decode(picture))
+
+    def close(self):
+        """End the browser."""
+        self._process.terminate()
+        self._process.wait(PATIENCE)
+        os.close(self._read)
+        os.close(self._write)
+        self._profile.cleanup()

@@ -1,0 +1,169 @@
+"""The forward pass in the browser computes what PyTorch computes."""
+
+import json
+import random
+
+import pytest
+import torch
+
+import tp_transformer as tpt
+from tp_transformer.data.mathematics.modules import MODULES
+from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.show.explorer import packing
+from tp_transformer.show.explorer.page import Page
+from tp_transformer.show.explorer.questions import examples
+
+SHAPE = {"d_model": 36, "d_ff": 50, "n_heads": 4, "n_layers": 2}
+MODELS = {
+    "none": {"binding": "none", "embedding_binding": False},
+    "hadamard": {"binding": "hadamard"},
+    "tensor": {"binding": "tensor"},
+    "low-rank": {"binding": "low-rank", "rank": 7},
+    "convolution": {"binding": "convolution"},
+    "plain-embedding": {"binding": "hadamard", "embedding_binding": False},
+}
+WORDS = ["jump", "left", "twice", "<b>", "after"]
+TOLERANCE = 1e-4
+
+
+def asked(count):
+    """Examples of every module, and sums."""
+    chance = random.Random(0)
+    texts = [example["question"] for example in examples()]
+    texts += [f"What is {chance.randrange(30)} + {chance.randrange(30)}?" for _ in range(count)]
+    return chance.sample(texts, count)
+
+
+@pytest.fixture(scope="module")
+def models(folders):
+    """One untrained model of each kind, and one trained for a moment."""
+    torch.manual_seed(1)
+    built = {name: tpt.build("tp-transformer-tiny", **SHAPE, **MODELS[name]) for name in MODELS}
+    built["trained"] = tpt.load(folders[0])
+    built["words"] = tpt.build(
+        "tp-transformer-tiny", vocabulary=Vocabulary.of([" ".join(WORDS)], "words"), **SHAPE
+    )
+    built["words"].max_answer = 12
+    return {name: model.eval() for name, model in built.items()}
+
+
+@pytest.fixture(scope="module")
+def page(browser, models, tmp_path_factory):
+    """All models in one page, open in the browser."""
+    file = tmp_path_factory.mktemp("explorer") / "page.html"
+    Page(models=list(models.values()), folders=list(models)).write(file)
+    browser.open(file.as_uri())
+    return browser
+
+
+def in_browser(page, index, questions):
+    """The answers, the tokens and the logits of all steps, from the page."""
+    return page.run(
+        f"""(async () => {{
+          const found = [];
+          for (const question of {json.dumps(questions)}) {{
+            const result = await explorer.client.run({index}, question);
+            const logits = result.logits.map((scores) => Array.from(scores));
+            found.push([result.answer, result.tokens.map(({{ id }}) => id), logits]);
+          }}
+          return found;
+        }})()"""
+    )
+
+
+def in_python(model, question, tokens):
+    """The logits before each of these tokens, from PyTorch."""
+    vocabulary = model.vocabulary
+    source = torch.from_numpy(vocabulary.encode([question]).ids)[None]
+    target = torch.tensor([[vocabulary.sos, *tokens[:-1]]])
+    with torch.no_grad():
+        return model.decode(target, model.encode(source))[0]
+
+
+def compare(page, models, name, questions):
+    model = models[name]
+    answers = model.solve(questions)
+    for start in range(0, len(questions), 50):
+        some = slice(start, start + 50)
+        found = in_browser(page, list(models).index(name), questions[some])
+        for question, (answer, tokens, logits), expected in zip(
+            questions[some], found, answers[some], strict=True
+        ):
+            assert answer == expected
+            wanted = in_python(model, question, tokens)
+            torch.testing.assert_close(torch.tensor(logits), wanted, rtol=0, atol=TOLERANCE)
+            assert wanted.argmax(dim=-1).tolist() == tokens
+
+
+@pytest.mark.parametrize("name", [*MODELS, "trained"])
+def test_logits_and_answers_agree_with_pytorch(page, models, name):
+    compare(page, models, name, asked(8))
+
+
+def test_a_model_of_words_agrees_with_pytorch(page, models):
+    chance = random.Random(0)
+    questions = [" ".join(chance.choices(WORDS, k=length)) for length in range(1, 7)]
+    compare(page, models, "words", questions)
+    refused = page.run(
+        f"""explorer.client.run({list(models).index("words")}, "jump <pad>")
+          .catch((error) => error.message)"""
+    )
+    assert refused == "The model does not know the word “<pad>” at position 2."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, "trained"])
+def test_500_logits_and_answers_agree_with_pytorch(page, models, name):
+    compare(page, models, name, asked(500))
+
+
+def test_the_comparison_would_notice_a_difference(page, models):
+    found = in_browser(page, list(models).index("hadamard"), asked(1))
+    (_, tokens, logits) = found[0]
+    wanted = in_python(models["tensor"], asked(1)[0], tokens)
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(torch.tensor(logits), wanted, rtol=0, atol=TOLERANCE)
+
+
+def test_every_binding_that_python_allows_is_one_of_the_engine(page):
+    source = page.run("document.getElementById('worker').textContent")
+    start = source.index("const BINDINGS = {")
+    body = source[start : source.index("\n};", start)]
+    names = [
+        line.split(":")[0].strip(' "')
+        for line in body.splitlines()
+        if line.startswith("  ") and line[2] not in " }"
+    ]
+    assert tuple(names) == packing.BINDINGS
+
+
+def test_a_question_that_cannot_be_read_gets_a_sentence(page):
+    for question, said in (
+        ("", "empty"),
+        ("ß", "does not know the character “ß”"),
+        ("1" * 199, "199"),
+    ):
+        asking = f"explorer.client.run(0, {json.dumps(question)})"
+        error = page.run(f"{asking}.then(() => '', (error) => error.message)")
+        assert said in error
+
+
+def test_the_examples_are_of_every_module():
+    assert [each["module"] for each in examples()[::2]] == [module.name for module in MODULES]
+
+
+@pytest.mark.slow
+def test_a_small_model_answers_in_less_than_300_milliseconds(browser, tmp_path):
+    """The fastest of five times, which other programs disturb least; 30 tokens each."""
+    model = tpt.build("tp-transformer-small").eval()
+    Page(models=[model], folders=["small"]).write(tmp_path / "page.html")
+    browser.open((tmp_path / "page.html").as_uri())
+    times = browser.run(
+        """(async () => {
+          const times = [];
+          for (let i = 0; i < 5; i++)
+            times.push((await explorer.client.run(0, "What is (4/5)/(2/3)?")).milliseconds);
+          return times;
+        })()"""
+    )
+    assert min(times) < 300

@@ -1,0 +1,130 @@
+"""Operations on roles: what the page answers is what its printed Python answers."""
+
+import json
+
+import pytest
+import torch
+
+import tp_transformer as tpt
+
+QUESTION = "What is 12 + 7?"
+ROLE = [round(0.3 * i - 1, 3) for i in range(9)]
+
+
+def operation(point, head, position, kind, **more):
+    return {"point": point, "head": head, "position": position, "kind": kind, **more}
+
+
+ENCODER, LAST = "encoder.0.self_attention", "encoder.1.self_attention"
+CROSS, DECODER = "decoder.1.cross_attention", "decoder.0.self_attention"
+CASES = {
+    "zero": [operation(ENCODER, 2, 9, "zero")],
+    "zero in all heads at all characters": [operation(ENCODER, None, None, "zero")],
+    "scale": [operation(LAST, None, 8, "scale", factor=-25)],
+    "swap": [operation(ENCODER, None, 8, "swap", other=13), operation(LAST, 1, 3, "swap", other=8)],
+    "set": [operation(LAST, None, None, "set", vector=ROLE)],
+    "decoder": [operation(DECODER, None, 1, "scale", factor=40)],
+    "cross": [operation(CROSS, None, 0, "scale", factor=-30), operation(CROSS, 0, 1, "zero")],
+    "cross at all steps": [operation(CROSS, None, None, "scale", factor=-3)],
+    "several": [
+        operation(ENCODER, 2, 9, "zero"),
+        operation(CROSS, None, 1, "set", vector=ROLE),
+        operation(ENCODER, None, 9, "scale", factor=0.5),
+        operation(ENCODER, None, 9, "swap", other=1),
+    ],
+}
+
+
+def of_values(operations):
+    """The same for a model without roles, whose cross-attention has no vectors of its own."""
+    return [each for each in operations if "cross" not in each["point"]]
+
+
+def show(explorer, model, operations):
+    panes = json.dumps([{"model": model, "question": QUESTION, "operations": operations}])
+    state = f"{{ panes: {panes}, view: explorer.app.state.view }}"
+    explorer.run(f"explorer.app.restore(() => ({state}), 'It')")
+    explorer.settle()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened(explorer):
+    explorer.open()
+
+
+@pytest.mark.parametrize("model", [0, 1], ids=["roles", "values"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_printed_python_gives_the_same_answer(explorer, folders, capsys, name, model):
+    operations = CASES[name] if model == 0 else of_values(CASES[name])
+    show(explorer, model, operations)
+    code = explorer.text("#python")
+    exec(compile(code, "printed", "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out == explorer.answer() + "\n"
+    assert str(folders[model]) in code
+    assert code.count("vector[:") >= len(operations)
+
+
+def test_operations_change_answers_and_attention(explorer, folders):
+    """Otherwise the test above would hold if neither side did anything."""
+    (plain,) = tpt.load(folders[0]).solve([QUESTION])
+    changed = 0
+    for operations in CASES.values():
+        show(explorer, 0, operations)
+        changed += explorer.answer() != plain
+        moved = explorer.run(
+            """(({ result, base }) =>
+              Object.entries(result.points).some(([path, { weights }]) =>
+                weights.some((weight, i) => Math.abs(weight - base.points[path].weights[i]) > 1e-4),
+              ))(explorer.app.panes[0])"""
+        )
+        assert moved or operations == CASES["decoder"]
+    assert changed >= 4
+
+
+def test_the_roles_after_an_operation_are_those_of_a_trace(explorer, folders):
+    show(explorer, 0, CASES["several"])
+    found = explorer.run(f"Array.from(explorer.app.panes[0].result.points['{ENCODER}'].vectors)")
+    model = tpt.load(folders[0])
+
+    def edit(role):
+        role[:, 2, 9] = 0
+        role[:, :, 9] *= 0.5
+        role[:, :, [9, 1]] = role[:, :, [1, 9]]
+        return role
+
+    name = f"{ENCODER}.role"
+    with model.trace(name, edit={name: edit}) as trace:
+        model.solve([QUESTION])
+    wanted = trace[name][0]
+    torch.testing.assert_close(torch.tensor(found).view(wanted.shape), wanted, rtol=0, atol=1e-4)
+
+
+def test_each_button_adds_its_operation_and_undo_takes_it_back(explorer):
+    show(explorer, 0, [])
+    plain = explorer.answer()
+    explorer.run("explorer.app.look({point: 'encoder.0.self_attention', head: 2, position: 9})")
+    buttons = ["Zero", "Scale by", "Swap with", "Set to centroid"]
+    assert explorer.texts("#operate .operation button") == buttons
+    for number in range(1, 5):
+        explorer.run(
+            f"document.querySelectorAll('#operate .operation button')[{number - 1}].click()"
+        )
+        explorer.settle()
+        assert len(explorer.texts("#operations li button")) == number
+    kinds = explorer.run("explorer.app.state.panes[0].operations.map(({ kind }) => kind)")
+    assert kinds == ["zero", "scale", "swap", "set"]
+    first = explorer.run("explorer.app.state.panes[0].operations[0]")
+    assert first == operation(ENCODER, 2, 9, "zero")
+    for number in (3, 2, 1, 0):
+        explorer.click("#undo")
+        assert len(explorer.texts("#operations li button")) == number
+    assert explorer.answer() == plain
+    assert "trace" not in explorer.text("#python")
+
+
+def test_an_operation_beyond_a_shorter_question_waits(explorer):
+    show(explorer, 0, [operation(ENCODER, 2, 13, "zero")])
+    explorer.run("explorer.app.ask(0, '1 + 1')")
+    explorer.settle()
+    assert "beyond the end" in explorer.text("#operations")
+    assert "trace" not in explorer.text("#python")
