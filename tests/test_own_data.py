@@ -59,8 +59,8 @@ def test_what_does_not_apply_is_said(analysis, tmp_path, monkeypatch, capsys):
     cli.main(["data", "prepare", "pairs.csv", "--task=mirror", "--out=mirror", *words])
     cli.main(["train", "--config=tp-transformer-tiny", "--data=mirror", "--run=run", *SMALL])
     capsys.readouterr()
+    data = ["--data=mirror"] if analysis == "roles" else []  # the others take none
     with pytest.raises(SystemExit) as stopped:
-        data = ["--data=mirror"] if analysis == "roles" else []  # the others take none
         cli.main(["interpret", analysis, "--model=run", *data, "--out=analysis"])
     assert stopped.value.code == 2
     said = capsys.readouterr().err
