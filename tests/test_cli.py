@@ -18,7 +18,7 @@ from tp_transformer.foundation.settings import missing, read, sections
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.training.config import RunConfig, config_values, run_config
-from tp_transformer.verbs.data import Generate
+from tp_transformer.verbs.data import MATHEMATICS_COUNT, Generate
 from tp_transformer.verbs.model import Solve
 from tp_transformer.verbs.scoring import Evaluate
 from tp_transformer.verbs.verb import help_of
@@ -181,6 +181,8 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypa
 def test_defaults_that_two_classes_state_are_the_same():
     """Making an `Order` imports numpy and pyarrow, so the verb has defaults of its own."""
     own = {field.name: field.default for field in fields(Generate)}
+    assert own["count"] is None  # each task has a default; this is that of mathematics:
+    own["count"] = MATHEMATICS_COUNT
     for field in fields(Order):
         if field.name != "splits":
             assert own[field.name] == field.default

@@ -41,14 +41,14 @@ def test_the_pages_commands_work_one_after_another(tmp_path, monkeypatch, capsys
         assert program == "tpt"
         cli.main([*arguments, *(SMALL if arguments[0] == "train" else [])])
     printed = capsys.readouterr().out
-    assert "0 minus 1, on the same questions" in printed
+    assert "runs/seed-0 minus runs/seed-1, on the same questions" in printed
     assert {path.suffix for path in (tmp_path / "analysis").iterdir()} >= {".json", ".png", ".svg"}
     store = tpt.data.open("mirror")
     found = json.loads((tmp_path / "analysis" / "attention-encoder.json").read_text("utf-8"))
     tested = {example.question for example in store["test"]}
     assert set(found["sample"]["questions"]) <= tested
-    assert {"ß", "Ω"} <= set(tpt.load("runs/0").vocabulary.tokens)
-    assert parquet.read_table("parquet")["question"].to_pylist()
+    assert {"ß", "Ω"} <= set(tpt.load("runs/seed-0").vocabulary.tokens)
+    assert parquet.read_table("parquet/data")["question"].to_pylist()
 
 
 @pytest.mark.parametrize("analysis", ["binding", "interchange", "roles"])

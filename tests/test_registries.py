@@ -263,7 +263,7 @@ def test_a_task_is_made_trained_scored_compared_shown_and_exported(
     assert "Table 1" not in shown
     assert "evens" in shown
     main(["data", "export", str(data), "--format", "jsonl", "--out", str(tmp_path / "jsonl")])
-    lines = (tmp_path / "jsonl" / "odds" / "longer-00000-of-00001.jsonl").read_text("utf-8")
+    lines = (tmp_path / "jsonl" / "data" / "longer.jsonl").read_text("utf-8")
     assert json.loads(lines.splitlines()[0])["question"] == store["longer"][0].question
     with pytest.raises(SystemExit):
         main(["data", "export", str(data), "--format", "v1.0", "--out", str(tmp_path / "v1")])

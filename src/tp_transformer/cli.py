@@ -183,7 +183,7 @@ def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -
     except OverflowError as error:  # which the parser lets pass
         raise ArgumentError(None, f"a number is too large: {error}") from error
     except ArgumentError as error:
-        wrong = re.search(r'key "(\w+)":.* value: (.*)', str(error), re.DOTALL)
+        wrong = re.search(r'key "(\w+)"(?: element \d+)?:.* value: (.*)', str(error), re.DOTALL)
         for flag, argument in known.items():
             if wrong is not None and _field(flag) == wrong[1]:
                 hint = without_range(argument["type"])

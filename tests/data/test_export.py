@@ -2,7 +2,10 @@
 
 import json
 import tarfile
+from collections import Counter
 
+import pandas
+import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
@@ -11,8 +14,11 @@ from hypothesis import strategies as st
 import tp_transformer as tpt
 from corpora import SAMPLE, keys, make_store, pairs, rows, rows_of, segments_of, text_of
 from tp_transformer.data.export import FORMATS, export
+from tp_transformer.data.generated import TASKS, write_task
 from tp_transformer.data.mathematics.corpus import prepare
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.data.pair_files import Columns
+from tp_transformer.data.pairs import prepare_pairs
+from tp_transformer.foundation.errors import CorpusError, StoreError
 
 OUTS = {"v1.0": "out", "v1.0 archive": "out.tar.gz", "parquet": "out", "jsonl": "out"}
 
@@ -90,14 +96,21 @@ def test_the_layouts(tmp_path, store):
     for name, content in archived.items():
         assert (tmp_path / "v1" / name.partition("/")[2]).read_bytes() == content
     export(store, tmp_path / "parquet", format="parquet")
-    train = "arithmetic__mixed/train-00000-of-00001"
-    table = parquet.read_table(tmp_path / "parquet" / f"{train}.parquet")
-    assert table["difficulty"].to_pylist() == ["easy"] * 7 + ["hard"] * 3
+    table = parquet.read_table(tmp_path / "parquet" / "data" / "train.parquet")
+    assert table.column_names == ["split", "module", "difficulty", "question", "answer"]
+    mixed = table.filter(pc.equal(table["module"], "arithmetic__mixed"))
+    assert mixed["difficulty"].to_pylist() == ["easy"] * 7 + ["hard"] * 3
     export(store, tmp_path / "jsonl", format="jsonl")
-    lines = (tmp_path / "jsonl" / f"{train}.jsonl").read_text().splitlines()
+    lines = (tmp_path / "jsonl" / "data" / "train.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == table.to_pylist()
-    names = {path.name for path in (tmp_path / "jsonl" / "measurement__conversion").iterdir()}
-    assert names == {"test-00000-of-00001.jsonl", "extrapolate-00000-of-00001.jsonl"}
+    for kind in ("parquet", "jsonl"):
+        names = {path.name for path in (tmp_path / kind / "data").iterdir()}
+        assert names == {f"{split}.{kind}" for split in ("train", "interpolate", "extrapolate")}
+        assert {path.name for path in (tmp_path / kind).iterdir()} == {
+            "data",
+            "README.md",
+            "croissant.json",
+        }
 
 
 def test_the_same_store_gives_the_same_archive(tmp_path, store):
@@ -111,9 +124,12 @@ def test_some_modules(tmp_path, store):
     options = {"modules": ["arithmetic__m*"], "progress": lambda *done: seen.append(done)}
     assert export(store, tmp_path / "out", format="jsonl", **options) == 11
     assert seen[-1] == (11, 11)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "arithmetic__mixed",
-        "arithmetic__mul_big",
+    lines = "".join(path.read_text() for path in (tmp_path / "out" / "data").iterdir()).splitlines()
+    modules = [json.loads(line)["module"] for line in lines]
+    assert Counter(modules) == {"arithmetic__mixed": 10, "arithmetic__mul_big": 1}
+    assert sorted(path.name for path in (tmp_path / "out" / "data").iterdir()) == [
+        "extrapolate.jsonl",
+        "train.jsonl",
     ]
     with pytest.raises(StoreError, match="no rows of the modules"):
         export(store, tmp_path / "none", format="jsonl", modules="calculus__*")
@@ -142,3 +158,95 @@ def test_v1_needs_difficulties(tmp_path):
     store = make_store(tmp_path / "store", {("train", "numbers__gcd", None): [("1", "2")]})
     with pytest.raises(StoreError, match="does not tell the difficulty of numbers__gcd"):
         export(tpt.data.open(store), tmp_path / "out", format="v1.0")
+
+
+def expected_of(store):
+    """The rows of a store with their splits and modules, in any order."""
+    return sorted(
+        (name, one.module, one.difficulty or "", one.question, one.answer)
+        for name, split in store.items()
+        for one in split
+    )
+
+
+def found_in(rows):
+    columns = ("split", "module", "difficulty", "question", "answer")
+    return sorted(tuple(row[name] or "" for name in columns) for row in rows)
+
+
+def test_pandas_sees_every_split(tmp_path, store):
+    export(store, tmp_path / "out", format="parquet")
+    frame = pandas.read_parquet(tmp_path / "out" / "data")
+    frame["difficulty"] = frame["difficulty"].fillna("")
+    assert found_in(frame.to_dict("records")) == expected_of(store)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_load_dataset_sees_every_split(tmp_path, store, kind):
+    from datasets import load_dataset
+
+    export(store, tmp_path / "out", format=kind)
+    loaded = load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
+    assert {name: len(split) for name, split in loaded.items()} == {
+        name: len(split) for name, split in store.items()
+    }
+    for name, split in loaded.items():
+        assert set(split["split"]) == {name}
+    assert found_in(row for split in loaded.values() for row in split) == expected_of(store)
+
+
+def test_a_split_with_a_hyphen_is_loaded(tmp_path):
+    from datasets import load_dataset
+
+    lines = "".join(f"{split},{i},{i}\n" for split in ("train", "hold-out") for i in range(3))
+    (tmp_path / "pairs.csv").write_text(f"split,question,answer\n{lines}", "utf-8")
+    store = prepare_pairs(tmp_path / "pairs.csv", tmp_path / "store", task="copy")
+    export(store, tmp_path / "out", format="parquet")
+    loaded = load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
+    assert loaded["hold_out"]["split"] == ["hold-out"] * 3
+
+
+@pytest.mark.filterwarnings("ignore")  # mlcroissant calls deprecated functions of its libraries
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_croissant_is_valid_and_gives_the_rows(tmp_path, store, kind):
+    import mlcroissant
+
+    export(store, tmp_path / "out", format=kind)
+    dataset = mlcroissant.Dataset(tmp_path / "out" / "croissant.json")
+    assert not dataset.metadata.issues.errors
+    assert [one.uuid for one in dataset.metadata.record_sets] == list(store)
+    for name, split in store.items():
+        records = [
+            {key.rpartition("/")[2]: value for key, value in record.items()}
+            for record in dataset.records(record_set=name)
+        ]
+        assert [record["question"].decode() for record in records] == [
+            example.question for example in split
+        ]
+        assert {record["split"].decode() for record in records} == {name}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_pairs_read_back_the_export_of_another_task(tmp_path, kind):
+    store = write_task(tmp_path / "store", "lookup", tables=3, depth=2, deeper_count=20)
+    export(store, tmp_path / "out", format=kind)
+    options = {"task": "lookup", "tokenisation": "words", "columns": Columns(group="module")}
+    again = prepare_pairs(tmp_path / "out" / "data", tmp_path / "again", **options)
+    assert expected_of(again) == expected_of(store)
+    assert again.task.vocabulary == TASKS["lookup"](tables=3).vocabulary
+
+
+def test_the_card_counts_the_rows(tmp_path, store):
+    export(store, tmp_path / "out", format="parquet")
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "| data/train.parquet | arithmetic__mixed | 10 |" in card
+    assert "| data/extrapolate.parquet | measurement__conversion | 2 |" in card
+
+
+def test_rows_of_an_unknown_module_are_named(tmp_path, store):
+    export(store, tmp_path / "out", format="jsonl")
+    file = tmp_path / "out" / "data" / "train.jsonl"
+    file.write_text(file.read_text().replace("arithmetic__mixed", "arithmetic__mixt", 1))
+    message = r"data/train.jsonl, line \d+: train has no module 'arithmetic__mixt'"
+    with pytest.raises(CorpusError, match=message):
+        prepare(tmp_path / "out", tmp_path / "again")

@@ -188,3 +188,9 @@ def test_a_vocabulary_is_saved_as_it_was_and_words_as_words():
         Vocabulary(("<pad>", "<sos>", "<eos>", "two words"), "words")
     with pytest.raises(ValueError, match="characters or words, not 'runes'"):
         Vocabulary(("<pad>", "<sos>", "<eos>"), "runes")
+
+
+def test_words_come_from_several_texts():
+    assert Vocabulary.of(["jump twice", "jump"], "words").tokens[3:] == ("jump", "twice")
+    with pytest.raises(ValueError, match="made of a list of texts, not of one text"):
+        Vocabulary.of("jump twice", "words")

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,12 @@ from runs import finish, start_ranks
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.errors import (
+    FolderError,
+    ResultsError,
+    SettingsError,
+    UserError,
+)
 from tp_transformer.model.identity import model_hash
 from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import evaluate
@@ -232,8 +238,33 @@ def test_what_another_model_found_is_neither_taken_over_nor_lost(
     expected = evaluate(trained, store, tmp_path / "s.json", choice, QUICK)
     assert counted(found) == counted(expected)
     assert left.read_bytes() == kept
-    evaluate(tmp_path / "other", store, out, choice, work)
+    evaluate(tmp_path / "other", store, out, choice, replace(work, overwrite=True))
     assert not left.exists()
+
+
+def test_results_of_something_else_are_not_overwritten(store, trained, tmp_path, capsys):
+    out = tmp_path / "r.json"
+    choice = Choice(splits=("interpolate",))
+    first = evaluate(trained, store, out, choice, QUICK)
+    evaluate(trained, store, out, choice, QUICK)  # the same once more
+    before = out.read_bytes()
+    with pytest.raises(ResultsError, match=r'with splits \["interpolate"\], not \["extrapolate"\]'):
+        evaluate(trained, store, out, Choice(splits=("extrapolate",)), QUICK)
+    tpt.build("tp-transformer-tiny").save(tmp_path / "other")
+    given = ["evaluate", "--model", str(tmp_path / "other"), "--data", str(store),
+             "--out", str(out), "--splits", "interpolate", "--diagnose", "0"]  # fmt: skip
+    with pytest.raises(SystemExit) as stop:
+        main(given)
+    assert stop.value.code == 2
+    refused = capsys.readouterr().err
+    assert f"results of another model ({first.name}); --overwrite replaces them" in refused
+    assert out.read_bytes() == before
+    main([*given, "--overwrite"])
+    assert Results.read(out).name == "other"
+    out.write_text("my notes")
+    with pytest.raises(ResultsError, match=r"not JSON.*--overwrite replaces it"):
+        evaluate(trained, store, out, choice, QUICK)
+    assert out.read_text() == "my notes"
 
 
 def test_what_another_precision_found_is_not_taken_over(store, trained, tmp_path, monkeypatch):
@@ -332,7 +363,8 @@ def test_predictions_are_what_the_model_says(store, trained, tmp_path):
 def test_the_training_sample_is_drawn_from_the_module_alone(store, trained, tmp_path):
     def sample(modules, seed=0):
         choice = Choice(modules=modules, splits=("train",), train_count=50, seed=seed)
-        found = evaluate(trained, store, tmp_path / "r.json", choice, QUICK)
+        work = replace(QUICK, overwrite=True)
+        found = evaluate(trained, store, tmp_path / "r.json", choice, work)
         return found.splits["train"].modules["numbers__place_value"]
 
     alone, among = sample(("numbers__*",)), sample(("*",))
@@ -414,7 +446,7 @@ def test_the_same_questions_in_another_store_are_the_same(store, trained, tmp_pa
     alone = make_store(tmp_path / "alone", {key: rows})
     choice = Choice(splits=("interpolate",), modules=("numbers__place_value",))
     found = [
-        evaluate(trained, data, tmp_path / "r.json", choice, QUICK).splits["interpolate"]
+        evaluate(trained, data, tmp_path / f"{data.name}.json", choice, QUICK).splits["interpolate"]
         for data in (store, alone)
     ]
     assert found[0].to_json() == found[1].to_json()

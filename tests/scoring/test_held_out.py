@@ -30,7 +30,8 @@ def run(store, tmp_path_factory):
 
 def asked_for_training(folder, data, out, train_count):
     """The results, and the training rows that were asked."""
-    choice, work = Choice(train_count=train_count), Work(predictions=out / "answers.jsonl")
+    choice = Choice(train_count=train_count)
+    work = Work(predictions=out / "answers.jsonl", overwrite=True)
     found = evaluate(folder, data, out / "r.json", choice, work)
     lines = map(json.loads, (out / "answers.jsonl").read_text().splitlines())
     return found, {line["row"] for line in lines if line["split"] == "train"}

@@ -1,7 +1,9 @@
 """The store, for other tools: v1.0 text, Parquet or JSON lines.
 
-`prepare` reads each of them back into the same store. Everything is written to a hidden place
-first and takes its name when it is complete.
+Parquet and JSON lines have one file for each split, with the columns split, module, difficulty,
+question and answer, and a description of the files (`card.py`). `prepare` reads each format back
+into the same store. Everything is written to a hidden place first and takes its name when it is
+complete.
 """
 
 import json
@@ -9,20 +11,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
+from tp_transformer.data.card import ExportedFile, write_descriptions
 from tp_transformer.data.mathematics import v1
-from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import Segment, Split, Store, schema
 from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.data.task import Task
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import StoreError
 from tp_transformer.foundation.progress import Update
 
 FORMATS = ("v1.0", "parquet", "jsonl")
+DATA = "data"  # the folder of the files of an export
+SPLIT = "split"
 _ROWS_PER_GROUP = 2**16
 
 Chosen: TypeAlias = list[tuple[Split, Segment]]
@@ -54,7 +60,7 @@ def export(
     try:
         with whole(path) as unfinished:
             if format != "v1.0":
-                _write_tables(unfinished, format, chosen, counted)
+                _write_tables(unfinished, store, format, chosen, counted)
             elif path.name.endswith(v1.ARCHIVE_SUFFIXES):
                 v1.write_archive(unfinished, chosen, counted.batches)
             else:
@@ -78,26 +84,39 @@ class _Counted:
                 self._progress(self._done, self.total)
 
 
-def _write_tables(folder: Path, kind: str, chosen: Chosen, counted: _Counted) -> None:
-    """One file for each split and module, named as the hub names them."""
-    files: dict[tuple[str, str], list[tuple[Split, Segment]]] = {}
-    for split, segment in chosen:
-        files.setdefault((split.name, segment.module), []).append((split, segment))
-    task = chosen[0][0].task
-    # As the hub calls it.
-    names = {INTERPOLATE: "test"} if task.name == MATHEMATICS.name else {}
-    for (split_name, module), parts in files.items():
-        called = names.get(split_name, split_name)
-        file = folder / module / f"{called}-00000-of-00001.{kind}"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        batches = (batch for part in parts for batch in counted.batches(*part))
+def _write_tables(folder: Path, store: Store, kind: str, chosen: Chosen, counted: _Counted) -> None:
+    """Write one file for each split, and the description of the files."""
+    files: list[ExportedFile] = []
+    for split in dict.fromkeys(split for split, _ in chosen):
+        segments = [segment for of_split, segment in chosen if of_split is split]
+        path = f"{DATA}/{split.name}.{kind}"
+        (folder / DATA).mkdir(parents=True, exist_ok=True)
+        batches = (
+            _with_split(batch, split.name)
+            for segment in segments
+            for batch in counted.batches(split, segment)
+        )
         if kind == "parquet":
-            _write_parquet(file, schema(task), batches)
+            _write_parquet(folder / path, store.task, batches)
         else:
-            _write_json_lines(file, batches)
+            _write_json_lines(folder / path, batches)
+        rows: dict[str, int] = {}
+        for segment in segments:
+            rows[segment.module] = rows.get(segment.module, 0) + segment.count
+        files.append(ExportedFile(split=split.name, path=path, rows=rows))
+    write_descriptions(folder, store, kind, files)
 
 
-def _write_parquet(file: Path, columns: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+def _with_split(batch: pa.RecordBatch, split: str) -> pa.RecordBatch:
+    numbers = pa.array(np.zeros(batch.num_rows, np.int8))
+    names = pa.DictionaryArray.from_arrays(numbers, pa.array([split]))
+    return pa.RecordBatch.from_arrays(
+        [names, *batch.columns], schema=pa.schema([(SPLIT, names.type), *batch.schema])
+    )
+
+
+def _write_parquet(file: Path, task: Task, batches: Iterator[pa.RecordBatch]) -> None:
+    columns = pa.schema([(SPLIT, pa.dictionary(pa.int8(), pa.string())), *schema(task)])
     # Names stay numbers until Parquet numbers them itself. Without Arrow's schema in the file, they
     # are read as the texts that they are.
     with parquet.ParquetWriter(file, columns, compression="zstd", store_schema=False) as writer:
@@ -113,7 +132,7 @@ def _write_json_lines(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def _json_lines(batch: pa.RecordBatch) -> memoryview:
-    names = {name: batch.column(name)[0].as_py() for name in ("module", "difficulty")}
+    names = {name: batch.column(name)[0].as_py() for name in (SPLIT, "module", "difficulty")}
     lines = pc.binary_join_element_wise(
         json.dumps(names).removesuffix("}") + ', "question": "',
         _escaped(batch.column("question")),

@@ -19,7 +19,7 @@ from tp_transformer.data.tasks import lookup as _lookup  # noqa: F401
 from tp_transformer.data.tasks import quotients as _quotients  # noqa: F401
 from tp_transformer.data.tasks import recall as _recall  # noqa: F401
 from tp_transformer.data.tasks import scan as _scan  # noqa: F401
-from tp_transformer.data.writer import write_store
+from tp_transformer.data.writer import is_written, write_store
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import check_fields
 from tp_transformer.foundation.settings import to_dataclass
@@ -78,19 +78,23 @@ def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return asdict(to_dataclass(kind, given, "task"))
 
 
-def write_task(folder: str | Path, name: str, **options: Any) -> Store:
+def write_task(folder: str | Path, name: str, *, overwrite: bool = False, **options: Any) -> Store:
     """Write the store of a registered task that is generated as a whole, in memory.
 
-    The rows of a module are shuffled: training holds out the last ones for validation.
+    The rows of a module are shuffled: training holds out the last ones for validation. Another
+    store in the folder is an error, unless it may be overwritten.
     """
     chosen = resolved_options(name, options)
     task = TASKS[name](**chosen)
     if task.rows is None:
         raise SettingsError(f"the task {name} is not generated as a whole")
+    source = {"kind": "generated", "task": name, **chosen}
+    if is_written(Path(folder), source, overwrite=overwrite):
+        return open_store(folder)
     by_module: dict[tuple[str, str], list[Row]] = {}
     for row in task.rows():
         by_module.setdefault((row.split, row.module), []).append(row)
-    with write_store(folder, task, {"kind": "generated", "task": name, **chosen}) as writer:
+    with write_store(folder, task, source) as writer:
         rng = np.random.default_rng(0)
         for (split, module), rows in by_module.items():
             order = rng.permutation(len(rows)).tolist()

@@ -103,6 +103,8 @@ class Vocabulary:
         cls, texts: Sequence[str], tokenisation: Literal["characters", "words"] = "characters"
     ) -> "Vocabulary":
         """The vocabulary of some texts, in the order of Unicode."""
+        if tokenisation == "words" and isinstance(texts, str):
+            raise ValueError("a vocabulary of words is made of a list of texts, not of one text")
         parts = (text.split(" ") if tokenisation == "words" else text for text in texts)
         found = set().union(*parts)
         return cls((PAD, SOS, EOS, *sorted(found)), tokenisation)

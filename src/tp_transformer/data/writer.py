@@ -7,7 +7,8 @@ Writing everything a second time in order would cost as much disk and time again
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +27,7 @@ from tp_transformer.data.manifest import (
     is_store,
     write_manifest,
 )
-from tp_transformer.data.store import schema
+from tp_transformer.data.store import open_store, schema
 from tp_transformer.data.summary import Summary, texts_as_bytes
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.atomic import whole
@@ -57,6 +58,30 @@ def write_store(
                 writer.finish()
     except OSError as error:
         raise StoreError(f"cannot write a store to {path}: {error}") from error
+
+
+def is_written(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> bool:
+    """Whether a store with this source exists; raise if another one would be overwritten."""
+    refuse_other(path)
+    if not is_store(path):
+        return False
+    try:
+        found = open_store(path).source
+    except StoreError as error:
+        if overwrite:
+            return False
+        raise StoreError(f"{error}; --overwrite replaces it") from error
+    wanted = json.loads(json.dumps(source))  # which has no tuples
+    differing = [
+        f"{name} is {json.dumps(found.get(name))}, not {json.dumps(value)}"
+        for name, value in wanted.items()
+        if found.get(name) != value
+    ]
+    if differing and not overwrite:
+        raise StoreError(
+            f"{path} is another store: {'; '.join(differing)}; --overwrite replaces it"
+        )
+    return not differing
 
 
 def refuse_other(path: Path) -> None:

@@ -18,4 +18,4 @@ def frame(
     except ImportError as error:
         message = "frames need pandas: pip install 'tp-transformer[pandas]'"
         raise UserError(message) from error
-    return pd.DataFrame(list(rows), columns=columns)
+    return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))

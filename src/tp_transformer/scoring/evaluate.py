@@ -31,7 +31,13 @@ from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.questions import EvaluationQuestions, choose
-from tp_transformer.scoring.results import ModuleScore, Results, SplitScore, Values
+from tp_transformer.scoring.results import (
+    ModuleScore,
+    Results,
+    SplitScore,
+    Values,
+    refuse_other_results,
+)
 from tp_transformer.scoring.verdict import (
     CPU_TOKENS,
     GPU_TOKENS,
@@ -89,6 +95,9 @@ def evaluate(
         seen = show if show is not None and ranks.is_first else _unseen
         file = None if out is None else Path(out)
         evaluation = Evaluation(used, questions, work, file, ranks, seen)
+        if file is not None and not work.overwrite:
+            facts = evaluation.sha256, _described_store(store), asdict(choice)
+            ranks.first(lambda: refuse_other_results(file, *facts))
         scored = evaluation.run(choice.seed)
 
         def finish() -> str:

@@ -46,6 +46,7 @@ class Work:
             recomputed in float32
         symbols_per_pass: maximum number of tokens of a batch; by default it depends on the device.
             It has no effect on verdicts
+        overwrite: replace results of another model, other data or another choice of questions
     """
 
     decode: Count = 0
@@ -53,6 +54,7 @@ class Work:
     predictions: Path | None = None
     precision: Precision = "float32"
     symbols_per_pass: PositiveInt | None = None
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -304,6 +304,27 @@ class Results:
         return found
 
 
+def refuse_other_results(file: Path, sha256: str, data: Values, choice: Values) -> None:
+    """Raise if a file has anything but results of this model on these questions."""
+    if not file.exists():
+        return
+    try:
+        found = Results.read(file)
+    except ResultsError as error:
+        raise ResultsError(f"{error}; --overwrite replaces it") from error
+    reasons = []
+    if found.model.get("sha256") != sha256:
+        reasons.append(f"of another model ({found.name})")
+    if found.data.get("sha256") != data["sha256"]:
+        reasons.append(f"on other data ({found.data.get('name')})")
+    for name, value in json.loads(json.dumps(choice)).items():  # JSON has no tuples
+        if found.choice.get(name) != value:
+            was = json.dumps(found.choice.get(name))
+            reasons.append(f"with {name} {was}, not {json.dumps(value)}")
+    if reasons:
+        raise ResultsError(f"{file} has results {', '.join(reasons)}; --overwrite replaces them")
+
+
 def _whole(value: Any, name: str, least: int = 0) -> int:
     """Return a count from a file; raise if it is not one."""
     if type(value) is not int or not least <= value < 2**63:

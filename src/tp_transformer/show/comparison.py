@@ -9,10 +9,17 @@ from rich.console import Console
 from tp_transformer.foundation import html
 from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.frames import frame
-from tp_transformer.scoring.compare import named_apart, pairs, task_of
+from tp_transformer.scoring.compare import named_apart, task_of
 from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.seeds import question_pairs
 from tp_transformer.show import document
-from tp_transformer.show.table import averages_title, footnotes, pair_line, render_comparison
+from tp_transformer.show.table import (
+    averages_title,
+    footnotes,
+    pair_line,
+    render_comparison,
+    seed_lines,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,19 +64,21 @@ class Comparison:
 
     @property
     def differences(self) -> list[str]:
-        """The first result minus each of the others, on the same questions, in sentences."""
-        first, *others = self.results
+        """The first result minus each of the others, in sentences.
+
+        On the same questions, or over seeds where there are several.
+        """
         return [
             f"{first.name} minus {other.name}, {pair_line(one, first.name, other.name)}"
-            for other, found in zip(others, pairs(first, others), strict=True)
+            for first, other, found in question_pairs(self.results)
             for one in found
-        ]
+        ] + seed_lines(self.results)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return all numbers in long format.
 
-        The column `kind` is average, module, difference (of two averages), module difference, or
-        note (what makes results incomparable).
+        The column `kind` is average, module, difference (of two averages), module difference, seeds
+        (mean and spread over seeds), seeds difference, or note (what makes results incomparable).
         """
         return frame(document.long_rows(self.results), document.CSV_COLUMNS)
 

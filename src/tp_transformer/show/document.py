@@ -14,11 +14,11 @@ from tp_transformer.scoring.compare import (
     coverage,
     module_names,
     named_apart,
-    pairs,
     rows,
     task_of,
 )
 from tp_transformer.scoring.results import ModuleScore, Results
+from tp_transformer.scoring.seeds import question_pairs, seed_groups, seed_scores, seed_tests
 from tp_transformer.show.table import (
     SOURCES,
     above_95,
@@ -26,6 +26,7 @@ from tp_transformer.show.table import (
     averages_title,
     footnotes,
     pair_line,
+    seed_lines,
     steps_of,
 )
 
@@ -40,11 +41,13 @@ def markdown(results: Sequence[Results]) -> str:
         heads, body = _module_strings(results, split)
         if body:
             lines += ["", f"## {task.title(split)}", "", *_markdown_table(heads, body)]
-    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
-        lines += ["", f"## {results[0].name} minus {other.name}, on the same questions", ""]
-        lines += [f"- {pair_line(one, results[0].name, other.name)}" for one in found] or [
+    for first, other, found in question_pairs(results):
+        lines += ["", f"## {first.name} minus {other.name}, on the same questions", ""]
+        lines += [f"- {pair_line(one, first.name, other.name)}" for one in found] or [
             "The two have no module with the same questions."
         ]
+    if found_seeds := seed_lines(results):
+        lines += ["", "## Seeds", "", *(f"- {line}" for line in found_seeds)]
     return "\n".join(lines) + "\n"
 
 
@@ -94,6 +97,7 @@ def _accuracy(score: ModuleScore) -> str:
 CSV_COLUMNS = (
     *("kind", "source", "model", "versus", "split", "module", "n_modules", "n", "right"),
     *("accuracy", "low", "high", "above_95", "loss", "steps", "weights", "p", "p_holm", "note"),
+    *("seeds", "spread"),
 )
 
 
@@ -109,14 +113,16 @@ def csv_text(results: Sequence[Results]) -> str:
 def long_rows(results: Sequence[Results]) -> list[dict[str, Any]]:
     """Return all values, a row for each average, module, difference and note.
 
-    `kind` is average, module, difference, module difference, or note (a caveat).
+    `kind` is average, module, difference, module difference, seeds (the mean over seeds, and as
+    `spread` the standard deviation), seeds difference, or note (a caveat).
     """
     results = named_apart(results)
     found = _csv_averages(results)
     for one in results:
         found += _csv_modules(one)
-    for other, differences in zip(results[1:], pairs(results[0], results[1:]), strict=True):
-        found += _csv_pairs(results[0].name, other.name, differences)
+    for first, other, differences in question_pairs(results):
+        found += _csv_pairs(first.name, other.name, differences)
+    found += _csv_seeds(results)
     return [*found, *({"kind": "note", "note": line} for line in caveats(results))]
 
 
@@ -199,6 +205,44 @@ def _csv_pairs(first: str, second: str, found: Sequence[SplitPair]) -> list[dict
     return lines
 
 
+def _csv_seeds(results: Sequence[Results]) -> list[dict[str, Any]]:
+    first, *others = groups = seed_groups(results)
+    found: list[dict[str, Any]] = [
+        {
+            "kind": "seeds",
+            "source": OURS,
+            "model": group.name,
+            "split": one.split,
+            "accuracy": one.mean,
+            "low": one.range[0],
+            "high": one.range[1],
+            "seeds": one.n_seeds,
+            "spread": one.spread,
+        }
+        for group in groups
+        for one in seed_scores(group)
+    ]
+    for other, tests in zip(others, seed_tests(first, others), strict=True):
+        for test in tests:
+            low, high = test.interval or (None, None)
+            found.append(
+                {
+                    "kind": "seeds difference",
+                    "source": OURS,
+                    "model": first.name,
+                    "versus": other.name,
+                    "split": test.split,
+                    "accuracy": test.difference,
+                    "low": low,
+                    "high": high,
+                    "p": test.p,
+                    "p_holm": test.p_holm,
+                    "seeds": min(test.n_seeds),
+                }
+            )
+    return found
+
+
 def latex(results: Sequence[Results]) -> str:
     """Return Table 1, with the results below the rows of the paper, and the modules as LaTeX."""
     results = named_apart(results)
@@ -230,6 +274,8 @@ def latex(results: Sequence[Results]) -> str:
     for line in caveats(results):
         note = _escaped(f"Not fully comparable: {line}.")
         lines.append(rf"\par\noindent{{\footnotesize {note}\par}}")
+    for line in seed_lines(results):
+        lines.append(rf"\par\noindent{{\footnotesize {_escaped(line)}\par}}")
     for split in task.splits:
         heads, body = _module_strings(results, split)
         if body:

@@ -23,12 +23,18 @@ from tp_transformer.scoring.compare import (
     is_published,
     module_names,
     named_apart,
-    pairs,
     rows,
     task_of,
 )
 from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore, Values
+from tp_transformer.scoring.seeds import (
+    SeedTest,
+    question_pairs,
+    seed_groups,
+    seed_scores,
+    seed_tests,
+)
 
 SOURCES = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
 _WIDE = 100  # columns from which more is shown
@@ -37,6 +43,10 @@ _PERCENT = 7  # columns of an accuracy, with a space
 _SHORTEST_BAR = 4
 _SURE, _UNSURE = "█", "▒"
 
+ONE_SEED = (
+    "Each result is of one training seed: intervals and p-values are about questions, not about "
+    "seeds."
+)
 LEGEND = f"{_SURE} lower limit of the accuracy   {_UNSURE} its 95% interval (Wilson)"
 _CLASSES = (
     (HIGH, 1.0, "strong: above 95%", "green"),
@@ -187,8 +197,13 @@ def render_comparison(results: Sequence[Results], console: Console) -> None:
             console.print(Rule(f"[bold]{task.title(split)}[/]", align="left"))
             _render_modules(results, split, console)
             console.print()
-    for other, found in zip(results[1:], pairs(results[0], results[1:]), strict=True):
-        _render_pairs(results[0].name, other.name, found, console)
+    for first, other, found in question_pairs(results):
+        _render_pairs(first.name, other.name, found, console)
+    if lines := seed_lines(results):
+        console.print(Rule("[bold]Seeds[/]", align="left"))
+        for line in lines:
+            console.print(Text(line))
+        console.print()
     console.print(Rule(f"[bold]{averages_title(results)}[/]", align="left"))
     console.print(_averages(task, rows(results)))
     for line in footnotes(results):
@@ -276,6 +291,44 @@ def pair_line(one: SplitPair, first: str, second: str) -> str:
     )
 
 
+def seed_lines(results: Sequence[Results]) -> list[str]:
+    """Describe the mean and spread of runs that differ only in the seed, and tests over seeds.
+
+    Nothing if no run has several seeds.
+    """
+    first, *others = groups = seed_groups(results)
+    if all(len(group.results) == 1 for group in groups):
+        return []
+    lines = []
+    for group in groups:
+        scores = seed_scores(group)
+        seeds = ", ".join(map(str, group.seeds))
+        lines += [
+            f"{group.name}, {one.title}: {one.mean:.2%} on average over {one.n_seeds} seeds "
+            f"({seeds}), standard deviation {100 * one.spread:.2f} points, from "
+            f"{one.range[0]:.2%} to {one.range[1]:.2%}."
+            for one in scores
+        ] or [f"{group.name}: one seed; the variation between its seeds is unknown."]
+    for other, tests in zip(others, seed_tests(first, others), strict=True):
+        versus = f"{first.name} minus {other.name}"
+        lines += [f"{versus}, {seed_test_line(one)}" for one in tests] or [
+            f"{versus}: no test over seeds, which needs two seeds of each."
+        ]
+    return lines
+
+
+def seed_test_line(one: SeedTest) -> str:
+    """Describe the difference of two recipes on a split."""
+    text = f"{one.title}: {100 * one.difference:+.2f} points"
+    if one.interval is None or one.p_holm is None:
+        return f"{text}; no test: the seeds do not vary, or scipy is not installed."
+    low, high = one.interval
+    return (
+        f"{text} ({100 * low:+.2f} to {100 * high:+.2f}), p {_p(one.p_holm)} by Welch's t-test "
+        f"over {one.n_seeds[0]} and {one.n_seeds[1]} seeds, Holm-adjusted."
+    )
+
+
 def _p(value: float) -> str:
     return "< 0.0001" if value < 1e-4 else f"= {value:.4f}" if value < 0.1 else f"= {value:.2f}"
 
@@ -344,5 +397,6 @@ def footnotes(results: Sequence[Results]) -> list[str]:
     return [
         "Exact match averaged over modules; ± is half of a 95% interval; >95% counts modules.",
         *([f"The paper also has {after}."] if is_published(results) else []),
+        *([ONE_SEED] if all(len(one.results) == 1 for one in seed_groups(results)) else []),
         *(f"Not fully comparable: {line}." for line in caveats(results)),
     ]

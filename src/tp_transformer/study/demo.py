@@ -143,7 +143,7 @@ def _score(folder: Path, run: Run) -> Results:
         folder / QUESTIONS,
         folder / f"{run.name}.json",
         Choice(splits=("interpolate", "extrapolate")),
-        Work(predictions=_predictions(folder, run)),
+        Work(predictions=_predictions(folder, run), overwrite=True),
         show=progress,
     )
 

@@ -1,8 +1,11 @@
 """Training of a model in a run folder.
 
 - run: starting and resuming a run; config: its settings; claim: its folder; setup: its loop.
+- seeds: runs that differ only in the seed; plan: what a run would take, without starting it.
+- limits: when a run ends, and the time that is left.
 - loop, gradient, local_batch, optim: the steps; micro-batches and their gradients; optimizers.
 - validate: scores on held-out and monitored questions.
 - checkpoint: writing, finding and restoring checkpoints.
-- metrics, records, display, signals: what a run records and prints, and how signals stop it.
+- metrics, records, loggers, display: what a run records and prints, and where else that goes.
+- signals: how signals stop a run.
 """

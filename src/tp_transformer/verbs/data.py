@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
 SplitName = Literal["train", "interpolate", "extrapolate"]
-_MATHEMATICS, _MATHEMATICS_COUNT = "mathematics", 1000
+_MATHEMATICS, MATHEMATICS_COUNT = "mathematics", 1000
 _COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
 
 
@@ -37,6 +37,7 @@ class Generate(Verb):
         difficulties: which difficulties of training questions of mathematics
         workers: processes for mathematics; one per core by default
         executor: dask://HOST:PORT, a Dask cluster for mathematics to work on instead
+        overwrite: replace another store
     """
 
     resumes = True
@@ -50,6 +51,7 @@ class Generate(Verb):
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
     workers: Workers | None = None
     executor: str | None = None
+    overwrite: bool = False
     options: Namespace = field(default_factory=Namespace, metadata={"flag": None})
 
     @classmethod
@@ -80,13 +82,13 @@ class Generate(Verb):
         order = Order(
             modules=self.modules,
             splits=tuple(splits),
-            count=_MATHEMATICS_COUNT if self.count is None else self.count,
+            count=MATHEMATICS_COUNT if self.count is None else self.count,
             test_count=self.test_count,
             seed=self.seed,
         )
         open_pool = workers(self.executor or self.workers)
         with progress("generating") as update:
-            return produce(order, self.out, open_pool, progress=update)
+            return produce(order, self.out, open_pool, overwrite=self.overwrite, progress=update)
 
     def _other_task(self) -> "Store":
         from tp_transformer.data.generated import task_options, write_task
@@ -102,7 +104,8 @@ class Generate(Verb):
             for name, value in given.items()
             if value != defaults[name] or (value is not None and name in known)
         }
-        return write_task(self.out, self.task, **common, **dict(self.options.items()))
+        options = {**common, **dict(self.options.items())}
+        return write_task(self.out, self.task, overwrite=self.overwrite, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

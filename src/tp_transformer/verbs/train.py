@@ -129,14 +129,15 @@ class Train(Verb):
             raise SystemExit(128 + outcomes[-1].signal)
 
     def _plan(self, config: "RunConfig | None", run: Path) -> None:
-        from tp_transformer.foundation.run_folder import seed_folder
+        from tp_transformer.foundation.run_folder import seed_folder, seed_runs
         from tp_transformer.training.plan import plan_run
 
-        folder = seed_folder(run, self.seeds[0]) if self.seeds else run
+        seeds = self.seeds or tuple(seed_runs(run))
+        folder = seed_folder(run, seeds[0]) if seeds else run
         plan = plan_run(config, self.data, folder, device=self.device, init_from=self.init_from)
         lines = plan.lines()
-        if len(self.seeds) > 1:
-            lines.append(f"seeds       {len(self.seeds)}: each takes this time and disk space")
+        if len(seeds) > 1:
+            lines.append(f"seeds       {len(seeds)}: each takes this time and disk space")
         print(*lines, sep="\n")
 
     def resolved(self) -> "RunConfig | None":

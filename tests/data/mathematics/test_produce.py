@@ -135,6 +135,23 @@ def test_a_store_that_is_there_already_is_not_made_again(made, monkeypatch):
     assert content(made) == before
 
 
+def test_another_store_is_not_overwritten(tmp_path, capsys):
+    out = str(tmp_path / "store")
+    given = ["data", "generate", "--out", out, "--modules", QUICK[0], "--splits", "interpolate",
+             "--workers", "1", "--count"]  # fmt: skip
+    main([*given, "3"])
+    before = content(tmp_path / "store")
+    with pytest.raises(SystemExit) as stop:
+        main([*given, "4"])
+    assert stop.value.code == 2
+    refused = capsys.readouterr().err
+    assert f"{out} is another store: count is 3, not 4; --overwrite replaces it" in refused
+    assert content(tmp_path / "store") == before
+    assert not list(tmp_path.glob(".store*"))  # nothing was begun
+    main([*given, "4", "--overwrite"])
+    assert "interpolate 4" in capsys.readouterr().out
+
+
 def test_two_processes_do_not_make_one_store(tmp_path):
     out = tmp_path / "store"
     code = f"""

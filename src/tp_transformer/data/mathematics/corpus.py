@@ -30,7 +30,7 @@ from tp_transformer.data.mathematics.parsers import (
     Parser,
     TableParser,
 )
-from tp_transformer.data.mathematics.pieces import Piece, by_difficulty, check
+from tp_transformer.data.mathematics.pieces import Piece, by_difficulty, by_module, check
 from tp_transformer.data.mathematics.sources import (
     JSON_LINES,
     OTHER,
@@ -68,16 +68,16 @@ _SPLIT_BEHIND = re.compile(rf"[-_]({'|'.join(_TABLE_SPLITS)})$")
 
 @dataclass(frozen=True)
 class Belonging:
-    """Which part of the dataset a file holds."""
+    """Which part of the dataset a file holds; without a module, its rows name theirs."""
 
     split: str
-    module: str
+    module: str | None
     difficulty: str | None
     shard: int | None = None
     n_shards: int | None = None
 
     @property
-    def key(self) -> tuple[str, str, str | None]:
+    def key(self) -> tuple[str, str | None, str | None]:
         """What no two files may share, unless they are shards of one."""
         return self.split, self.module, self.difficulty
 
@@ -124,8 +124,8 @@ class _Reading:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self._read: dict[tuple[str, str, str | None], dict[int | None, str]] = {}
-        self._n_shards: dict[tuple[str, str, str | None], int] = {}
+        self._read: dict[tuple[str, str | None, str | None], dict[int | None, str]] = {}
+        self._n_shards: dict[tuple[str, str | None, str | None], int] = {}
         self._parser: Parser = Counter(1)
         self._belonging: Belonging | None = None
         self._fault: str | None = None
@@ -204,11 +204,15 @@ class _Reading:
             return
         if piece is None or place is None:
             return
-        for difficulty, rows in by_difficulty(check(piece, name, report), name, report):
-            known = place.difficulty if place.difficulty or place.split != TRAIN else difficulty
-            self._n_rows += len(rows.questions)
-            key = place.split, place.module, known
-            yield _Rows(key, rows.questions, rows.answers, block.n_read)
+        good = check(piece, name, report)
+        module = place.module
+        parts = [(module, good)] if module else by_module(good, place.split, name, report)
+        for module, part in parts:
+            for difficulty, rows in by_difficulty(part, name, report):
+                known = place.difficulty if place.difficulty or place.split != TRAIN else difficulty
+                self._n_rows += len(rows.questions)
+                key = place.split, module, known
+                yield _Rows(key, rows.questions, rows.answers, block.n_read)
 
     def _place(self, file: SourceFile) -> tuple[Belonging | None, str | None]:
         """What a file holds, or what is wrong with its name."""
@@ -245,6 +249,8 @@ def identify(name: str, kind: str) -> Belonging:
             split = behind[1] if behind else split
         elif part in _TABLE_SPLITS or split not in _TABLE_SPLITS:
             split = part or split
+    if not module and split in _TABLE_SPLITS:
+        return Belonging(_TABLE_SPLITS[split][0], None, None, shard, n_shards)
     place = _belonging(split, module, _TABLE_SPLITS)
     return Belonging(place.split, place.module, place.difficulty, shard, n_shards)
 

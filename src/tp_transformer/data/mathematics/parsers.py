@@ -18,7 +18,7 @@ from tp_transformer.data.faults import Report
 from tp_transformer.data.mathematics.pieces import IS_ALLOWED, Bytes, Piece, Places
 from tp_transformer.data.summary import texts_as_bytes
 
-COLUMNS = ("question", "answer", "difficulty")
+COLUMNS = ("question", "answer", "difficulty", "module")
 _IS_ODD = (~IS_ALLOWED).tobytes()  # newlines included
 # No line of the dataset comes near this; a file without newlines must not fill the memory.
 _MAX_LINE = 2**20
@@ -291,7 +291,8 @@ def _piece_of(table: pa.Table, lines: Places) -> Piece | None:
     if difficulties is not None:
         difficulties = pc.if_else(pc.equal(difficulties, ""), None, difficulties)
     questions, answers = (unwrap(pc.fill_null(columns[name], "")) for name in COLUMNS[:2])
-    return Piece(questions, answers, lines, difficulties=difficulties)
+    modules = columns.get("module")
+    return Piece(questions, answers, lines, difficulties=difficulties, modules=modules)
 
 
 def _texts_of(table: pa.Table, name: str) -> pa.StringArray:

@@ -33,11 +33,12 @@ class Piece:
     answer_below: bool = False  # the answer stands on the line after its question
     clean: bool = False  # every character is known to be one of the 69
     difficulties: pa.StringArray | None = None
+    modules: pa.StringArray | None = None  # where the rows name them, not the file
 
     def keep(self, rows: npt.NDArray[np.bool_]) -> "Piece":
         """The chosen rows alone."""
         mask = pa.array(rows)
-        difficulties = self.difficulties
+        difficulties, modules = self.difficulties, self.modules
         return Piece(
             self.questions.filter(mask),
             self.answers.filter(mask),
@@ -45,6 +46,7 @@ class Piece:
             self.answer_below,
             self.clean,
             None if difficulties is None else difficulties.filter(mask),
+            None if modules is None else modules.filter(mask),
         )
 
 
@@ -96,19 +98,41 @@ def _shorten(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:39] + "…")
 
 
+def by_module(piece: Piece, split: str, name: str, report: Report) -> list[tuple[str, Piece]]:
+    """The rows of each module that a piece names."""
+    found: list[tuple[str, Piece]] = []
+    for value, chosen in _by_value(piece, piece.modules):
+        if value is not None and MATHEMATICS.has(split, value):
+            found.append((value, chosen))
+        else:
+            line, count = int(chosen.lines[0]), len(chosen.questions)
+            reason = (
+                "no module in the path or the row"
+                if value is None
+                else f"{split} has no module {value!r}"
+            )
+            report.fault(name, line, reason, count)
+    return found
+
+
+def _by_value(piece: Piece, column: pa.StringArray | None) -> list[tuple[str | None, Piece]]:
+    """The rows of each value of a column, in the order in which the values first occur."""
+    values = [None] if column is None else pc.unique(column).to_pylist()
+    if len(values) == 1:
+        return [(values[0], piece)]
+    found = []
+    for value in values:
+        is_value = (
+            pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
+        )
+        found.append((value, piece.keep(np.asarray(is_value))))
+    return found
+
+
 def by_difficulty(piece: Piece, name: str, report: Report) -> list[tuple[str | None, Piece]]:
     """The rows of each difficulty that a piece holds, if it says."""
-    values = [None] if piece.difficulties is None else pc.unique(piece.difficulties).to_pylist()
     found: list[tuple[str | None, Piece]] = []
-    for value in values:
-        chosen = piece
-        if len(values) > 1:
-            rows = (
-                pc.is_null(piece.difficulties)
-                if value is None
-                else (pc.fill_null(pc.equal(piece.difficulties, value), False))
-            )
-            chosen = piece.keep(np.asarray(rows))
+    for value, chosen in _by_value(piece, piece.difficulties):
         if value is None or value in DIFFICULTIES:
             found.append((value, chosen))
         else:

@@ -10,9 +10,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from tp_transformer.data.manifest import is_store
 from tp_transformer.data.mathematics.deepmind import generator
 from tp_transformer.data.mathematics.generate import (
     CHUNK,
@@ -25,7 +23,7 @@ from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
 from tp_transformer.data.mathematics.partial import GeneratedFile, Order, Pieces, unfinished
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
+from tp_transformer.data.writer import StoreWriter, is_written, write_store
 from tp_transformer.foundation.errors import StoreError
 from tp_transformer.foundation.parallel import OpenPool
 from tp_transformer.foundation.progress import Update
@@ -35,23 +33,28 @@ PIECE_SECONDS = 20.0  # what a killed run loses at most
 
 
 def produce(
-    order: Order, out: str | Path, open_pool: OpenPool, *, progress: Update | None = None
+    order: Order,
+    out: str | Path,
+    open_pool: OpenPool,
+    *,
+    overwrite: bool = False,
+    progress: Update | None = None,
 ) -> Store:
-    """Generate what is ordered into the store `out`, going on with what a killed run has left."""
+    """Generate what is ordered into the store `out`, going on with what a killed run has left.
+
+    Another store there is an error, unless it may be overwritten.
+    """
     path = Path(out)
-    refuse_other(path)
     generator()  # says so if the extra is not installed
-    files, described = order.files(), order.describe()
-    if is_store(path) and _is_made(path, described):
+    files, source = order.files(), {"kind": "generated", **order.describe()}
+    if is_written(path, source, overwrite=overwrite):
         return open_store(path)
     try:
         with unfinished(path, order) as folder:
             pieces = Pieces(folder)
             _generate_missing(files, pieces, order.seed, open_pool, progress)
             redraws = Redraws(files, pieces, order.seed, open_pool)
-            source = {
-                "kind": "generated",
-                **described,
+            source |= {
                 "redrawn": redraws.counts(),
                 "still_in_training": redraws.still_in_training(),
                 "training_repeats": count_repeats(files, pieces),
@@ -63,15 +66,6 @@ def produce(
     except OSError as error:
         raise StoreError(f"cannot generate {path}: {error}") from error
     return open_store(path)
-
-
-def _is_made(path: Path, described: dict[str, Any]) -> bool:
-    """Whether the very store that is ordered is there already."""
-    try:
-        source = open_store(path).source
-    except StoreError:
-        return False
-    return all(source.get(name) == value for name, value in described.items())
 
 
 def _generate_missing(

@@ -26,6 +26,8 @@ BLOCK_BYTES = 2**22
 BLOCK_ROWS = 2**16
 TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
 _KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
+_COLUMNS = ("question", "answer", "difficulty", "module")
+_DESCRIPTIONS = ("README.md", "croissant.json")  # of an export
 _DAMAGE = (*DAMAGE, pa.ArrowException)
 
 
@@ -56,6 +58,9 @@ class Source:
         self.path = Path(path)
         if self.path.is_dir():
             self._files = _list_folder(self.path)
+            descriptions = [self.path / name for name in _DESCRIPTIONS]
+            if all(file in self._files for file in descriptions):
+                self._files = [file for file in self._files if file not in descriptions]
             kinds = {_kind(file.relative_to(self.path)) for file in self._files} - {OTHER}
             if not kinds:
                 raise CorpusError(
@@ -148,7 +153,7 @@ def _read_bytes(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
     with parquet.ParquetFile(path) as file:
-        names = [name for name in ("question", "answer", "difficulty") if name in file.schema.names]
+        names = [name for name in _COLUMNS if name in file.schema.names]
         if names[:2] != ["question", "answer"]:
             raise pa.ArrowInvalid("it needs the columns `question` and `answer`")
         n_rows, size = max(file.metadata.num_rows, 1), path.stat().st_size

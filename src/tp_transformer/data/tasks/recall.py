@@ -33,7 +33,7 @@ Integers = npt.NDArray[np.int64]
 @TASKS.register("recall")
 def recall(
     *,
-    parts: Size = 8,
+    parts: Size = 4,
     values: Size = 8,
     pairs: Size = 4,
     count: Size = 50_000,
