@@ -29,9 +29,19 @@ def test_compositions_are_their_tables_one_after_another(rows):
         assert sorted(atomic[f"{string} t{number + 1}"] for string in strings) == strings
     for question, answer in (row for split in rows.values() for row in split):
         string, tables = read(question)
+        results = []
         for table in tables:
             string = atomic[f"{string} {table}"]
-        assert string == answer
+            results.append(string)
+        assert answer == " ".join(results)
+
+
+def test_without_steps_an_answer_is_the_last_result():
+    options = {"tables": 3, "depth": 2, "deeper_count": 20}
+    pairs = (list(TASKS["lookup"](**options, steps=steps).rows()) for steps in (True, False))
+    for full, short in zip(*pairs, strict=True):
+        assert full.question == short.question
+        assert full.answer.split(" ")[-1] == short.answer
 
 
 def test_what_the_splits_hold_apart(rows):

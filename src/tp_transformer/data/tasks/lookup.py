@@ -4,11 +4,13 @@ Liška, Kruszewski and Baroni (2018), "Memorize or generalize? Searching for a c
 haystack". A table maps each bit string to another, one to one. A question is a bit string and the
 tables to apply to it, from left to right:
 
-    010 t3 t1    ->    t1(t3(010))
+    010 t3 t1    ->    t3(010) t1(t3(010))
+
+An answer has the result of each table, or with the option `steps=False` of the last one only.
 """
 
 from collections.abc import Iterator
-from itertools import product, starmap
+from itertools import accumulate, product, starmap
 
 import numpy as np
 
@@ -32,6 +34,7 @@ def lookup(
     deeper: Size = 2,
     test_share: OpenShare = 0.1,
     deeper_count: Size = 2000,
+    steps: bool = True,
     seed: Seed = 0,
 ) -> Task:
     """Apply lookup tables one after another to a bit string (Liška et al., 2018).
@@ -43,6 +46,7 @@ def lookup(
         deeper: number of further depths, which the split `deeper` has
         test_share: share of the compositions of two or more tables that are only tested
         deeper_count: questions of each further depth
+        steps: whether an answer has the result of each table, not of the last one only
         seed: seed of the tables and of the questions
     """
     _check_sizes(tables, bits, depth)
@@ -62,11 +66,13 @@ def lookup(
                 yield DEEPER, composition, start
 
     def row(split: str, composition: Composition, start: int) -> Row:
-        value = start
-        for table in composition:
-            value = maps[table][value]
+        values = list(
+            accumulate(composition, lambda value, table: maps[table][value], initial=start)
+        )
+        results = [strings[value] for value in values[1:]]
         names = " ".join(f"t{table + 1}" for table in composition)
-        return Row(split, _module(len(composition)), f"{strings[start]} {names}", strings[value])
+        answer = " ".join(results if steps else results[-1:])
+        return Row(split, _module(len(composition)), f"{strings[start]} {names}", answer)
 
     words = [*strings, *(f"t{table + 1}" for table in range(tables))]
     return Task(
