@@ -160,6 +160,7 @@ def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, Figure]":
     wide = cells.width(cells.smallest)
     width = figures.COLUMN if min(n, 2) * wide <= figures.COLUMN else max(figures.PAGE, wide)
     in_row = min(n, 2) if width == figures.COLUMN else min(n, max(1, int(width / wide)))
+    in_row = -(-n // -(-n // in_row))  # as many in every row, if possible
     size = cells.size(width / in_row)
     tall = cells.height(size)
     at_once = in_row * max(1, int(HIGHEST / tall))
