@@ -24,7 +24,8 @@ def test_predictions_are_decoded_in_full(store, trained, tmp_path):
     short = make_store(tmp_path / "short", {key: [(question, "x") for question in questions]})
     for folder, longest in ((trained, 2), (tmp_path / "endless", 200)):
         file = tmp_path / "answers.jsonl"
-        found = evaluate(folder, short, tmp_path / "r.json", work=Work(predictions=file))
+        results = tmp_path / f"{longest}.json"
+        found = evaluate(folder, short, results, work=Work(predictions=file))
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         predicted = [line["predicted"] for line in lines]
         assert predicted == tpt.load(folder).solve(questions, max_length=200)
