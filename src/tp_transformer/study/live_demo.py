@@ -147,7 +147,9 @@ def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
         if answers[0]["split"] == "interpolate" and wanted.get(key, 0):
             wanted[key] -= 1
             table.add_row(
-                Text(answers[0]["question"]), Text(answers[0]["answer"]), *(predicted(line["predicted"], line["right"]) for line in answers)
+                Text(answers[0]["question"]),
+                Text(answers[0]["answer"]),
+                *(predicted(line["predicted"], line["right"]) for line in answers),
             )
     return table
 

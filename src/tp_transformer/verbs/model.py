@@ -10,19 +10,26 @@ from tp_transformer.verbs.verb import ModelVerb, Verb, complain
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Verb):
-    """Train two small models in a few minutes and compare them; needs no data and no network.
+    """Show what the bundled models answer, their scores, and a report; needs no network.
 
     Attributes:
-        out: a folder for all of it
+        out: the folder for all files; by default demo, or demo-train with --train
+        train: train two tiny models live instead, in a few minutes, and compare them
     """
 
     resumes = True
-    out: Path = Path("demo")
+    out: Path | None = None
+    train: bool = False
 
     def __call__(self) -> None:
-        from tp_transformer.study.demo import demo
+        if self.train:
+            from tp_transformer.study.live_demo import live_demo
 
-        demo(self.out)
+            live_demo(self.out or Path("demo-train"))
+        else:
+            from tp_transformer.study.demo import demo
+
+            demo(self.out or Path("demo"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,7 +180,9 @@ def _named(
 def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
     """Analyse an untrained model; its best head is chosen among as many as the trained model's."""
     found = inputs.vectors(model)
-    named = inputs.named({head: inputs.cluster(found[inputs.layer][:, head]) for head in inputs.heads})
+    named = inputs.named(
+        {head: inputs.cluster(found[inputs.layer][:, head]) for head in inputs.heads}
+    )
     heads = [own[:, head] for own in found for head in range(own.shape[1])]
     probed: dict[str, list[Probed]] = {
         label.name: [] for label in inputs.labelled if label.obstacle is None

@@ -1,0 +1,115 @@
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+import tp_transformer as tpt
+from tp_transformer.foundation.errors import FolderError
+from tp_transformer.model import bundled
+from tp_transformer.scoring.results import Results
+from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, Size, demo
+
+NAMES = ("first", "twin")
+WIDTH = 100
+
+
+def shown(folder):
+    file = io.StringIO()
+    demo(folder, Console(file=file, width=WIDTH), Size(test_count=2, diagnose=1))
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    """A folder of bundled models, untrained."""
+    folder = tmp_path_factory.mktemp("shipped") / "bundled"
+    for name, preset in zip(NAMES, ("tp-transformer-tiny", "transformer-tiny"), strict=True):
+        tpt.build(preset, n_layers=1).save(folder / name)
+    (folder / bundled.INDEX).write_text(json.dumps(NAMES), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def bundle(shipped, monkeypatch):
+    monkeypatch.setattr(bundled, "FOLDER", shipped)
+
+
+@pytest.fixture(scope="module")
+def shown_once(shipped, tmp_path_factory):
+    """A demo: its folder, and what it printed."""
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bundled, "FOLDER", shipped)
+        return folder, shown(folder)
+
+
+def test_the_files_of_a_demo(shown_once):
+    folder, text = shown_once
+    files = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    assert files == {QUESTIONS, REPORT, *(f"{name}.json" for name in NAMES)}
+    for name in files:
+        assert name in text
+    for name in NAMES:
+        assert name in (folder / REPORT).read_text("utf-8")
+
+
+def test_every_area_has_an_answer_and_a_score(shown_once):
+    folder, text = shown_once
+    areas = {
+        module.partition("__")[0]
+        for module in tpt.data.open(folder / QUESTIONS)["interpolate"].modules
+    }
+    assert len(areas) == 8
+    answers, scores = text.split("3. Their scores")
+    for area in areas:
+        assert any(line.startswith(area) for line in answers.splitlines())
+        assert any(line.startswith(area) for line in scores.splitlines())
+    assert "✗" in answers
+    results = [Results.read(folder / f"{name}.json") for name in NAMES]
+    for found in results:
+        split = found.splits["interpolate"]
+        assert split.n == 2 * 56
+        assert f"{split.average[0]:.1%}" in scores
+    assert "one seed" in scores
+
+
+def test_marks_agree_with_the_answers(shown_once, bundle):
+    folder, text = shown_once
+    split = tpt.data.open(folder / QUESTIONS)["interpolate"]
+    model = tpt.load("first")
+    firsts = [next(iter(split.examples(module))) for module in split.modules]
+    right = [example for example in firsts if model.solve([example.question]) == [example.answer]]
+    n_areas = len({example.module.partition("__")[0] for example in right})
+    answers = text.split("2. Their answers")[1].split("3. Their scores")[0]
+    assert answers.count("✓") >= n_areas  # the twin may have more
+
+
+def test_lines_fit_the_terminal(shown_once):
+    _, text = shown_once
+    wide = ("In ", "Next:", *NAMES)  # with paths
+    assert all(len(line) <= WIDTH for line in text.splitlines() if not line.startswith(wide))
+
+
+def test_again_from_the_same_folder(shown_once, bundle):
+    folder, text = shown_once
+    before = (folder / REPORT).read_bytes()
+    assert shown(folder).split("2. Their answers")[1] == text.split("2. Their answers")[1]
+    assert (folder / REPORT).read_bytes() == before
+
+
+def test_a_demo_in_a_file_is_refused(tmp_path):
+    file = tmp_path / "demo"
+    file.write_text("mine", encoding="utf-8")
+    with pytest.raises(FolderError, match="is a file"):
+        demo(file)
+    assert file.read_text("utf-8") == "mine"
+
+
+@pytest.mark.skipif(not bundled.names(), reason="no model is bundled")
+@pytest.mark.parametrize("name", bundled.names())
+def test_the_seed_is_not_that_of_training(name):
+    trained = json.loads((bundled.FOLDER / name / "training.json").read_text("utf-8"))
+    seeds = {run["data"]["seed"] for run in trained["runs"]}
+    assert seeds
+    assert SEED not in seeds
