@@ -15,9 +15,9 @@ FOLDER = Path(__file__).parents[1] / "bundled"
 INDEX, CARD, RESULTS = "models.json", "README.md", "results.json"
 
 
-def names() -> list[str]:
-    """Return the names of the bundled models, first that of the default model."""
-    file = FOLDER / INDEX
+def names(folder: Path | None = None) -> list[str]:
+    """Return the names of the models in a folder of `tpt bundle`, by default in the package."""
+    file = (FOLDER if folder is None else folder) / INDEX
     return [str(name) for name in json.loads(file.read_text("utf-8"))] if file.is_file() else []
 
 

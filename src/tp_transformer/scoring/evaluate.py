@@ -126,6 +126,7 @@ def _described_store(store: Store) -> Values:
     return {
         "name": store.path.name,
         "kind": store.source.get("kind"),
+        "seed": store.source.get("seed"),
         "task": store.task.to_json(),
         "sha256": {name: split.digest for name, split in store.items()},
     }
