@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import compute
 
+from tp_transformer.data.generated import TASKS
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import TRAIN
 from tp_transformer.foundation import settings
@@ -146,7 +147,8 @@ def _scored(one: _Trained, store: Store, device: str, show: Show | None) -> Card
 
 def _name(model: AnyModel, run: Path) -> str:
     """Return the name of the preset with the model's configuration, or else that of the run."""
-    for name in settings.preset_names():
+    presets = settings.preset_names()
+    for name in sorted(presets, key=TASKS.__contains__):  # those of tasks last
         config = model_config(settings.read(name)["model"])
         if type(config) is model.config_type and model.sized(config, model.vocabulary) == (
             model.config
