@@ -81,9 +81,9 @@ def test_the_scores_are_those_of_evaluate(trained, written):
     expected = tpt.evaluate(trained / "tp", trained / "digits")
     assert found.splits.keys() == {"interpolate"}
     for module, score in expected.splits["interpolate"].modules.items():
-        assert score.to_json() | {"wrong": {}} == found.splits["interpolate"].modules[
-            module
-        ].to_json()
+        assert (
+            score.to_json() | {"wrong": {}} == found.splits["interpolate"].modules[module].to_json()
+        )
     assert found.name == "tp"
     for name in ("sha256", "step", "seed", "recipe_sha256"):
         assert found.model[name] == expected.model[name]

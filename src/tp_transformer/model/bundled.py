@@ -1,7 +1,7 @@
 """The models that the package contains: their names and folders.
 
-`tpt bundle` (study/bundle.py) writes all of `bundled/`. `models.json` lists the names, first that of
-the model that is used when none is given. Each model is a model folder with more files:
+`tpt bundle` (study/bundle.py) writes all of `bundled/`. `models.json` lists the names, first that
+of the model that is used when none is given. Each model is a model folder with more files:
 `README.md` is its card, `results.json` its scores, `training.json` its training, and
 `training-1.yaml` the settings of its first run.
 """

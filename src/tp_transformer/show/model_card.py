@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
+from tp_transformer.show.document import markdown_table
 from tp_transformer.show.table import pair_line
 from tp_transformer.training.history import History, Stage
 from tp_transformer.training.records import duration, number, share
@@ -91,7 +91,7 @@ def _averages(results: Results) -> list[str]:
     )
     hashes = "; ".join(f"{name} `{data['sha256'][name]}`" for name in splits)
     heads = ["", *(results.task.title(name) for name in splits)]
-    return [*_table(heads, rows), "", note, f"Hashes of the questions: {hashes}."]
+    return [*markdown_table(heads, rows), "", note, f"Hashes of the questions: {hashes}."]
 
 
 def _seen(data: Values) -> str:
@@ -170,7 +170,7 @@ def _training(history: History) -> list[str]:
     ]
     hours = NOT_RECORDED if history.core_hours is None else f"{history.core_hours:.1f}"
     lines = [
-        *_table(["run", *(f"`{one.run}`" for one in stages)], rows),
+        *markdown_table(["run", *(f"`{one.run}`" for one in stages)], rows),
         "",
         f"Total: {history.samples:,} samples, {hours} core-hours (training time, validations "
         "included, times threads).",
@@ -210,7 +210,8 @@ def _validation(stage: Stage) -> str:
 def _data(stage: Stage) -> str:
     data = stage.data
     source, rows = data.get("source", {}), data.get("rows", {})
-    parts = [f"`{data['name']}`", *([f"{rows['train']:,} training rows"] if "train" in rows else [])]
+    parts = [f"`{data['name']}`"]
+    parts += [f"{rows['train']:,} training rows"] if "train" in rows else []
     parts += [f"{name} {source[name]}" for name in ("kind", "seed") if name in source]
     return ", ".join(parts)
 
@@ -303,7 +304,7 @@ def _twin(facts: CardFacts, twin: CardFacts) -> list[str]:
         f"`{twin.name}` was trained on {same} data with {twin.history.samples:,} samples. Settings "
         f"of `{ours.run}` that differ from those of `{theirs.run}`: {'; '.join(found) or 'none'}.",
         "",
-        *_table(
+        *markdown_table(
             ["", facts.name, twin.name],
             [
                 [facts.results.task.title(name), _average(score), _average(other)]
@@ -324,14 +325,9 @@ def _modules(results: Results, split: str) -> list[str]:
     ordered = sorted(modules.items(), key=lambda item: -item[1].accuracy)
     rows = [[f"`{name}`", *_cells(score)] for name, score in ordered]
     heads = ["module", "correct", "95% interval", "questions"]
-    return [f"## {results.task.title(split)} by module", "", *_table(heads, rows)]
+    return [f"## {results.task.title(split)} by module", "", *markdown_table(heads, rows)]
 
 
 def _cells(score: ModuleScore) -> list[str]:
     low, high = score.interval
     return [f"{score.accuracy:.1%}", f"{low:.1%} to {high:.1%}", f"{score.n:,}"]
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]

@@ -30,6 +30,11 @@ from tp_transformer.training.records import VALIDATION, Record, read_records
 
 HISTORY = "training.json"  # in the folder of a bundled model
 
+_SESSION = (
+    *("tp_transformer", "python", "torch", "numpy", "commit", "begun"),
+    *("processor", "cores", "device", "n_ranks", "threads"),
+)
+
 Values = dict[str, Any]
 
 
@@ -154,9 +159,7 @@ def _stage(run: Path, path: Path, origin: Values) -> Stage:
 
 def _first_session(origin: Values) -> Values:
     """Return the start of a run; runs of earlier versions have no commit and no processor."""
-    names = ("tp_transformer", "python", "torch", "numpy", "commit", "begun")
-    names = (*names, "processor", "cores", "device", "n_ranks", "threads")
-    return {"step": 0, "elapsed": 0.0, **{name: origin.get(name) for name in names}}
+    return {"step": 0, "elapsed": 0.0, **{name: origin.get(name) for name in _SESSION}}
 
 
 def _seconds(records: Sequence[Record], step: int) -> float | None:
