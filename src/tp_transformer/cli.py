@@ -35,6 +35,7 @@ TPT = Group(
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,
         "explore": explore.Explore,
+        "bundle": model.Bundle,
         "import-authors": model.ImportAuthors,
     },
 )

@@ -35,12 +35,12 @@ def markdown(results: Sequence[Results]) -> str:
     """Return Table 1, the modules and the pairs as Markdown."""
     results = named_apart(results)
     task = task_of(results)
-    lines = [f"## {averages_title(results)}", "", *_markdown_table(*averages(results)), ""]
+    lines = [f"## {averages_title(results)}", "", *markdown_table(*averages(results)), ""]
     lines += [f"{line}  " for line in footnotes(results)]
     for split in task.splits:
         heads, body = _module_strings(results, split)
         if body:
-            lines += ["", f"## {task.title(split)}", "", *_markdown_table(heads, body)]
+            lines += ["", f"## {task.title(split)}", "", *markdown_table(heads, body)]
     for first, other, found in question_pairs(results):
         lines += ["", f"## {first.name} minus {other.name}, on the same questions", ""]
         lines += [f"- {pair_line(one, first.name, other.name)}" for one in found] or [
@@ -51,7 +51,8 @@ def markdown(results: Sequence[Results]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in (heads, *body)]
     lines = [f"| {' | '.join(line)} |" for line in escaped]
     return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
