@@ -12,12 +12,13 @@ from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import ResultsError, SettingsError, reason
 from tp_transformer.show.policy import content_policy
 from tp_transformer.show.report.analyses import analyses
+from tp_transformer.show.report.bench import bench
 from tp_transformer.show.report.inputs import Inputs, gather
 from tp_transformer.show.report.markup import Markup, Section, element, joined, paragraph
 from tp_transformer.show.report.runs import runs
 from tp_transformer.show.report.scores import scores
 
-SECTIONS: tuple[Callable[[Inputs], list[Section]], ...] = (scores, runs, analyses)
+SECTIONS: tuple[Callable[[Inputs], list[Section]], ...] = (scores, runs, analyses, bench)
 """What a report can show, in its order. A function selects its files among the inputs."""
 
 TITLE = "TP-Transformer report"

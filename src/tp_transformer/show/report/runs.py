@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tp_transformer.foundation.errors import FolderError, UserError
+from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.run_folder import CONFIG, METRICS, name_of, read_origin
 from tp_transformer.foundation.settings import read
 from tp_transformer.foundation.statistics import wilson
@@ -52,7 +52,7 @@ def runs(inputs: Inputs) -> list[Section]:
         title="Runs",
         summary="The trained models and the settings in which they may differ; config.yaml of each "
         "run has all of them. The commands repeat the training into the same folders.",
-        body=[table("Runs", heads, body), *made],
+        body=[table("Settings", heads, body), *made],
         sources=inputs.runs,
     )
     curves = _learning_curves(names, records)
@@ -105,7 +105,7 @@ def _learning_curves(names: dict[Path, str], records: dict[Path, list[Record]]) 
         summary="How the models learned: the share of wrong answers on held-out questions at each "
         "validation, with 95% Wilson intervals, and the loss on the training batches.",
         body=[
-            element("div", *drawn, class_="pair"),
+            element("div", *drawn, class_="figures"),
             bullets(curve.line() for own in curves.values() for curve in own),
         ],
         sources=list(names),
