@@ -31,7 +31,7 @@ from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results, SplitScore
-from tp_transformer.show.report import write_report
+from tp_transformer.show.report.report import write_report
 from tp_transformer.show.roles import roles_figure
 from tp_transformer.show.table import pair_line
 
@@ -80,7 +80,7 @@ def demo(folder: str | Path, console: Console | None = None, size: Size | None =
     heading(console, "4. The roles of one head")
     _show_roles(next(iter(models.values())), store, results[0].splits[INTERPOLATE], console)
     heading(console, "5. The report")
-    write_report([folder / _file(name) for name in models], folder / REPORT, overwrite=True)
+    write_report([folder / _file(name) for name in models], folder / REPORT)
     _show_files(folder, list(models), console)
 
 
