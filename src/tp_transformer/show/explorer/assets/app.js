@@ -1,9 +1,14 @@
 // The page: its state, and what a user can do with it.
 
 const DATA = JSON.parse(byId("data").textContent);
-const FIRST_QUESTION = "What is (4/5)/(2/3)?";
 const NESTED = /\((\d+)\/(\d+)\)\/\((\d+)\/(\d+)\)/;
 const client = new Client(DATA.models);
+
+// A fraction of fractions: the first one among the examples, or else one of the mathematics.
+function nestedQuestion() {
+  const found = DATA.examples.find(({ question }) => NESTED.test(question));
+  return found ? found.question : "What is (4/5)/(2/3)?";
+}
 
 class App {
   constructor() {
@@ -20,6 +25,7 @@ class App {
   start() {
     chooseTheme();
     this.showAbout();
+    byId("nested").hidden = !isReadable(DATA.models[0], nestedQuestion());
     fillQuestions(this);
     connectControls(this);
     this.restore(
@@ -122,7 +128,7 @@ class App {
   // (a/b)/(c/d) against (a/d)/(c/b), with the numbers of the present question if it has them.
   compareNested() {
     const present = this.state.panes[0].question;
-    const first = NESTED.test(present) ? present : FIRST_QUESTION;
+    const first = NESTED.test(present) ? present : nestedQuestion();
     this.askAll(first, first.replace(NESTED, "($1/$4)/($3/$2)"));
   }
 

@@ -41,7 +41,7 @@ class HeadDialog {
     const { point, head } = view;
     const { nQueries, nKeys } = pane.result.points[point];
     const room = Math.min((innerWidth - 90) / (nKeys + 2), (innerHeight - 200) / (nQueries + 2));
-    const draw = () => headFigure(pane, point, head, Math.max(9, Math.min(34, Math.floor(room))));
+    const draw = () => headFigure(pane, point, head, Math.max(9, Math.min(48, Math.floor(room))));
     const title = `${titleOf(point)}, head ${head}`;
     const drawn = draw();
     drawn.addEventListener("pointerover", ({ target }) => {
