@@ -16,7 +16,6 @@ from tp_transformer.show.explorer import packing
 from tp_transformer.show.explorer.page import Page
 from tp_transformer.show.explorer.questions import examples
 
-SHAPE = {"d_model": 36, "d_ff": 50, "n_heads": 4, "n_layers": 2}
 MODELS = {
     "none": {"binding": "none", "embedding_binding": False},
     "constant": {"binding": "constant"},
@@ -44,17 +43,27 @@ def asked(count):
     return random.Random(0).sample(texts, count)
 
 
+def disturb_vectors(model):
+    """Change biases, normalisations and constant roles, which are initially all 0 or all 1."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+
+
 @pytest.fixture(scope="module")
-def models(folders):
-    """One untrained model of each kind, and one trained for a moment."""
+def models(folders, shape):
+    """One model of each kind, not trained, and one trained for a moment."""
     torch.manual_seed(1)
-    built = {name: tpt.build("tp-transformer-tiny", **SHAPE, **MODELS[name]) for name in MODELS}
+    built = {name: tpt.build("tp-transformer-tiny", **shape, **MODELS[name]) for name in MODELS}
     built["trained"] = tpt.load(folders[0])
     built["words"] = tpt.build(
-        "tp-transformer-tiny", vocabulary=Vocabulary.of([" ".join(WORDS)], "words"), **SHAPE
+        "tp-transformer-tiny", vocabulary=Vocabulary.of([" ".join(WORDS)], "words"), **shape
     )
-    for model in built.values():
+    for name, model in built.items():
         model.max_answer = 12
+        if name != "trained":
+            disturb_vectors(model)
     return {name: model.eval() for name, model in built.items()}
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.modules import MODULES
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.show.explorer.page import Page
 
 NESTED = "What is (4/5)/(2/3)?"
@@ -108,6 +109,76 @@ def test_pointing_at_a_character_shows_its_row_in_every_head(page):
         f"{source}.map((button) => parseFloat(button.style.getPropertyValue('--weight')) / 100)"
     )
     assert sum(weight**2 for weight in weights) == pytest.approx(1, abs=0.02)
+
+
+def test_pointing_at_a_character_shows_its_vector(page):
+    selected = page.text("#vector h3")
+    shown = page.texts("#vector rect title")
+    page.run(
+        "document.querySelectorAll('.row[data-side=source] button')[9]"
+        ".dispatchEvent(new Event('pointerenter'))"
+    )
+    assert page.text("#vector h3") == selected.replace("W", "(") != selected
+    vector = page.run(
+        """Array.from(vectorAt(explorer.app.panes[0].result.points['encoder.1.self_attention'],
+          explorer.app.panes[0].config, 0, 9))"""
+    )
+    bars = page.texts("#vector rect title")
+    assert bars[-9:] == [f"element {i}: {value:.4f}" for i, value in enumerate(vector)]
+    page.run(
+        "document.querySelector('.row[data-side=source]').dispatchEvent(new Event('pointerleave'))"
+    )
+    assert page.text("#vector h3") == selected
+    assert page.texts("#vector rect title") == shown
+
+
+def test_models_of_other_sizes_stand_side_by_side(browser, folders, tmp_path, explorer):
+    """Whatever is selected in the larger model, the smaller one is shown without an error."""
+    small = tpt.build("transformer-tiny", d_model=8, d_ff=8, n_heads=2, n_layers=1).eval()
+    models = [tpt.load(folders[0]), small]
+    Page(models=models, folders=["large", "small"]).write(tmp_path / "page.html")
+    page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
+    page.open()
+    page.click("#compare")
+    page.run("explorer.app.look({point: 'decoder.1.cross_attention', head: 3})")
+    page.run("document.querySelectorAll('.pane')[1].querySelector('.character').click()")
+    assert page.text("#vector h3").startswith("The value of")
+    files = downloads(
+        page, "document.querySelectorAll('.pane .saves button').forEach((b) => b.click())"
+    )
+    assert len(files) == 16
+    assert page.problems() == []
+
+
+def test_named_clusters_have_a_legend(browser, folders, tmp_path, explorer):
+    model = tpt.load(folders[0])
+    names = ["numerator", None]
+    centroids = [[0.0] * 9, [9.0] * 9]
+    roles = {"layer": 1, "heads": [{"head": 0, "centroids": centroids, "names": names}]}
+    Page(models=[model], folders=["it"], roles=roles).write(tmp_path / "page.html")
+    page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
+    page.open()
+    assert page.texts(".clusters li") == [" 0: numerator"]
+    assert page.run("document.querySelector('.character').title") == (
+        "position 0, cluster 0 (numerator)"
+    )
+    page.run("explorer.app.look({ head: 1 })")
+    assert page.texts(".clusters li") == []
+
+
+def test_a_page_of_another_task_offers_its_own_questions(browser, shape, tmp_path, explorer):
+    vocabulary = Vocabulary.of(["jump twice and run"], "words")
+    model = tpt.build("tp-transformer-tiny", vocabulary=vocabulary, **shape).eval()
+    examples = [
+        {"module": "scan", "question": text, "answer": "run"} for text in ("run twice", "jump")
+    ]
+    Page(models=[model], folders=["it"], examples=examples).write(tmp_path / "page.html")
+    page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
+    page.open()
+    assert page.run("explorer.app.state.panes[0].question") == "run twice"
+    assert page.texts("#examples option") == ["Choose…", "run twice", "jump"]
+    assert page.run("document.getElementById('nested').hidden")
+    assert page.problems() == []
 
 
 def test_one_click_compares_two_fractions_of_fractions(page, folders):
@@ -250,6 +321,20 @@ def test_predictions_of_an_evaluation_are_offered_wrong_ones_first(page):
     assert page.run("document.querySelector('#evaluated i')") is None
     open_file(page, "predictions.jsonl", "not JSON")
     assert "cannot be opened" in page.text("#status")
+
+
+def test_the_code_is_copied_or_else_selected(page):
+    page.run(
+        """Object.defineProperty(navigator, 'clipboard', {
+          configurable: true, value: { writeText: async (text) => (window.copied = text) } })"""
+    )
+    page.click("#copy")
+    assert page.run("window.copied") == page.text("#python")
+    assert page.text("#status") == "Copied."
+    page.run("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.click("#copy")
+    assert page.run("getSelection().toString()") == page.text("#python")
+    assert "selected" in page.text("#status")
 
 
 def test_keys_do_what_the_help_says(page):

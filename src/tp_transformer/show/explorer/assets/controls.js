@@ -83,7 +83,7 @@ async function copyPython(app) {
     await navigator.clipboard.writeText(byId("python").textContent);
     app.say("Copied.");
   } catch {
-    getSelection().selectAllChildren(byId("python")); // the browser forbids it, as without https
+    getSelection().selectAllChildren(byId("python")); // some browsers forbid copying
     app.say("The code is selected; copy it with Ctrl-C.");
   }
 }
