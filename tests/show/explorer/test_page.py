@@ -333,7 +333,7 @@ def test_the_code_is_copied_or_else_selected(page):
     assert page.text("#status") == "Copied."
     page.run("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     page.click("#copy")
-    assert page.run("getSelection().toString()") == page.text("#python")
+    assert page.run("getSelection().toString()") == page.text("#python").rstrip()
     assert "selected" in page.text("#status")
 
 
@@ -353,6 +353,25 @@ def test_keys_do_what_the_help_says(page):
     keys = page.run("Object.keys(KEYS)")
     told = " ".join(page.texts("#help-dialog dt")) + " ?"
     assert all(key in told.split() for key in keys)
+
+
+def test_the_focus_stays_where_a_key_was_pressed(page):
+    focused = "document.activeElement"
+    page.run("document.querySelector('#operate .operation button').focus()")
+    page.press("Enter")
+    page.settle()
+    assert page.run("explorer.app.state.panes[0].operations.length") == 1
+    assert page.run(f"{focused}.textContent") == "Zero"
+    page.run("document.querySelectorAll('#where select')[1].focus()")
+    page.press("ArrowDown")
+    assert page.run("explorer.app.state.view.head") == 1
+    assert page.run(f"{focused}.parentElement.textContent").startswith("Head")
+    page.run("document.querySelectorAll('.map')[2].focus()")
+    page.press("Enter")
+    page.press("ArrowRight")
+    page.press("Escape")
+    page.browser.wait("!document.getElementById('head-dialog').open")
+    assert page.run(f"{focused}.title") == "Encoder layer 0, head 3"
 
 
 def test_screen_readers_find_a_name_for_every_control(page):

@@ -4,9 +4,10 @@ const DATA = JSON.parse(byId("data").textContent);
 const NESTED = /\((\d+)\/(\d+)\)\/\((\d+)\/(\d+)\)/;
 const client = new Client(DATA.models);
 
-// A fraction of fractions: the first one among the examples, or else one of the mathematics.
+// A fraction of fractions of four numbers: the first one among the examples, or a common one.
 function nestedQuestion() {
-  const found = DATA.examples.find(({ question }) => NESTED.test(question));
+  const numbers = (question) => new Set((NESTED.exec(question) || []).slice(1));
+  const found = DATA.examples.find(({ question }) => numbers(question).size === 4);
   return found ? found.question : "What is (4/5)/(2/3)?";
 }
 
@@ -71,8 +72,10 @@ class App {
     byId("difference").setAttribute("aria-pressed", String(view.difference));
     byId("clusters").value = view.clusters;
     byId("legend").textContent = this.legend();
-    this.panes.forEach((pane) => pane.show());
-    this.inspector.show();
+    keepingFocus(() => {
+      this.panes.forEach((pane) => pane.show());
+      this.inspector.show();
+    });
     this.dialog.show();
     const hash = stateToHash(this.state);
     if (hash !== location.hash) history.replaceState(null, "", hash);

@@ -11,6 +11,10 @@ class HeadDialog {
       if (event.key === "ArrowLeft") this.move(-1);
       if (event.key === "ArrowRight") this.move(1);
     });
+    this.root.addEventListener("close", () => {
+      const { root } = this.app.panes[this.app.state.view.pane];
+      root.querySelector(".map[aria-current]").focus();
+    });
     this.body = byId("head-body");
     this.reading = byId("head-reading");
   }
