@@ -62,6 +62,19 @@ class Explorer:
         self.browser.open(self.address + fragment)
         self.settle()
 
+    def reset(self):
+        """Show the first question again; the page is opened anew only if another one is open."""
+        if self.run("location.href").partition("#")[0] != self.address:
+            self.open()
+        self.browser.events.clear()
+        self.run(
+            """document.querySelectorAll('dialog').forEach((dialog) => dialog.close());
+            document.activeElement.blur();
+            chooseTheme();
+            explorer.app.restore(firstState, '');"""
+        )
+        self.settle()
+
     def settle(self):
         """Wait until every answer is up to date."""
         self.browser.wait("window.explorer && explorer.app.isSettled && !explorer.app.timer")

@@ -50,7 +50,7 @@ def show(explorer, model, operations):
 
 @pytest.fixture(scope="module", autouse=True)
 def opened(explorer):
-    explorer.open()
+    explorer.reset()
 
 
 @pytest.mark.parametrize("model", [0, 1], ids=["roles", "values"])
@@ -85,7 +85,7 @@ def other_bindings(browser, explorer, shape, tmp_path):
     page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
     page.open()
     yield page, folders
-    explorer.open()
+    explorer.reset()
 
 
 def test_printed_python_gives_the_same_answer_with_other_bindings(other_bindings, capsys):
