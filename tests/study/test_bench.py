@@ -36,6 +36,7 @@ from tp_transformer.study.bench.figure import plot
 from tp_transformer.study.bench.plan import BENCH_TASKS, BenchPlan, BenchTask, samples_of
 from tp_transformer.study.bench.run import bench, tabulated
 from tp_transformer.training.loop import Loop
+from tp_transformer.verbs.bench import Bench
 
 TINY = {
     "model": {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_layers": 1},
@@ -172,7 +173,7 @@ def test_all_variants_train_on_the_same_samples(tmp_path, monkeypatch):
 
     monkeypatch.setattr(feed_module.Feed, "tokens", noted)
     monkeypatch.setattr(run, "train", train)
-    monkeypatch.setattr(run, "measure_costs", lambda request: dict.fromkeys(request.configs, [1.0]))
+    monkeypatch.setattr(run, "measure_costs", lambda request: {v: [1.0] for v in request.configs})
     run_here(plan(tmp_path, variants=["none", "dictionary"]))
     used = [[own[step] for step in range(STEPS)] for own in drawn]  # the feed reads a little ahead
     assert len(used) == 4
@@ -207,12 +208,11 @@ def test_variants_have_the_fields_that_follow_their_name(tmp_path):
 
 def accuracies_of(chosen, split):
     """The accuracy of each variant and seed, from the files of scores."""
-    return {
-        (cell.variant, cell.seed): np.mean(
-            [one.verdicts.mean() for one in Results.read(cell.results).splits[split].modules.values()]
-        )
-        for cell in chosen.cells()
-    }
+    found = {}
+    for cell in chosen.cells():
+        modules = Results.read(cell.results).splits[split].modules.values()
+        found[cell.variant, cell.seed] = np.mean([one.verdicts.mean() for one in modules])
+    return found
 
 
 def flips(chosen, split):
@@ -228,8 +228,8 @@ def flips(chosen, split):
     return (np.abs(statistic) >= abs(statistic[0]) - 1e-9).mean()
 
 
-def test_the_numbers_of_the_table(done):
-    chosen, table = done
+def test_the_numbers_of_the_table(finished):
+    chosen, table = finished
     none, hadamard = table.rows
     assert [score.split for score in none.scores] == ["held-out", "test", "longer"]
     for place, split in ((1, "test"), (2, "longer")):
@@ -242,8 +242,8 @@ def test_the_numbers_of_the_table(done):
         assert score.test.difference == pytest.approx(mean(own) - mean(other))
         assert none.scores[place].test is None
         assert score.test.p_questions == pytest.approx(flips(chosen, split), abs=0.01)
-    assert hadamard.scores[0].test is None
         assert len(set(own + other)) > 1  # or this would show nothing
+    assert hadamard.scores[0].test is None
     assert none.samples == 8 * STEPS
     assert none.cost == 1
     assert hadamard.cost > 0
@@ -271,8 +271,8 @@ def test_samples_to_learn_are_those_of_the_first_validation_above_90_percent(don
     assert body[1][heads.index("Samples to 90%")] == "24 (1 of 2)"
 
 
-def test_the_formats_have_all_rows(done, tmp_path):
-    chosen, table = done
+def test_the_formats_have_all_rows(finished, tmp_path):
+    _, table = finished
     files = save(table, tmp_path / "files")
     assert [file.name for file in files] == [f"bench.{kind}" for kind in FILES]
     values = json.loads(files[0].read_text("utf-8"))
@@ -285,7 +285,8 @@ def test_the_formats_have_all_rows(done, tmp_path):
     text = latex(table)
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
     inside = text.split(r"\toprule")[1].split(r"\bottomrule")[0]
-    assert [line.count(" & ") for line in inside.splitlines() if "&" in line] == [len(heads) - 1] * 3
+    cells = [line.split(" & ") for line in inside.splitlines() if "&" in line]
+    assert [len(line) for line in cells] == [len(heads)] * 3
     assert not re.search(r"(?<!\\)%", text.partition("\n")[2])
 
 
@@ -293,8 +294,8 @@ FILES = ("json", "md", "tex", "svg", "pdf", "png")
 
 
 @pytest.mark.parametrize("n_variants", [2, 8])
-def test_the_figure_is_legible(done, n_variants):
-    _, table = done
+def test_the_figure_is_legible(finished, n_variants):
+    _, table = finished
     names = ["none", "hadamard", "sigmoid+per_head=true", *(f"other-{n}" for n in range(5))]
     rows = [
         replace(table.rows[min(place, 1)], variant=name, task=task)
@@ -408,6 +409,11 @@ def test_the_cost_is_the_median_ratio_of_rounds():
     seconds = {"none": [1.0, 2.0, 4.0], "hadamard": [2.0, 2.0, 6.0]}
     assert cost.relative_cost(seconds, "hadamard", "none") == 1.5
     assert cost.relative_cost(seconds, "tensor", "none") is None
+
+
+def test_the_help_lists_every_task():
+    listed = Bench.arguments()["--tasks"]["help"]
+    assert set(re.findall(r"[a-z]+(?:-[a-z]+)*", listed)) >= BENCH_TASKS.keys() - {"toy"}
 
 
 def test_mistakes_on_the_command_line_end_in_one_line(capsys, tmp_path):
