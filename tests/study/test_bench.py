@@ -347,7 +347,7 @@ def holm_by_definition(p_values):
         ({"variants": ["none-matchd"]}, "(did you mean 'none-matched'?)"),
         ({"variants": ["sigmoid+per_haed=true"]}, "did you mean 'per_head'?"),
         ({"variants": ["sigmoid+per_head"]}, "'per_head' is not a field and its value"),
-        ({"reference": "none"}, "the reference 'none' is not one of the bindings"),
+        ({"reference": "nine"}, "'nine' is not one of the bindings (did you mean 'none'?)"),
         ({"seeds": []}, "a bench needs seeds"),
     ],
 )

@@ -27,8 +27,8 @@ def render(table: BenchTable, console: Console) -> None:
         shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
         for number, head in enumerate(heads):
             shown.add_column(head, justify="right" if number else "left")
-        for line in body:
-            shown.add_row(*map(Text, line))
+        for cells in body:
+            shown.add_row(*map(Text, cells))
         console.print(shown)
         console.print()
     for line in notes(table):

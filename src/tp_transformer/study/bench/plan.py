@@ -22,8 +22,8 @@ from tp_transformer.foundation.parallel import OpenPool
 from tp_transformer.foundation.progress import Update
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.run_folder import seed_folder
-from tp_transformer.foundation.settings import nearest
-from tp_transformer.model.binding import BINDINGS
+from tp_transformer.foundation.settings import nearest, refuse_unknown
+from tp_transformer.model.binding import BINDINGS, binding_options
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.family import from_config, match_parameters, model_config
 from tp_transformer.model.weightless import WithoutWeights
@@ -229,7 +229,10 @@ def variant_model(variant: str, fields: Mapping[str, Any]) -> TransformerConfig:
     values = {**fields, "embedding_binding": False, **NAMED.get(name, {"binding": name})}
     if values["binding"] == "low-rank":  # the size of the paper's compression, unless given
         values["rank"] = values["d_model"] // values["n_heads"]
-    values |= dict(_change(variant, text) for text in changes)
+    changed = dict(_change(variant, text) for text in changes)
+    options = binding_options(values["binding"])
+    refuse_unknown(changed, [*options, *TransformerConfig.__dataclass_fields__], variant)
+    values |= changed
     config: TransformerConfig = model_config(values)
     if name != MATCHED:
         return config
