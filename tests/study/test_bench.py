@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 import tp_transformer.data.feed as feed_module
+from documents import ROOT
 from legible import illegible, texts
 from runs import tpt
 from tp_transformer.data.task import TASKS, Row, Task
@@ -33,7 +34,13 @@ from tp_transformer.scoring.results import Results
 from tp_transformer.study.bench import cost, run
 from tp_transformer.study.bench.document import latex, markdown, save, task_table
 from tp_transformer.study.bench.figure import plot
-from tp_transformer.study.bench.plan import BENCH_TASKS, BenchPlan, BenchTask, samples_of
+from tp_transformer.study.bench.plan import (
+    BENCH_TASKS,
+    SUBSET,
+    BenchPlan,
+    BenchTask,
+    samples_of,
+)
 from tp_transformer.study.bench.run import bench, tabulated
 from tp_transformer.training.loop import Loop
 from tp_transformer.verbs.bench import Bench
@@ -431,6 +438,7 @@ def test_mistakes_on_the_command_line_end_in_one_line(capsys, tmp_path):
         assert not out.exists()
 
 
+@pytest.mark.slow  # each process imports torch
 def test_the_command_trains_in_processes_and_prints_the_table(capsys, tmp_path, monkeypatch):
     extension = tmp_path / "extension.py"
     extension.write_text(
@@ -448,3 +456,14 @@ def test_the_command_trains_in_processes_and_prints_the_table(capsys, tmp_path, 
     assert "bench" in err
     code, again, _ = tpt(capsys, *command, "--tabulate")
     assert (code, again) == (0, out)
+
+
+def test_the_page_has_the_budgets():
+    page = (ROOT / "docs" / "bench.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| `([a-z-]+)`[^|]*\| ([\d,]+) \|", page, re.MULTILINE)
+    stated = {name: (preset, int(samples.replace(",", ""))) for name, preset, samples in rows}
+    known = {name: (one.preset, one.samples) for name, one in BENCH_TASKS.items() if name != "toy"}
+    assert stated == known
+    for module, weight in SUBSET.items():
+        assert f"`{module}`" in page
+        assert weight > 0

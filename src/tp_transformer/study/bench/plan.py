@@ -70,33 +70,31 @@ class BenchTask:
 
 BENCH_TASKS: Registry[BenchTask] = Registry("task of the bench", "tasks of the bench")
 
-_SAMPLES = {"scan": 64_000, "lookup": 64_000, "recall": 320_000, "quotients": 128_000}
+_SAMPLES = {"scan": 64_000, "lookup": 32_000, "recall": 320_000, "quotients": 128_000}
 for _task, _samples in _SAMPLES.items():
     BENCH_TASKS.register(_task)(BenchTask(preset=_task, samples=_samples, task=_task))
 for _split in ("length", "add-jump"):
     BENCH_TASKS.register(f"scan-{_split}")(
         BenchTask(preset="scan", samples=64_000, task="scan", options={"split": _split})
     )
+# Modules of the Mathematics Dataset with short questions, and their shares of the samples. Those
+# that tiny models learn first have more, so that something is learned within the budget.
+SUBSET = {
+    "numbers__place_value": 4,
+    "numbers__round_number": 2,
+    "comparison__pair": 2,
+    "comparison__closest": 2,
+    "comparison__kth_biggest": 1,
+    "arithmetic__add_or_sub": 1,
+}
 BENCH_TASKS.register("mathematics-subset")(
     BenchTask(
         preset="tp-transformer-tiny",
         samples=64_000,
-        order=Order(
-            modules=(
-                "arithmetic__add_or_sub",
-                "comparison__closest",
-                "comparison__kth_biggest",
-                "comparison__pair",
-                "comparison__sort",
-                "numbers__place_value",
-                "numbers__round_number",
-            ),
-            count=5_000,
-            test_count=500,
-        ),
+        order=Order(modules=tuple(SUBSET), count=5_000, test_count=500),
         settings={
             "model": {"n_heads": 8},
-            "data": {"batch_size": 32},
+            "data": {"batch_size": 32, "weights": SUBSET},
             "optim": {"warmup": 50},
             "validation": {"count": 512},
         },
