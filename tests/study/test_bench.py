@@ -1,5 +1,6 @@
 """The binding bench: a toy task end to end, interrupted and resumed; its plan; its statistics."""
 
+import io
 import itertools
 import json
 import random
@@ -12,6 +13,7 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 import tp_transformer.data.feed as feed_module
@@ -32,7 +34,7 @@ from tp_transformer.model.family import from_config
 from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.scoring.results import Results
 from tp_transformer.study.bench import cost, run
-from tp_transformer.study.bench.document import latex, markdown, save, task_table
+from tp_transformer.study.bench.document import latex, markdown, render, save, task_table
 from tp_transformer.study.bench.figure import plot
 from tp_transformer.study.bench.plan import (
     BENCH_TASKS,
@@ -295,6 +297,19 @@ def test_the_formats_have_all_rows(finished, tmp_path):
     cells = [line.split(" & ") for line in inside.splitlines() if "&" in line]
     assert [len(line) for line in cells] == [len(heads)] * 3
     assert not re.search(r"(?<!\\)%", text.partition("\n")[2])
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_narrow_terminal_gets_narrow_tables(finished, width):
+    _, table = finished
+    file = io.StringIO()
+    render(table, Console(file=file, width=width))
+    lines = [line for line in file.getvalue().splitlines() if line.startswith("hadamard")]
+    assert len(lines) == (3 if width == 80 else 1)
+    words = " ".join(lines).split()
+    _, body = task_table(table, list(table.rows))
+    expected = [word for cell in body[1] for word in cell.split()]
+    assert [word for word in words if word != "hadamard"] == expected[1:]
 
 
 FILES = ("json", "md", "tex", "svg", "pdf", "png")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 from rich.console import Console
 from rich.rule import Rule
@@ -17,22 +18,35 @@ from tp_transformer.study.bench.table import HELD_OUT, BenchRow, BenchScore, Ben
 
 NAME = "bench"  # of the files
 ABSENT = "-"
+_N_FIXED = 5  # columns before those of test splits
 
 
 def render(table: BenchTable, console: Console) -> None:
-    """Print the table."""
+    """Print the table; where a terminal is narrow, the columns of each test split apart."""
     for task, rows in table.tasks.items():
         console.print(Rule(f"[bold]{_title(task, rows)}[/]", align="left"))
         heads, body = task_table(table, rows)
-        shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-        for number, head in enumerate(heads):
-            shown.add_column(head, justify="right" if number else "left")
-        for cells in body:
-            shown.add_row(*map(Text, cells))
-        console.print(shown)
-        console.print()
+        for columns in _column_groups([heads, *body], console.width):
+            shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+            for place in columns:
+                justify: Literal["left", "right"] = "right" if place else "left"
+                shown.add_column(Text(heads[place]), justify=justify, no_wrap=not place)
+            for cells in body:
+                shown.add_row(*(Text(cells[place]) for place in columns))
+            console.print(shown)
+            console.print()
     for line in notes(table):
         console.print(Text(line, style="dim"))
+
+
+def _column_groups(lines: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Return the columns of each table to print: all in one if there is room."""
+    n_columns = len(lines[0])
+    needed = sum(1 + max(len(line[place]) for line in lines) for place in range(n_columns))
+    if needed <= width:
+        return [list(range(n_columns))]
+    tests = range(_N_FIXED, n_columns, 2)  # an accuracy and a difference
+    return [list(range(_N_FIXED)), *([0, place, place + 1] for place in tests)]
 
 
 def markdown(table: BenchTable) -> str:
