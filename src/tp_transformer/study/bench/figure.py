@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tp_transformer.study.bench.table import BenchRow
 
 _ROW = 0.14  # inches of a binding
-_AROUND = 0.5  # inches of the title and the axis of a panel
+_AROUND = 0.62  # inches of the title and the axis of a panel
 
 
 def plot(table: BenchTable) -> "Figure":
@@ -26,7 +26,7 @@ def plot(table: BenchTable) -> "Figure":
             for place, score in enumerate(rows[0].scores):
                 axes = drawn.add_subplot(grid[number, place])
                 _plot_split(axes, rows, place, table.reference)
-                axes.set_title(f"{task}: {score.title}", parse_math=False)
+                axes.set_title(f"{task}\n{score.title}", parse_math=False)
         below = figures.caption(
             drawn,
             "Accuracy of each seed (points) and mean over seeds (lines), after "
