@@ -78,7 +78,7 @@ for _split in ("length", "add-jump"):
         BenchTask(preset="scan", samples=64_000, task="scan", options={"split": _split})
     )
 # Modules of the Mathematics Dataset with short questions, and their shares of the samples. Those
-# that tiny models learn first have more, so that something is learned within the budget.
+# that the tiny models of the demo learn first have more.
 SUBSET = {
     "numbers__place_value": 4,
     "numbers__round_number": 2,
