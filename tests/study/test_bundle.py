@@ -342,9 +342,12 @@ needs_model = pytest.mark.skipif(not bundled.names(REAL), reason="no model is bu
 
 
 @needs_model
-def test_the_bundled_cards_follow_from_their_files():
+def test_the_numbers_of_the_bundled_cards_follow_from_their_files():
+    """Words may change, but no number; `tpt bundle` writes the cards anew."""
     for card, expected in cards(REAL):
-        assert card == expected
+        numbers = re.findall(r"\d[\w.,]*%?", card)
+        assert len(numbers) > 300
+        assert numbers == re.findall(r"\d[\w.,]*%?", expected)
 
 
 @needs_model
