@@ -342,9 +342,12 @@ needs_model = pytest.mark.skipif(not bundled.names(REAL), reason="no model is bu
 
 
 @needs_model
-def test_the_bundled_cards_follow_from_their_files():
+def test_the_numbers_of_the_bundled_cards_follow_from_their_files():
+    """Words may change, but no number; `tpt bundle` writes the cards anew."""
     for card, expected in cards(REAL):
-        assert card == expected
+        numbers = re.findall(r"\d[\w.,]*%?", card)
+        assert len(numbers) > 300
+        assert numbers == re.findall(r"\d[\w.,]*%?", expected)
 
 
 @needs_model
@@ -396,21 +399,19 @@ def test_continued_training_keeps_the_held_out_loss(tmp_path):
     from tp_transformer.foundation.parallel import workers
 
     name = bundled.default()
-    order = Order(splits=("train-easy", "train-medium", "train-hard"), count=80, seed=987_654)
+    order = Order(modules=("numbers__*",), splits=("train-easy",), count=100, seed=987_654)
     produce(order, tmp_path / "math", workers(1))
     data = tpt.data.open(tmp_path / "math")
     losses = {}
-    for steps in (1, 150):
+    for steps in (1, 40):
         config = tpt.RunConfig.of(
             REAL / name / "training-1.yaml",
             optim={"learning_rate": 1e-4, "warmup": 20, "cooldown": 0.5},
             training={"steps": steps, "budget": None, "precision": "float32", "ema": None},
-            validation={"every": 10_000, "count": 600},
+            validation={"every": 10_000, "count": 90},
         )
-        train(config, data, tmp_path / f"run-{steps}", init_from=name, quiet=True)
-        lines = (tmp_path / f"run-{steps}" / "metrics.jsonl").read_text().splitlines()
-        losses[steps] = next(
-            one["loss"] for one in map(json.loads, lines) if one["kind"] == "validation"
-        )
-    # Both are measured on the same 600 questions, the first after a step with a rate near zero.
-    assert losses[150] <= losses[1] + 0.02
+        outcome = train(config, data, tmp_path / f"run-{steps}", init_from=name, quiet=True)
+        assert outcome.signal is None
+        losses[steps] = outcome.best.loss
+    # Both are measured on the same questions, the first after a step with a rate near zero.
+    assert losses[40] <= losses[1] + 0.02

@@ -66,7 +66,7 @@ def _summary(facts: CardFacts) -> str:
         )
     return (
         f"{kind}: {facts.model.n_parameters:,} parameters, trained on "
-        f"{facts.history.samples:,} questions of the task {results.task.name}."
+        f"{facts.history.samples:,} samples of the task {results.task.name}."
     )
 
 
@@ -234,17 +234,17 @@ def _machines(stage: Stage) -> str:
 
 def _commands(facts: CardFacts) -> list[str]:
     history, last = facts.history, facts.history.stages[-1]
-    lines, earlier = [], None
-    generated: dict[str, list[str]] = {}
+    lines: list[list[str]] = []
+    earlier = None
     for place, stage in enumerate(history.stages, 1):
         made = generation_command(stage.data)
-        if made is not None and made not in generated.values():
-            generated[stage.data["sha256"]] = made
+        if made is not None and made not in lines:
             lines.append(made)
         lines.append(_train_command(stage, settings_file(place), stage.run, earlier))
         earlier = f"runs/{stage.run}"
     more = _train_command(last, settings_file(len(history.stages)), "more", facts.name)
-    text = "In the folder of this card, which has the settings of each run:"
+    files = ", ".join(f"`{settings_file(n)}`" for n in range(1, len(history.stages) + 1))
+    text = f"The settings of each run are beside this card: {files}."
     return [
         text,
         "",

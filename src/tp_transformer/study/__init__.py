@@ -1,1 +1,1 @@
-"""Commands that combine several runs: the demo, training side by side, bundled models."""
+"""Commands that combine several runs: demos, the bench of bindings, bundled models."""

@@ -299,7 +299,10 @@ def write_changes(run: Path, found: Claim, step: int) -> None:
 def write_session(run: Path, session: dict[str, Any]) -> None:
     """Record in run.json that a run is resumed: where, with which code, on what machine."""
     origin = read_origin(run)
-    origin["resumed"] = [*origin.get("resumed", []), session]
+    earlier = origin.get("resumed", [])
+    if not isinstance(earlier, list):
+        raise FolderError(f"{run / ORIGIN} is damaged: 'resumed' must be a list")
+    origin["resumed"] = [*earlier, session]
     _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
 
 
