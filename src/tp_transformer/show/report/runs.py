@@ -96,8 +96,9 @@ def _learning_curves(names: dict[Path, str], records: dict[Path, list[Record]]) 
     losses = _losses(names, records, places)
     if losses:
         label = "loss per token of the training batches"
-        loss = charts.lines(losses, x="training steps", y=label)
-        drawn.append(chart(loss, "training-loss", "Loss on training batches"))
+        caption = "Loss on training batches"
+        loss = charts.lines(caption, losses, x="training steps", y=label)
+        drawn.append(chart(loss, "training-loss", caption))
     if not drawn:
         return None
     return Section(
@@ -129,8 +130,9 @@ def _error_chart(curves: dict[Path, list[Curve]], places: dict[Path, int]) -> Ma
                     is_dashed=curve.kind == VALIDATION and len(own) > 1,
                 )
             )
-    drawn = charts.lines(lines, x="training steps", y="wrong answers, %")
-    return chart(drawn, "learning-curve", "Error at each validation")
+    caption = "Error at each validation"
+    drawn = charts.lines(caption, lines, x="training steps", y="wrong answers, %")
+    return chart(drawn, "learning-curve", caption)
 
 
 def _losses(

@@ -169,15 +169,13 @@ def _bars(results: Sequence[Results], split: str, task: Task) -> list[Markup]:
     ]
     legend = [f"{one.name}, {one.splits[split].average[0]:.1%} on average" for one in own]
     panels = charts.divided(names, len(groups))
-    return [
-        chart(
-            charts.bars(panel, groups, legend),
-            f"accuracy-{split}" + (f"-{number}" if len(panels) > 1 else ""),
-            f"{task.title(split)}: accuracy by module"
-            + (f" ({number} of {len(panels)})" if len(panels) > 1 else ""),
-        )
-        for number, panel in enumerate(panels, 1)
-    ]
+    found = []
+    for number, panel in enumerate(panels, 1):
+        name, caption = f"accuracy-{split}", f"{task.title(split)}: accuracy by module"
+        if len(panels) > 1:
+            name, caption = f"{name}-{number}", f"{caption} ({number} of {len(panels)})"
+        found.append(chart(charts.bars(caption, panel, groups, legend), name, caption))
+    return found
 
 
 def _tip(name: str, score: ModuleScore) -> str:
