@@ -18,7 +18,7 @@ SVG = (
 
 def analysis(name="roles", **more):
     """The values of an analysis, as `Result.save` writes them."""
-    table = {"title": "Probes", "columns": ["label", "accuracy"], "note": "a note"}
+    table = {"title": "Probes", "columns": ["", "accuracy"], "note": "a note"}
     return {
         "analysis": name,
         "model": {"name": "tiny", "step": 1200, "sha256": "0"},

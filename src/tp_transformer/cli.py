@@ -34,7 +34,7 @@ TPT = Group(
         "evaluate": scoring.Evaluate,
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,
-        "report": report.Report,
+        "report": report.WriteReport,
         "explore": explore.Explore,
         "import-authors": model.ImportAuthors,
     },

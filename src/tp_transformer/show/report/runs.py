@@ -15,7 +15,7 @@ from tp_transformer.show.report.inputs import Inputs
 from tp_transformer.show.report.markup import (
     CellText,
     Markup,
-    Number,
+    NumberCell,
     Section,
     bullets,
     chart,
@@ -81,7 +81,7 @@ def _row(run: Path, name: str, records: Sequence[Record]) -> list[CellText]:
     steps = max((int(record["step"]) for record in records), default=0)
     cells: list[CellText] = [name]
     cells.append(f"{n_parameters:,}" if isinstance(n_parameters, int) else "-")
-    cells.append(Number(steps, f"{steps:,}"))
+    cells.append(NumberCell(steps, f"{steps:,}"))
     for section, field in _SETTINGS.values():
         value = (settings.get(section) or {}).get(field)
         cells.append("-" if value is None else str(value))
