@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from documents import ROOT, blocks
 from reports import HOSTILE, SVG, hostile_results, write_analysis, write_bench, write_run
 from runs import tpt
 from scores import made_up
-from tp_transformer.foundation.errors import FolderError, ResultsError, SettingsError
+from tp_transformer.foundation.errors import FolderError, ResultsError, SettingsError, UserError
 from tp_transformer.published import TABLE_1
 from tp_transformer.show.report import charts
 from tp_transformer.show.report.markup import Markup, element
@@ -266,6 +267,8 @@ def test_only_a_report_is_replaced(tmp_path):
     first = write_report([tmp_path / "a.json"], out, overwrite=True).file.read_bytes()
     made_up("other", n=40).write(tmp_path / "a.json")
     assert write_report([tmp_path / "a.json"], out).file.read_bytes() != first
+    with pytest.raises(SettingsError, match="is a file, not a folder"):
+        write_report([tmp_path / "a.json"], out / "page.html")
     with pytest.raises(SettingsError, match="is a folder"):
         write_report([tmp_path / "a.json"], tmp_path)
 
@@ -279,3 +282,38 @@ def test_a_file_of_an_earlier_version_says_that_its_command_is_unknown(tmp_path)
     (tmp_path / "a.json").write_text(json.dumps(values), "utf-8")
     page = write_report([tmp_path], tmp_path / "report.html").file.read_text("utf-8")
     assert "The file does not record the command that made it." in page
+
+
+def test_a_damaged_run_is_refused_in_one_line(tmp_path):
+    for name, content, said in (
+        ("run.json", "{", "is damaged or not JSON"),
+        ("config.yaml", "[", "config.yaml"),
+        (
+            "metrics.jsonl",
+            '{"kind": "monitor", "step": 7, "loss": 1, "exact_match": 2, "n": 64}',
+            "is damaged: a validation at step 7",
+        ),
+    ):
+        run = write_run(tmp_path / name / "run")
+        (run / name).write_text(content, "utf-8")
+        with pytest.raises(UserError, match=re.escape(said)) as raised:
+            write_report([run], tmp_path / "report.html")
+        assert "\n" not in str(raised.value)
+
+
+def test_half_a_character_is_replaced(tmp_path):
+    write_analysis(tmp_path, summary=["\ud800"])
+    page = write_report([tmp_path], tmp_path / "report.html").file.read_text("utf-8")
+    assert "<li>?</li>" in page
+
+
+def test_the_python_of_its_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "one")
+    made_up("ours", n=40).write("first.json")
+    (code,) = blocks("python", (ROOT / "docs" / "report.md").read_text("utf-8"))
+    names = {}
+    exec(compile(code, "report.md", "exec"), names)  # noqa: S102
+    assert names["report"].sections == (
+        *("Table 1", "Modules", "Mistakes", "Runs", "Learning curves"),
+    )

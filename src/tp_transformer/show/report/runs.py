@@ -3,9 +3,8 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.run_folder import CONFIG, METRICS, name_of, read_origin
 from tp_transformer.foundation.settings import read
 from tp_transformer.foundation.statistics import wilson
@@ -61,7 +60,11 @@ def runs(inputs: Inputs) -> list[Section]:
 
 def _records(run: Path) -> list[Record]:
     file = run / METRICS
-    return read_records(file)[0] if file.is_file() else []
+    found = read_records(file)[0] if file.is_file() else []
+    for record in found:
+        if record["kind"] != TRAIN and not (0 <= record["exact_match"] <= 1 <= record["n"]):
+            raise FolderError(f"{file} is damaged: a validation at step {record['step']:,}")
+    return found
 
 
 def _command(inputs: Inputs, run: Path) -> str:
@@ -73,17 +76,15 @@ def _command(inputs: Inputs, run: Path) -> str:
 
 def _row(run: Path, name: str, records: Sequence[Record]) -> list[CellText]:
     origin = read_origin(run)
-    try:
-        settings: Any = read(run / CONFIG)
-    except UserError:
-        settings = {}
+    settings = read(run / CONFIG)
     n_parameters = origin.get("n_parameters")
     steps = max((int(record["step"]) for record in records), default=0)
     cells: list[CellText] = [name]
     cells.append(f"{n_parameters:,}" if isinstance(n_parameters, int) else "-")
     cells.append(NumberCell(steps, f"{steps:,}"))
     for section, field in _SETTINGS.values():
-        value = (settings.get(section) or {}).get(field)
+        own = settings.get(section)
+        value = own.get(field) if isinstance(own, dict) else None
         cells.append("-" if value is None else str(value))
     return cells
 
