@@ -175,9 +175,9 @@ def _legend(names: Sequence[str], looks: Sequence[tuple[int, bool]]) -> Markup:
     parts = []
     for row, (name, (number, is_dashed)) in enumerate(zip(names, looks, strict=True)):
         middle = 17 * row + 9
-        dash = {"stroke_dasharray": "2 3"} if is_dashed else {}
-        look = {"stroke_width": 4, "colour": _colour(number), "name": f"{_series(number)} stroke"}
-        parts.append(_rule(0, middle, 16, middle, **look, **dash))
+        look = {"colour": _colour(number), "name": f"{_series(number)} stroke"}
+        dash = "2 3" if is_dashed else None
+        parts.append(_rule(0, middle, 16, middle, **look, stroke_width=4, stroke_dasharray=dash))
         parts.append(_text(22, middle + 4, cut(name, int((WIDTH - 24) / _LETTER)), title=name))
     return element("g", *parts)
 
