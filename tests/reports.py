@@ -60,7 +60,7 @@ def write_run(folder, **more):
 
 
 def write_bench(folder):
-    """A bench of two variants on one task, as `tpt bench` writes it."""
+    """A bench of four variants on one task, as `tpt bench` writes it."""
 
     def row(variant, mean, test):
         scores = [
@@ -71,10 +71,15 @@ def write_bench(folder):
         more = {"seeds": [0, 1], "samples_to_learn": [32000, None], "cost": 1.25}
         return {**facts, **more, "scores": scores}
 
-    test = {"difference": 0.125, "p_seeds_holm": 0.25, "p_questions_holm": 0.0001}
+    def test(difference):
+        return {"difference": difference, "p_seeds_holm": 0.25, "p_questions_holm": 0.0001}
+
     values = {"format": "tp-transformer-bench", "version": 1, "reference": "none"}
     values |= {"n_done": 4, "n_runs": 8, "made": {"command": "tpt bench --tasks scan"}}
-    values |= {"rows": [row("none", 0.5, None), row("hadamard", 0.625, test)]}
+    rows = [row("none", 0.5, None)]
+    for variant, difference in (("hadamard", 0.125), ("tensor", -0.25), ("silu", -0.0625)):
+        rows.append(row(variant, 0.5 + difference, test(difference)))
+    values |= {"rows": rows}
     folder.mkdir(parents=True)
     (folder / "bench.json").write_text(json.dumps(values), "utf-8")
     return folder
