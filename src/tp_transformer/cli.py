@@ -37,6 +37,7 @@ TPT = Group(
         "bench": bench.Bench,
         "report": report.WriteReport,
         "explore": explore.Explore,
+        "bundle": model.Bundle,
         "import-authors": model.ImportAuthors,
     },
 )

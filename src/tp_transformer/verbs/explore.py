@@ -12,7 +12,8 @@ class Explore(Verb):
     """Look into a model in the browser: answers, attention, roles, and operations on them.
 
     Attributes:
-        model: the folder of a model or a run
+        model: the folder of a model or a run, or the name of a bundled model; the bundled
+            TP-Transformer by default
         beside: a second model, to compare
         roles: roles.json of `tpt interpret roles`: clusters with names
         results: results of `tpt evaluate`: its questions, wrong ones first; needs --data
