@@ -104,8 +104,8 @@ def _figures(file: JsonFile) -> list[Markup]:
     """Return the figures beside a JSON file that it names; those that are missing are left out."""
     found = []
     for name, caption in file.values.get("captions", {}).items():
-        drawn = file.path.with_name(f"{name}.svg")
-        if drawn.parent != file.path.parent or not drawn.is_file():
+        drawn = file.path.with_name(f"{name}.svg")  # raises if the name is a path
+        if not drawn.is_file():
             continue
         text = " ".join(str(caption).split())
         below = name if file.values.get("has_captions", True) else text

@@ -8,7 +8,7 @@ from tp_transformer.show.report.inputs import Inputs, JsonFile
 from tp_transformer.show.report.markup import (
     CellText,
     Markup,
-    Number,
+    NumberCell,
     Section,
     command,
     element,
@@ -37,8 +37,8 @@ def _section(file: JsonFile, inputs: Inputs) -> Section:
         raise ResultsError(f"{file.path} is damaged: {error!r:.200}") from error
     return Section(
         title="Bench",
-        summary="Bindings of filler and role, trained on the same samples at one budget. Each "
-        f"difference is from {file.values['reference']}.",
+        summary="Bindings of filler and role, trained on the same samples at one budget, and "
+        f"their differences from “{file.values['reference']}”.",
         body=[paragraph(inputs.shown(file.path), "about"), *body],
         sources=[file.path],
     )
@@ -87,10 +87,10 @@ def _facts(row: Values) -> list[CellText]:
     n_parameters = int(row["n_parameters"])
     return [
         str(row["variant"]),
-        Number(n_parameters, f"{n_parameters:,}"),
-        Number(n_seeds, f"{n_seeds}"),
-        "-" if row["cost"] is None else Number(row["cost"], f"{row['cost']:.2f}"),
-        Number(fmean(reached), f"{fmean(reached):,.0f}{of_all}") if reached else "-",
+        NumberCell(n_parameters, f"{n_parameters:,}"),
+        NumberCell(n_seeds, f"{n_seeds}"),
+        "-" if row["cost"] is None else NumberCell(row["cost"], f"{row['cost']:.2f}"),
+        NumberCell(fmean(reached), f"{fmean(reached):,.0f}{of_all}") if reached else "-",
     ]
 
 
@@ -98,7 +98,7 @@ def _scores(row: Values, rows: list[Values]) -> list[CellText]:
     cells: list[CellText] = []
     for score in row["scores"]:
         spread = "" if score["spread"] is None else f" ± {100 * score['spread']:.1f}"
-        cells.append(Number(score["mean"], f"{100 * score['mean']:.1f}{spread}"))
+        cells.append(NumberCell(score["mean"], f"{100 * score['mean']:.1f}{spread}"))
         if _has_tests(rows, score):
             cells.append(_difference(score["test"]))
     return cells
@@ -109,7 +109,7 @@ def _difference(test: Values | None) -> CellText:
         return "-"
     seeds = "-" if test["p_seeds_holm"] is None else _p(test["p_seeds_holm"])
     text = f"{100 * test['difference']:+.1f} (p {seeds}; {_p(test['p_questions_holm'])})"
-    return Number(test["difference"], text)
+    return NumberCell(test["difference"], text)
 
 
 def _p(value: float) -> str:

@@ -52,8 +52,13 @@ def divided(names: Sequence[str], n_groups: int) -> list[Sequence[str]]:
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-def bars(names: Sequence[str], groups: Sequence[dict[str, Bar]], legend: Sequence[str]) -> Markup:
-    """Draw a bar of each group below the name of each row; shares are between 0 and 1."""
+def bars(
+    title: str, names: Sequence[str], groups: Sequence[dict[str, Bar]], legend: Sequence[str]
+) -> Markup:
+    """Draw a bar of each group below the name of each row; shares are between 0 and 1.
+
+    The title is read by screen readers.
+    """
     thickness, gap = _bar_size(len(groups))
     left, right = 0, WIDTH - 52
     top = _legend_height(legend) + 8
@@ -70,7 +75,7 @@ def bars(names: Sequence[str], groups: Sequence[dict[str, Bar]], legend: Sequenc
     start = _legend_height(legend) + 8
     dotted = _rule(limit, start, limit, top - 6, stroke_dasharray="1 3", colour=FAINT, name="faint")
     label = _text(limit, top + 6, "95%", "faint", anchor="middle")
-    return _svg([*parts, dotted, label], top + 12)
+    return _svg(title, [*parts, dotted, label], top + 12)
 
 
 def _bar_size(n_groups: int) -> tuple[int, int]:
@@ -98,7 +103,7 @@ def _bar(bar: Bar, number: int, left: float, right: float, top: float, thickness
     )
 
 
-def lines(drawn: Sequence[Line], *, x: str, y: str) -> Markup:
+def lines(title: str, drawn: Sequence[Line], *, x: str, y: str) -> Markup:
     """Draw lines over a common pair of axes from 0, with labels `x` and `y`."""
     legend = [line.name for line in drawn]
     top, height = _legend_height(legend) + 30, 190
@@ -125,7 +130,7 @@ def lines(drawn: Sequence[Line], *, x: str, y: str) -> Markup:
     parts.append(_text(right, top + height + 33, x, "faint", anchor="end"))
     for line in drawn:
         parts += _line(line, place)
-    return _svg(parts, top + height + 38)
+    return _svg(title, parts, top + height + 38)
 
 
 def _line(line: Line, place: Placement) -> list[Markup]:
@@ -170,17 +175,17 @@ def _legend(names: Sequence[str], looks: Sequence[tuple[int, bool]]) -> Markup:
     parts = []
     for row, (name, (number, is_dashed)) in enumerate(zip(names, looks, strict=True)):
         middle = 17 * row + 9
-        dash = {"stroke_dasharray": "2 3"} if is_dashed else {}
-        look = {"stroke_width": 4, "colour": _colour(number), "name": f"{_series(number)} stroke"}
-        parts.append(_rule(0, middle, 16, middle, **look, **dash))
+        look = {"colour": _colour(number), "name": f"{_series(number)} stroke"}
+        dash = "2 3" if is_dashed else None
+        parts.append(_rule(0, middle, 16, middle, **look, stroke_width=4, stroke_dasharray=dash))
         parts.append(_text(22, middle + 4, cut(name, int((WIDTH - 24) / _LETTER)), title=name))
     return element("g", *parts)
 
 
-def _svg(parts: Sequence[Markup], height: float) -> Markup:
+def _svg(title: str, parts: Sequence[Markup], height: float) -> Markup:
     box = f"0 0 {WIDTH} {_short(height)}"
     size = {"width": WIDTH, "height": _short(height), "viewBox": box}
-    look = {"font_family": _FONT, "font_size": 11.5, "role": "img"}
+    look = {"font_family": _FONT, "font_size": 11.5, "role": "img", "aria_label": title}
     return element("svg", *parts, xmlns="http://www.w3.org/2000/svg", **size, **look)
 
 

@@ -23,14 +23,14 @@ class Markup(str):
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberCell:
     """A cell with a number and how it is printed."""
 
     value: float
     text: str
 
 
-CellText = str | Number
+CellText = str | NumberCell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +121,13 @@ def table(
 
 def _heads(heads: Sequence[str], sides: Sequence[str]) -> list[Markup]:
     return [
-        element("th", element("button", text, type="button"), class_=side, scope="col")
+        element("th", element("button", text or "name", type="button"), class_=side, scope="col")
         for text, side in zip(heads, sides, strict=True)
     ]
 
 
 def _cell(cell: CellText, side: str) -> Markup:
-    if isinstance(cell, Number):
+    if isinstance(cell, NumberCell):
         return element("td", cell.text, class_=side, data_sort=repr(float(cell.value)))
     number = _NUMBER.match(cell) if side == "number" else None
     key = None if number is None else re.sub(r"[^\d.\-]", "", number[0].replace("−", "-"))  # noqa: RUF001

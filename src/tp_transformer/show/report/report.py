@@ -67,7 +67,7 @@ def write_report(
         _refuse_unshown(path, list(sources))
     page = _page(sections, inputs, [inputs.shown(path) for path in paths])
     with atomic.whole(out) as unfinished:
-        unfinished.write_text(page, "utf-8")
+        unfinished.write_text(page, "utf-8", errors="replace")  # JSON may have half a character
     titles = tuple(section.title for section in sections)
     return WrittenReport(out, titles, tuple(sources), inputs.unreadable)
 
@@ -76,6 +76,9 @@ def _check_out(out: Path, overwrite: bool) -> None:
     """Refuse to replace anything but a report."""
     if out.is_dir():
         raise SettingsError(f"{out} is a folder; name a file for the report")
+    for parent in out.parents:
+        if parent.is_file():
+            raise SettingsError(f"{parent} is a file, not a folder for the report")
     if not out.exists() or overwrite:
         return
     try:

@@ -3,9 +3,8 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.run_folder import CONFIG, METRICS, name_of, read_origin
 from tp_transformer.foundation.settings import read
 from tp_transformer.foundation.statistics import wilson
@@ -15,7 +14,7 @@ from tp_transformer.show.report.inputs import Inputs
 from tp_transformer.show.report.markup import (
     CellText,
     Markup,
-    Number,
+    NumberCell,
     Section,
     bullets,
     chart,
@@ -61,29 +60,34 @@ def runs(inputs: Inputs) -> list[Section]:
 
 def _records(run: Path) -> list[Record]:
     file = run / METRICS
-    return read_records(file)[0] if file.is_file() else []
+    found = read_records(file)[0] if file.is_file() else []
+    for record in found:
+        if record["kind"] != TRAIN and not (0 <= record["exact_match"] <= 1 <= record["n"]):
+            raise FolderError(f"{file} is damaged: a validation at step {record['step']:,}")
+    return found
 
 
 def _command(inputs: Inputs, run: Path) -> str:
-    data = inputs.shown(read_origin(run)["data"])
-    shown = inputs.shown(run)
-    words = ["tpt", "train", "--config", f"{shown}/{CONFIG}", "--data", data, "--run", shown]
+    origin, shown = read_origin(run), inputs.shown(run)
+    words = ["tpt", "train", "--config", f"{shown}/{CONFIG}"]
+    words += ["--data", inputs.shown(origin["data"]), "--run", shown]
+    initial = origin.get("init_from")
+    if isinstance(initial, dict) and "folder" in initial:
+        words += ["--init-from", inputs.shown(str(initial["folder"]))]
     return shlex.join(words)
 
 
 def _row(run: Path, name: str, records: Sequence[Record]) -> list[CellText]:
     origin = read_origin(run)
-    try:
-        settings: Any = read(run / CONFIG)
-    except UserError:
-        settings = {}
+    settings = read(run / CONFIG)
     n_parameters = origin.get("n_parameters")
     steps = max((int(record["step"]) for record in records), default=0)
     cells: list[CellText] = [name]
     cells.append(f"{n_parameters:,}" if isinstance(n_parameters, int) else "-")
-    cells.append(Number(steps, f"{steps:,}"))
+    cells.append(NumberCell(steps, f"{steps:,}"))
     for section, field in _SETTINGS.values():
-        value = (settings.get(section) or {}).get(field)
+        own = settings.get(section)
+        value = own.get(field) if isinstance(own, dict) else None
         cells.append("-" if value is None else str(value))
     return cells
 
@@ -96,8 +100,9 @@ def _learning_curves(names: dict[Path, str], records: dict[Path, list[Record]]) 
     losses = _losses(names, records, places)
     if losses:
         label = "loss per token of the training batches"
-        loss = charts.lines(losses, x="training steps", y=label)
-        drawn.append(chart(loss, "training-loss", "Loss on training batches"))
+        caption = "Loss on training batches"
+        loss = charts.lines(caption, losses, x="training steps", y=label)
+        drawn.append(chart(loss, "training-loss", caption))
     if not drawn:
         return None
     return Section(
@@ -129,8 +134,9 @@ def _error_chart(curves: dict[Path, list[Curve]], places: dict[Path, int]) -> Ma
                     is_dashed=curve.kind == VALIDATION and len(own) > 1,
                 )
             )
-    drawn = charts.lines(lines, x="training steps", y="wrong answers, %")
-    return chart(drawn, "learning-curve", "Error at each validation")
+    caption = "Error at each validation"
+    drawn = charts.lines(caption, lines, x="training steps", y="wrong answers, %")
+    return chart(drawn, "learning-curve", caption)
 
 
 def _losses(

@@ -23,7 +23,7 @@ from tp_transformer.show.report.inputs import Inputs
 from tp_transformer.show.report.markup import (
     CellText,
     Markup,
-    Number,
+    NumberCell,
     Section,
     bullets,
     chart,
@@ -88,7 +88,7 @@ def _averages(results: Sequence[Results], made: Sequence[Markup]) -> Section:
     heads = ["Model", "Source", "Weights", "Steps", *averages_heads(task)]
     body: list[list[CellText]] = []
     for row in rows(results):
-        steps = "-" if row.steps is None else Number(row.steps, steps_of(row))
+        steps = "-" if row.steps is None else NumberCell(row.steps, steps_of(row))
         body.append([row.name, row.source, _weights(row.weights), steps])
         for split in task.splits:
             cell = row.cells.get(split)
@@ -118,7 +118,7 @@ def _averages(results: Sequence[Results], made: Sequence[Markup]) -> Section:
 
 def _weights(text: str) -> CellText:
     factor = {"M": 1e6, "k": 1e3}.get(text[-1:])
-    return text if factor is None else Number(float(text[:-1]) * factor, text)
+    return text if factor is None else NumberCell(float(text[:-1]) * factor, text)
 
 
 def _average(task: Task, split: str, cell: Cell | None) -> CellText:
@@ -129,7 +129,7 @@ def _average(task: Task, split: str, cell: Cell | None) -> CellText:
         text += f" ±{100 * (cell.interval[1] - cell.interval[0]) / 2:.2f}"
     if covered := coverage(task, split, cell.n_modules):
         text += f" ({covered})"
-    return Number(cell.accuracy, text)
+    return NumberCell(cell.accuracy, text)
 
 
 def _modules(results: Sequence[Results]) -> Section:
@@ -143,7 +143,7 @@ def _modules(results: Sequence[Results]) -> Section:
     return Section(
         title="Modules",
         summary="The share of correct answers on each module of each test split, by decreasing "
-        "accuracy of the first model. The black whiskers are 95% Wilson intervals over questions.",
+        "accuracy of the first model. The whiskers are 95% Wilson intervals over questions.",
         body=[
             element("div", *drawn, class_="figures"),
             *(_module_table(results, split, task) for split in splits),
@@ -169,15 +169,13 @@ def _bars(results: Sequence[Results], split: str, task: Task) -> list[Markup]:
     ]
     legend = [f"{one.name}, {one.splits[split].average[0]:.1%} on average" for one in own]
     panels = charts.divided(names, len(groups))
-    return [
-        chart(
-            charts.bars(panel, groups, legend),
-            f"accuracy-{split}" + (f"-{number}" if len(panels) > 1 else ""),
-            f"{task.title(split)}: accuracy by module"
-            + (f" ({number} of {len(panels)})" if len(panels) > 1 else ""),
-        )
-        for number, panel in enumerate(panels, 1)
-    ]
+    found = []
+    for number, panel in enumerate(panels, 1):
+        name, caption = f"accuracy-{split}", f"{task.title(split)}: accuracy by module"
+        if len(panels) > 1:
+            name, caption = f"{name}-{number}", f"{caption} ({number} of {len(panels)})"
+        found.append(chart(charts.bars(caption, panel, groups, legend), name, caption))
+    return found
 
 
 def _tip(name: str, score: ModuleScore) -> str:
@@ -192,7 +190,7 @@ def _module_table(results: Sequence[Results], split: str, task: Task) -> Markup:
         scores = [one.splits[split].modules.get(name) for one in own]
         questions = max(score.n for score in scores if score is not None)
         cells = ["-" if score is None else _accuracy(score) for score in scores]
-        body.append([name, Number(questions, f"{questions:,}"), *cells])
+        body.append([name, NumberCell(questions, f"{questions:,}"), *cells])
     heads = ["Module", "Questions", *(one.name for one in own)]
     title = f"{task.title(split)}: numbers"
     return folded(title, table(title, heads, body))
@@ -200,7 +198,7 @@ def _module_table(results: Sequence[Results], split: str, task: Task) -> Markup:
 
 def _accuracy(score: ModuleScore) -> CellText:
     low, high = score.interval
-    return Number(score.accuracy, f"{score.accuracy:.1%} ({low:.1%} to {high:.1%})")
+    return NumberCell(score.accuracy, f"{score.accuracy:.1%} ({low:.1%} to {high:.1%})")
 
 
 def _mistakes(results: Sequence[Results]) -> Section | None:
@@ -213,7 +211,7 @@ def _mistakes(results: Sequence[Results]) -> Section | None:
         for one in counted:
             total = sum(sum(score.wrong.values()) for score in _scores(one))
             count = sum(score.wrong.get(kind, 0) for score in _scores(one))
-            row.append(Number(count, f"{count:,} ({count / total:.1%})"))
+            row.append(NumberCell(count, f"{count:,} ({count / total:.1%})"))
         body.append(row)
     title = "Wrong answers by kind"
     heads = ["Kind", "Meaning", *(one.name for one in counted)]
@@ -222,8 +220,8 @@ def _mistakes(results: Sequence[Results]) -> Section | None:
     shown = [table("Examples", example_heads, examples, texts=range(6))] if examples else []
     return Section(
         title="Mistakes",
-        summary="What is wrong with wrong answers: each is of the first kind that applies. "
-        "A sample of the wrong answers of each module was decoded and diagnosed.",
+        summary="What is wrong with the wrong answers that were decoded, which are a sample of "
+        "each module and split, or all of them. Each is of the first kind that applies.",
         body=[table(title, heads, body, texts=(0, 1)), *shown],
         sources=(),
     )
