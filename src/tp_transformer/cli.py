@@ -35,11 +35,7 @@ TPT = Group(
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,
         "bench": bench.Bench,
-<<<<<<< HEAD
-        "report": report.Report,
-=======
         "report": report.WriteReport,
->>>>>>> main
         "explore": explore.Explore,
         "bundle": model.Bundle,
         "import-authors": model.ImportAuthors,
