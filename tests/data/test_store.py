@@ -225,7 +225,7 @@ def damage(path, kind):
         return "does not describe one"
     if kind == "newer":
         manifest.write_text(json.dumps({**described, "version": 3}))
-        return "of version 3, and this is for version 2"
+        return "of version 3, which this release does not read"
     if kind == "incomplete":
         del described["splits"]["train"]["segments"]
         manifest.write_text(json.dumps(described))

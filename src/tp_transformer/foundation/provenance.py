@@ -22,7 +22,11 @@ def versions() -> Values:
     }
 
 
+def now() -> str:
+    """Return the local time with its offset from UTC, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %z")
+
+
 def environment(device: torch.device) -> Values:
     """Return the time, the versions and the device of a computation."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    return {"when": when, **versions(), "device": device.type}
+    return {"when": now(), **versions(), "device": device.type}

@@ -209,5 +209,17 @@ class Model(Traced, Generic[Config, Memory, State]):
         return model
 
 
+def _refuse_shared_config(name: str, kind: type[Model[Any, Any, Any]]) -> None:
+    for other, model in ARCHITECTURES.items():
+        if model.config_type is kind.config_type:
+            raise ValueError(
+                f"the architecture {name} needs a config_type of its own, because {other} has "
+                f"{kind.config_type.__name__}"
+            )
+
+
+ARCHITECTURES.require(_refuse_shared_config)  # `class_of` finds an architecture by its config_type
+
+
 def _listed(dtypes: set[torch.dtype]) -> str:
     return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)) or "none"

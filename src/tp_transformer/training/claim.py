@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,14 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from tp_transformer.data.store import MANIFEST, Store, open_store
-from tp_transformer.foundation import atomic, settings
+from tp_transformer.foundation import atomic, provenance, settings
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.run_folder import CONFIG, LOCK, LOG, METRICS, ORIGIN, read_origin
 from tp_transformer.foundation.run_folder import sha256 as file_sha256
 from tp_transformer.foundation.settings import Values
 from tp_transformer.model.family import class_of
 from tp_transformer.training import checkpoint
-from tp_transformer.training.config import RunConfig, config_values, run_config
+from tp_transformer.training.config import (
+    RunConfig,
+    config_values,
+    run_config,
+    section_kinds,
+)
 from tp_transformer.training.limits import seconds
 
 _CHANGEABLE = "training.steps, optim.cooldown, a larger training.budget and training.epochs"
@@ -199,7 +203,9 @@ def _recorded_config(
         return _read_config(file, sha256, notes), False
     config, changes = given, origin.get("changes", [])
     if changes and found == changes[-1]["earlier_sha256"]:
-        config = _with_changes(settings.run_values(file, {}, RunConfig), changes[-1]["settings"])
+        config = _with_changes(
+            settings.run_values(file, {}, section_kinds()), changes[-1]["settings"]
+        )
     if config is None or _sha256(settings.dump(config_values(config))) != sha256:
         raise SettingsError(
             f"{file} was changed after the run was started; restore it, or repeat the command "
@@ -210,7 +216,7 @@ def _recorded_config(
 
 
 def _read_config(file: Path, sha256: str | None, notes: list[str]) -> RunConfig:
-    values = settings.run_values(file, {}, RunConfig)
+    values = settings.run_values(file, {}, section_kinds())
     if sha256 is None and "count" not in values.get("validation", {}):
         # The last setting in the file of a run from before hashes were recorded.
         raise SettingsError(f"{file} is truncated: it does not set validation.count; restore it")
@@ -282,7 +288,7 @@ def write_changes(run: Path, found: Claim, step: int) -> None:
         for (section, key), value in settings.changed(found.earlier, found.values).items():
             changed.setdefault(section, {})[key] = value
         change = {
-            "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "time": provenance.now(),
             "step": step,
             "settings": changed,
             "earlier_sha256": file_sha256(run / CONFIG),

@@ -1,7 +1,6 @@
 """Starting and resuming a run in its folder."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from tp_transformer.foundation.distributed import (
     unchanged_random_state,
 )
 from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.provenance import versions
+from tp_transformer.foundation.provenance import now, versions
 from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, read_origin
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
@@ -160,7 +159,7 @@ def _begin(loop: Loop, found: Claim, stack: ExitStack) -> None:
         initial = {"init_from": {"folder": folder, "sha256": sha256}}
     origin = {
         **versions(),
-        "begun": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "begun": now(),
         "seed": loop.training.seed,
         "data": found.data,
         "data_sha256": found.data_sha256,
