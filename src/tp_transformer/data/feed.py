@@ -84,7 +84,7 @@ class Feed:
         )
 
     def tokens(self, step: int, rank: int = 0, n_ranks: int = 1) -> tuple[Ragged, Ragged]:
-        """Return the sources and targets of the batch of a step, or of the local batch of a rank."""
+        """Return the sources and targets of the batch of a step, or of the part of a rank."""
         return self.split.tokens(self.sampler.rows(step, rank, n_ranks), self.vocabulary)
 
     def parts(self, step: int, rank: int = 0, n_ranks: int = 1) -> list[Batch]:

@@ -73,7 +73,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and validate `store.json`; raise if it is not a file that a writer could have written."""
+    """Read and validate `store.json`; raise if it is damaged."""
     values = _load(folder)
     try:
         return _manifest(values)

@@ -147,7 +147,7 @@ class Sampler:
 
 
 def _quotas(weights: Mapping[str, float], modules: Sequence[str]) -> Rows:
-    """Return the number of places of each module in a block: its share, rounded to a total of all."""
+    """Return the number of places of each module in a block, in proportion to its weight."""
     for name, weight in weights.items():
         if name not in modules:
             raise SettingsError(

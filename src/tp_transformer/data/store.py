@@ -212,7 +212,7 @@ class Split(_Examples):
     def select(
         self, modules: str | Iterable[str] = "*", difficulties: Iterable[str | None] | None = None
     ) -> tuple[Segment, ...]:
-        """Return the segments of the modules that match the patterns, of all or some difficulties."""
+        """Return the segments of matching modules, of all or some difficulties."""
         names = set(self.task.match(modules, self.name))
         wanted = None if difficulties is None else set(difficulties)
         return tuple(

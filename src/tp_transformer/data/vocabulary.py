@@ -213,7 +213,7 @@ class Vocabulary:
         return Ragged(ids, offsets) if ids.min(initial=0) >= 0 else None
 
     def count(self, data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> Ids:
-        """Return the number of tokens of texts in `data`, as in `encode_spans`; no text is empty."""
+        """Return the number of tokens of texts in `data`, as in `encode_spans`; none is empty."""
         if self.is_ascii or not len(lengths):
             return lengths.astype(np.int64, copy=False)
         content, offsets = self._joined(data, starts, lengths)
@@ -348,6 +348,6 @@ def _code_points(text: str) -> npt.NDArray[np.int64]:
 
 
 def _row_and_column(ends: Ids, position: int) -> tuple[int, int]:
-    """Return the row of a position in a ragged array, and the column; `ends` are the ends of rows."""
+    """Return the row and the column of a position in a ragged array with these ends of rows."""
     row = int(np.searchsorted(ends, position, side="right"))
     return row, position - int(ends[row - 1] if row else 0)

@@ -49,11 +49,11 @@ class Model(Traced, Generic[Config, Memory, State]):
     reads_packed: ClassVar[bool] = False  # whether it accepts packed batches
     n_positions: int | None = None  # maximum sequence length, if limited
     dropout: float = 0.0
-    max_answer: int = MAX_ANSWER  # tokens of an answer, if no more are asked for
+    max_answer: int = MAX_ANSWER  # default for the maximum number of tokens of an answer
 
     def __init__(self, config: Config, vocabulary: Vocabulary | None) -> None:
         super().__init__()
-        # Without another task, the model is one of the paper's.
+        # By default, the vocabulary of the paper's models.
         self.vocabulary = vocabulary or MATHEMATICS.vocabulary
         self.config = self.sized(config, self.vocabulary)
         self.n_vocab: int = cast(Any, self.config).n_vocab
@@ -118,7 +118,7 @@ class Model(Traced, Generic[Config, Memory, State]):
         return Padded
 
     def compile_layers(self) -> None:
-        """Compile the model with torch: a minute at the start for some percent of speed."""
+        """Compile the model with torch, which takes a minute; steps are then slightly faster."""
         self.compile(dynamic=True)
 
     def solve(
@@ -154,7 +154,7 @@ class Model(Traced, Generic[Config, Memory, State]):
 
     @classmethod
     def sized(cls, config: Config, vocabulary: Vocabulary) -> Config:
-        """The configuration for a vocabulary: with as many rows as tokens, if it sets no number."""
+        """Return the configuration with `n_vocab` set to the size of a vocabulary if absent."""
         fields: Any = config
         return replace(fields, n_vocab=len(vocabulary)) if fields.n_vocab is None else fields
 

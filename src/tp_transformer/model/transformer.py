@@ -105,14 +105,14 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
                 module.initialise()
 
     def points(self) -> tuple[str, ...]:
-        """The embedded source and the embedded target."""
+        """Return the names of the trace points: the embedded source and the embedded target."""
         return ("embedding", "decoder.embedding")
 
     def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
-        """The loss of a batch's answers; in training, with what the bindings add to it.
+        """Return the loss of the answers of a batch; in training, with the bindings' penalty.
 
-        A row's penalty is the mean over its positions, and counts once for each target token. So
-        its gradient is the same however rows are divided into micro-batches.
+        The penalty of a row is the mean over its positions, times its number of target tokens, so
+        that the gradient does not depend on the division into micro-batches.
         """
         loss = super().loss(batch, label_smoothing=label_smoothing)
         if not self.training:
@@ -125,7 +125,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         )
 
     def _penalties(self, cells: nn.ModuleList, layout: Layout) -> Iterator[Tensor]:
-        """The penalties that the attentions of `cells` have left for each row."""
+        """Yield the penalties of each row that the attention layers of `cells` have computed."""
         for attention in cells.modules():
             if isinstance(attention, Attention) and attention.penalty is not None:
                 penalty = layout.row_sums(attention.penalty)

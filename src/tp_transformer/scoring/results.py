@@ -162,7 +162,7 @@ class Results:
 
     @property
     def task(self) -> Task:
-        """What the questions are of; results of before there were tasks do not say."""
+        """The task of the questions; older results do not record it."""
         return Task.from_json(self.data["task"]) if "task" in self.data else MATHEMATICS
 
     @property

@@ -214,7 +214,7 @@ def _row(
 
 
 def _longest(task: Task, splits: Values, column: str) -> int:
-    """Return the number of tokens of the longest text that the task allows, or that the store has."""
+    """Return the number of tokens of the longest text of the task, or of the store."""
     limit = task.max_question if column == "question" else task.max_answer
     return limit or max(len(split[f"{column}_lengths"]) for split in splits.values()) - 1
 

@@ -1,4 +1,4 @@
-"""The folder of a run: claimed by one process, checked against what is asked for, described."""
+"""The folder of a run: locked by one process, compared with the request, described."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ _CHANGEABLE = "training.steps, optim.cooldown, a larger training.budget and trai
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `train` is asked for; None for what an existing run has recorded."""
+    """The arguments of `train`; None for those that an existing run has recorded."""
 
     run: Path
     config: RunConfig | None
@@ -48,7 +48,7 @@ class Request:
         init_from: str | Path | None = None,
         loggers: Sequence[str] = (),
     ) -> "Request":
-        """Return a request from what a caller may give."""
+        """Return a request from the arguments of `train`."""
         return cls(
             run=Path(run),
             config=RunConfig.of(config) if isinstance(config, str | Path) else config,
@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a run consists of: what was asked for, and what its folder has recorded.
+    """The description of a run, from the request and from what its folder has recorded.
 
     Attributes:
         values: all settings
@@ -95,7 +95,7 @@ class Claim:
 
 
 def claim(request: Request, stack: ExitStack) -> Claim:
-    """Lock the folder of an existing run, and return what the run consists of.
+    """Lock the folder of an existing run, and return its description.
 
     A new run gets its folder by `begin`, after its settings have been checked.
     """
@@ -109,7 +109,7 @@ def claim(request: Request, stack: ExitStack) -> Claim:
 
 
 def resolve(request: Request) -> Claim:
-    """Return what a run consists of, without writing anything."""
+    """Return the description of a run, without writing anything."""
     run, config = request.run, request.config
     is_begun = (run / ORIGIN).is_file()
     if not is_begun:

@@ -50,7 +50,7 @@ def train_seeds(
 
 
 def _of_seed(given: Request, begun: dict[int, Path], seed: int) -> Request:
-    """Return what is asked of the run of a seed; a new one takes after those that exist."""
+    """Return the request for the run of a seed; a new run has the settings of existing ones."""
     if seed not in begun and begun:
         sibling = begun[min(begun)]
         origin = read_origin(sibling)

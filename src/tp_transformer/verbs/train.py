@@ -24,8 +24,8 @@ class Train(Verb):
 
     Attributes:
         run: the run's folder (required, except for --print_config)
-        config: the name of a preset or a YAML file, which the settings below override; not needed to
-            resume a run
+        config: the name of a preset or a YAML file, which the settings below override; not needed
+            to resume a run
         data: the store; not needed to resume a run
         budget: maximum training time, such as 90s, 45min, 2h or 1d12h; short for --training.budget
         modules: train on these modules only; `*` matches any characters; short for

@@ -36,7 +36,7 @@ class Verb:
 
     @classmethod
     def arguments(cls) -> Arguments:
-        """Return the keyword arguments of `add_argument` by flag, and the `group` of each argument."""
+        """Return the arguments of `add_argument` by flag, and the `group` of each argument."""
         return dict(_arguments(cls))
 
 

@@ -72,13 +72,13 @@ class Layout(Protocol):
         """The number of rows."""
 
     def within(self, *, causal: bool = False) -> Pattern:
-        """Return the pattern in which each row attends to itself; causal: not to later positions."""
+        """Return the pattern of attention within rows; causal: not to later positions."""
 
     def across(self, keys: "Layout") -> Pattern:
         """Return the pattern in which each row attends to the same row of another layout."""
 
     def tokens(self, state: Tensor) -> Tensor:
-        """Return the entries of (batch, position, …) that belong to tokens, row by row: (token, …)."""
+        """Return the entries of (batch, position, …) that are tokens, row by row: (token, …)."""
 
     def row_sums(self, values: Tensor) -> Tensor:
         """Return the sum of (batch, position) over the tokens of each row: (row,)."""

@@ -41,7 +41,7 @@ class Packed:
 
     @classmethod
     def shift(cls, rows: Ragged, pad: int) -> tuple[Tensor, Tensor, Self]:
-        """Return the rows without their last ids, without their first ids, and the layout of both."""
+        """Return the rows without their last ids, without their first ids, and their layout."""
         inputs = np.delete(rows.ids, rows.offsets[1:] - 1)
         outputs = np.delete(rows.ids, rows.offsets[:-1])
         layout = cls(rows.lengths - 1)

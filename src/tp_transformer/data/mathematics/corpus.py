@@ -2,8 +2,9 @@
 
 v1.0 has a folder for each split with a file for each module; questions and answers are on
 alternating lines. The copy on the Hugging Face hub has a folder for each module with files named by
-split, where `train` has no difficulties, `test` is the interpolation split, and texts are wrapped
-like `b'…\\n'`. Faults are reported with file and line or, on request, skipped and counted.
+split, where `train` has no difficulties, `test` is the interpolation split, and texts are printed
+bytes with a line break at their end. Faults are reported with file and line or, on request, skipped
+and counted.
 """
 
 import re
@@ -67,7 +68,7 @@ _SPLIT_BEHIND = re.compile(rf"[-_]({'|'.join(_TABLE_SPLITS)})$")
 
 @dataclass(frozen=True)
 class Belonging:
-    """The part of the dataset that a file contains; without a module, its rows name their modules."""
+    """The part of the dataset in a file; without a module, the rows name their modules."""
 
     split: str
     module: str | None

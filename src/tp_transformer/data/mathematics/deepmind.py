@@ -141,7 +141,7 @@ class Generator:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Reserve the generator for this thread, and restore the random state of sympy at the end."""
+        """Reserve the generator for this thread; restore the random state of sympy at the end."""
         chances = [self._sympy_random.rng, self._sympy_random._assumptions_rng]
         with _LOCK:
             states = [chance.getstate() for chance in chances]

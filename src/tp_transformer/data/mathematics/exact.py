@@ -45,7 +45,7 @@ class Polynomial:
         return self
 
     def subs(self, letter: Any, value: Any) -> Any:
-        """Return the polynomial of one letter with the letter replaced by a number or a polynomial."""
+        """Return the value of the polynomial of one letter at a number or a polynomial."""
         result: Any = 0
         for coefficient in self.all_coeffs():
             result = result * value + coefficient

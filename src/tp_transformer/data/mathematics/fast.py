@@ -67,7 +67,7 @@ def _numbers(generator: Generator) -> Patches:
         return product
 
     def integer(entropy: float, signed: bool, min_abs: int = 0, coprime_to: Any = 1) -> Any:
-        """Replaces `number.integer`: with `math.gcd` in place of `sympy.gcd`, which takes 0.05 ms."""
+        """Replaces `number.integer`: `math.gcd` instead of `sympy.gcd`, which takes 0.05 ms."""
         coprime = abs(int(coprime_to))
         size = math.pow(10, entropy) + min_abs
         if coprime >= 2:
@@ -125,7 +125,7 @@ def _operations(generator: Generator) -> Patches:
         return originals[type(op)](op)
 
     def for_sympy(op: Any) -> Any:
-        """For `Op._sympy_`, by which sympy converts an operation: always to sympy's own."""
+        """Replaces `Op._sympy_`, by which sympy converts an operation to an expression."""
         return originals.get(type(op), type(op).sympy)(op)
 
     for kind in originals:

@@ -242,7 +242,7 @@ def _multiples(step: int, count: int) -> pa.Int32Array:
 
 
 def unwrap(texts: pa.StringArray) -> pa.StringArray:
-    """Return texts without the wrapping of the Hugging Face copy, printed bytes: `b'…\\n'`.
+    """Return texts without the wrapping of the Hugging Face copy, which has printed bytes.
 
     Texts that are not wrapped are unchanged, except for a line break at their end.
     """

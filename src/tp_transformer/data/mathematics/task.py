@@ -41,6 +41,6 @@ def mathematics() -> Task:
 
 
 def match_modules(patterns: str | Iterable[str], split: str) -> tuple[str, ...]:
-    """Return the files of a split of the dataset whose module matches a pattern; see `Task.match`."""
+    """Return the files of a split whose module matches a pattern; see `Task.match`."""
     modules_of(split)  # raises if there is no such split
     return MATHEMATICS.match(patterns, TRAIN if split in TRAIN_SPLITS else split)
