@@ -146,7 +146,7 @@ class Small(LSTM):
     config_type = SmallConfig
 
 
-def test_an_architecture_is_built_saved_and_loaded(register, tmp_path):
+def test_an_architecture_is_built_saved_and_loaded(register, tmp_path, monkeypatch):
     register(ARCHITECTURES, "small", Small)
     made = model_config({"architecture": "small", "d_hidden": 4})
     model = from_config(made)
@@ -155,6 +155,10 @@ def test_an_architecture_is_built_saved_and_loaded(register, tmp_path):
     assert type(loaded) is Small
     assert loaded.config == made
     assert loaded.solve(["1"], max_length=2) == model.solve(["1"], max_length=2)
+    monkeypatch.undo()
+    message = "there is no architecture 'small'.*import the module that registers another"
+    with pytest.raises(UserError, match=message):
+        tpt.load(tmp_path / "model")
 
 
 def test_an_architecture_of_the_contributing_page_trains(store, tmp_path, monkeypatch, capsys):

@@ -37,9 +37,7 @@ def interpret(
         raise SettingsError("name the store that the questions come from: --data DIR")
     loaded = load(request.model).float().to(choose_device(request.device))
     model = checked_model(loaded, options)
-    described = describe(
-        model, request.model
-    )  # before the analysis, because a running training may replace the weights
+    described = describe(model, request.model)  # now, because training may replace the weights
     sample = _sample(analysis, model, request)
     found = analysis(model, sample, seed=request.seed, **vars(options))
     found = replace(found, context=replace(found.context, model=described))

@@ -12,7 +12,6 @@ from tp_transformer.data.batch import Batch
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.bare import bare
 from tp_transformer.model.base import ARCHITECTURES, Model
@@ -77,11 +76,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         """Return the configuration from its fields, which include the options of the binding."""
         fields = dict(values)
         if isinstance(binding := fields.get("binding"), str):
-            try:
-                BINDINGS[binding]  # before options of an unknown binding are refused
-            except SettingsError as error:
-                message = f"{error}; import the module that registers another (tpt: TPT_IMPORT)"
-                raise SettingsError(message) from error
+            BINDINGS[binding]  # raises before options of an unknown binding are rejected
         options = {n: fields.pop(n) for n in TransformerConfig.option_types() if n in fields}
         given = {name: value for name, value in options.items() if value is not None}
         if given:

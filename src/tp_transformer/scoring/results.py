@@ -199,9 +199,9 @@ class Results:
         heads = ("average over modules", "correct", "95% interval", "modules", "questions", "loss")
         return html.table(f"Results of {self.name}", heads, rows)
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return a row for each module of each split."""
-        rows = (
+    def module_rows(self) -> list[Values]:
+        """Return the numbers of each module of each split."""
+        return [
             {
                 "model": self.name,
                 "split": name,
@@ -216,8 +216,11 @@ class Results:
             }
             for name, split in self.splits.items()
             for module, one in split.modules.items()
-        )
-        return frame(rows)
+        ]
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row for each module of each split."""
+        return frame(self.module_rows())
 
     def to_json(self) -> Values:
         """Return the values to write as JSON."""

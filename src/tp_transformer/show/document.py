@@ -152,21 +152,8 @@ def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
 
 def _csv_modules(results: Results) -> list[dict[str, Any]]:
     return [
-        {
-            "kind": "module",
-            "source": OURS,
-            "model": results.name,
-            "split": split,
-            "module": name,
-            "n": one.n,
-            "right": one.right,
-            "accuracy": one.accuracy,
-            "low": one.interval[0],
-            "high": one.interval[1],
-            "loss": one.loss,
-        }
-        for split, score in results.splits.items()
-        for name, one in score.modules.items()
+        {"kind": "module", "source": OURS, **{key: row[key] for key in CSV_COLUMNS if key in row}}
+        for row in results.module_rows()
     ]
 
 

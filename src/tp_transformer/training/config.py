@@ -11,6 +11,7 @@ from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.settings import Values
 from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.family import class_of, model_config
+from tp_transformer.model.transformer import Transformer
 from tp_transformer.training.loop import TrainingConfig
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig
@@ -42,7 +43,8 @@ class RunConfig:
 def section_kinds() -> dict[str, tuple[type, ...]]:
     """Return the dataclasses of each section: one, or for the model one of each architecture."""
     kinds = {section: (kind,) for section, kind in get_type_hints(RunConfig).items()}
-    return kinds | {"model": tuple(model.config_type for model in ARCHITECTURES.values())}
+    models = sorted(ARCHITECTURES.values(), key=lambda model: model is not Transformer)
+    return kinds | {"model": tuple(model.config_type for model in models)}  # the default first
 
 
 def run_config(values: dict[str, Values]) -> RunConfig:

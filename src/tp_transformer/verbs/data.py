@@ -119,7 +119,7 @@ class Tasks(Verb):
             print(f"{task}: {task_summary(task)}")
             for name, option in task_options(task).items():
                 print(f"  {_flag(name)}: {option.help}{_shown_default(option.default)}")
-        print("docs/tasks.md describes them; a preset of the same name trains a model on each")
+        print("docs/tasks.md describes the tasks of the package, and presets of the same names")
 
 
 @dataclass(frozen=True, kw_only=True)
