@@ -105,13 +105,16 @@ class Model(Traced, Generic[Config, Memory, State]):
         """Return the loss of the answers of a batch under teacher forcing."""
         return token_loss(self(batch), batch, label_smoothing)
 
-    def layout_for(self, device: torch.device, dtype: torch.dtype = torch.float32) -> type[Layout]:
+    def layout_for(
+        self, device: torch.device, dtype: torch.dtype = torch.float32, n_rows: int | None = None
+    ) -> type[Layout]:
         """Return the fastest layout of this model on a device, for products in a dtype.
 
-        Traces need padded rows, because they record (batch, position, …). On a GPU, packed rows
-        need flash attention, which requires half precision and no dropout.
+        Traces need padded rows, because they record (batch, position, …). A single row has no
+        padding. On a GPU, packed rows need flash attention, which requires half precision and no
+        dropout.
         """
-        if not self.reads_packed or is_traced(self):
+        if not self.reads_packed or is_traced(self) or n_rows == 1:
             return Padded
         if device.type == "cpu" or (self.dropout == 0 and has_flash_attention(device, dtype)):
             return Packed

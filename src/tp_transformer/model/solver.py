@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
 from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, check
@@ -140,8 +139,7 @@ class Solver:
         no_gradients = torch.no_grad if is_observed(self.model) else torch.inference_mode
         with evaluating(self.model), no_gradients():
             for rows in groups:
-                # A single question has no padding.
-                kind = self.model.layout_for(device) if len(rows) > 1 else Padded
+                kind = self.model.layout_for(device, n_rows=len(rows))
                 source, layout = kind.lay_out(questions.take(rows), self.vocabulary.pad)
                 answers = search(source.to(device), layout.to(device))
                 found.update(zip(rows.tolist(), answers, strict=True))
