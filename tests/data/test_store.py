@@ -325,7 +325,7 @@ WRONG_VALUES = [
         {"../train": ["a"]},
         "the split name '../train' must be usable as a file name",
     ),
-    (("task", "splits", "train"), ["a", "a"], "each with a name of its own"),
+    (("task", "splits", "train"), ["a", "a"], "must have modules with different names"),
     (("task", "splits", "train"), [7], r"task.splits.train\[\] must be a text"),
     (("task", "continues"), {"a": 1}, "task.continues.'a' must be a text"),
     (("task", "area_separator"), 7, "task.area_separator must be a text"),

@@ -122,7 +122,7 @@ class _Reading:
         names = self.shares or ([file.stem for file in files] if self._is_by_file else ())
         for name in names:
             if not SPLIT_NAME.fullmatch(name):
-                raise SettingsError(f"a split cannot be called {name!r}, since a file is to be")
+                raise SettingsError(f"the split name {name!r} cannot be a file name")
 
     def rows(self, report: Report) -> Iterator[Row]:
         """Yield the valid rows; report the others."""
@@ -159,7 +159,7 @@ class _Check:
             if reason := self._text_fault(noun, text):
                 return reason.partition(": ")[0], reason
         if file.has_splits and not SPLIT_NAME.fullmatch(row.split or ""):
-            reason = "a split that cannot be the name of a file"
+            reason = "a split that cannot be a file name"
             return reason, f"{reason}: {row.split!r}"
         if file.has_groups and not (row.group and row.group.isprintable()):
             return "empty group", ""
@@ -205,7 +205,7 @@ class _Survey:
         if len(groups) > _MOST_GROUPS:
             raise CorpusError(
                 f"the split {row.split} has more than {_MOST_GROUPS:,} groups, which are scored "
-                "one by one; name a column with fewer values (--group-column)"
+                "separately; name a column with fewer values (--group-column)"
             )
         if self.has_named_splits:
             own = self.hashes.setdefault((row.split, row.module), array("Q"))

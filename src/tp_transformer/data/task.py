@@ -73,7 +73,7 @@ class Task:
                     "(letters, digits, _ and -)"
                 )
             if not modules or not all(modules) or len(set(modules)) != len(modules):
-                raise ValueError(f"{split} must have modules, each with a name of its own")
+                raise ValueError(f"{split} must have modules with different names")
 
     @cached_property
     def modules(self) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ class Vocabulary:
     ) -> "Vocabulary":
         """Return the vocabulary of some texts, sorted by code point."""
         if tokenisation == "words" and isinstance(texts, str):
-            raise ValueError("a vocabulary of words is made of a list of texts, not of one text")
+            raise ValueError("a vocabulary of words needs a list of texts, not one text")
         parts = (text.split(" ") if tokenisation == "words" else text for text in texts)
         found = set().union(*parts)
         return cls((PAD, SOS, EOS, *sorted(found)), tokenisation)

@@ -131,9 +131,9 @@ def _refuse_rest(stream: "_Stream") -> None:
         stream.skip(max(member.size, 0) + -member.size % BLOCKSIZE)
     if names:
         more = f" and {n_files - len(names):,} more" if n_files > len(names) else ""
-        raise TrailingError(f"an end mark, and then {', '.join(names)}{more}")
+        raise TrailingError(f"an end marker, followed by {', '.join(names)}{more}")
     if n_bytes:
-        raise TrailingError(f"an end mark, and then {n_bytes:,} bytes without a file's name")
+        raise TrailingError(f"an end marker, followed by {n_bytes:,} bytes without a file's name")
 
 
 def why_refused(member: TarInfo) -> str | None:

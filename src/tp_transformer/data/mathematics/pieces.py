@@ -87,7 +87,7 @@ def _what_is_wrong(text: pa.StringScalar, column: int, longest: int) -> str:
     noun = ("question", "answer")[column]
     shown = text.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
     if not shown:
-        return f"empty {noun}: the line holds nothing"
+        return f"empty {noun}: the line is empty"
     foreign = [character for character in shown if character not in CHARACTERS]
     if foreign:
         return f"{noun} with a character outside the 69: {foreign[0]!r} in {_shorten(shown)}"

@@ -27,7 +27,7 @@ def refuse_unknown_difficulty(store: Store, chosen: Chosen) -> None:
     for split, segment in chosen:
         if split.name == TRAIN and segment.difficulty is None:
             raise StoreError(
-                f"{store.path} does not tell the difficulty of {segment.module}, and v1.0 has a "
+                f"{store.path} does not record the difficulty of {segment.module}, and v1.0 has a "
                 f"folder for each; export it as parquet or jsonl"
             )
 
