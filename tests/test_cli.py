@@ -68,6 +68,8 @@ def test_models_prints_the_counts_beside_the_papers(capsys, monkeypatch):
         (("train", "--budgte=3"), "there is no option --budgte (did you mean --budget?)"),
         (("train", "--trainig.steps=3"), "(did you mean --training.steps?)"),
         (("train", "--training.stesp=3"), "(did you mean --training.steps?)"),
+        (("data", "generate", "--out=x", "--splits", "trian"), "invalid choice: 'trian'"),
+        (("data", "generate", "--out=x", "--difficulties", "esy"), "invalid choice: 'esy'"),
         (("data", "generate", "--task.count=3"), "--task.count (did you mean --count?)"),
         (("train", "--training=3"), "there is no option --training"),
         (("train", "--data.steps=3"), "there is no option --data.steps"),

@@ -51,8 +51,8 @@ class Generate(Verb):
     test_count: PositiveInt | None = None
     seed: Seed = 0
     modules: tuple[str, ...] = ("*",)
-    splits: tuple[str, ...] = STORE_SPLITS
-    difficulties: tuple[str, ...] = DIFFICULTIES
+    splits: tuple[str, ...] = field(default=STORE_SPLITS, metadata={"choices": STORE_SPLITS})
+    difficulties: tuple[str, ...] = field(default=DIFFICULTIES, metadata={"choices": DIFFICULTIES})
     workers: Workers | None = None
     executor: str | None = None
     overwrite: bool = False

@@ -25,7 +25,8 @@ class Verb:
 
     The first line of the docstring describes the verb, `Attributes` describes the fields. A field
     is an option of its name, unless its metadata has another `flag`: `--name`, `name` for a
-    positional argument, None for no argument. A dataclass as a field stands for its fields.
+    positional argument, None for no argument. Its `choices` are those of its metadata, or of a
+    Literal type. The fields of a field that is a dataclass are options too.
     """
 
     resumes: ClassVar[bool] = False  # whether the same command resumes after an interruption
@@ -105,8 +106,9 @@ def _argument(each: Field[Any], flag: str, hint: Any, text: str) -> dict[str, An
         hint = get_args(many)[0]
         argument["nargs"] = "+" if is_required or flag.startswith("-") else "*"
     literal = next((part for part in (hint, *parts) if get_origin(part) is Literal), None)
-    if literal is not None:
-        return {**argument, "choices": list(get_args(literal))}
+    choices = each.metadata.get("choices") or get_args(literal)
+    if choices:
+        return {**argument, "choices": list(choices)}
     metavar = "{true,false}" if bool in parts else each.name.upper()
     return {**argument, "type": hint, "metavar": metavar}
 
