@@ -131,7 +131,7 @@ def test_some_modules(tmp_path, store):
         "extrapolate.jsonl",
         "train.jsonl",
     ]
-    with pytest.raises(StoreError, match="no rows of the modules"):
+    with pytest.raises(StoreError, match="no rows of these modules"):
         export(store, tmp_path / "none", format="jsonl", modules="calculus__*")
 
 
