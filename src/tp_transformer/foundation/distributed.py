@@ -23,7 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from tp_transformer.foundation.errors import SettingsError, UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-# Words in /proc/cpuinfo for products in bfloat16: two on x86, one on ARM.
+CPU_INFO = Path("/proc/cpuinfo")  # of Linux
+# Its words for products in bfloat16: two on x86, one on ARM.
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 T = TypeVar("T")
@@ -184,8 +185,8 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type != "cpu":
         return True
     try:
-        words = Path("/proc/cpuinfo").read_text("utf-8").split()
-    except OSError:  # not on Linux
+        words = CPU_INFO.read_text("utf-8").split()
+    except OSError:
         return False
     return not BFLOAT16_FLAGS.isdisjoint(words)
 
