@@ -15,8 +15,9 @@ class Explore(Verb):
         model: the folder of a model or a run
         beside: a second model to compare with
         roles: roles.json of `tpt interpret roles`, with clusters and their names
-        results: results of `tpt evaluate`, whose questions are shown, wrong ones first
-        data: the store of --results
+        results: results of `tpt evaluate`, whose questions are shown, wrong ones first; needs
+            --data
+        data: a store, whose questions are offered as examples
         out: write the page to an HTML file instead of serving it
         port: port of the local server; 0 for any free port
     """

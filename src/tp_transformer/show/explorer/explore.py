@@ -8,7 +8,7 @@ from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.model.family import load
 from tp_transformer.show.explorer.packing import refuse_unsupported
 from tp_transformer.show.explorer.page import Page
-from tp_transformer.show.explorer.questions import evaluated, examples
+from tp_transformer.show.explorer.questions import evaluated, examples, stored
 from tp_transformer.show.explorer.roles import read_roles
 from tp_transformer.show.explorer.server import address, serving
 
@@ -22,8 +22,8 @@ def make_page(
     data: Path | None = None,
 ) -> Page:
     """Return the page of one or two models; nothing is written."""
-    if (results is None) != (data is None):
-        raise SettingsError("--results needs --data, the store that was evaluated, and vice versa")
+    if results is not None and data is None:
+        raise SettingsError("--results needs --data, the store that was evaluated")
     folders = [model] if beside is None else [model, beside]
     models = []
     for folder in folders:
@@ -33,7 +33,7 @@ def make_page(
         models=models,
         folders=[folder or "" for folder in folders],
         roles=None if roles is None else read_roles(roles, models[0]),
-        examples=examples(),
+        examples=examples() if data is None else stored(data),
         questions=[] if results is None or data is None else evaluated(results, data),
     )
 
