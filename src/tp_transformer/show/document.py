@@ -8,7 +8,7 @@ from typing import Any
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.scoring.compare import (
     OURS,
-    Cell,
+    AverageCell,
     SplitPair,
     caveats,
     coverage,
@@ -70,7 +70,7 @@ def averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
     return ["Model", "Source", "Weights", "Steps", *averages_heads(task)], body
 
 
-def _average(task: Task, split: str, cell: Cell | None) -> str:
+def _average(task: Task, split: str, cell: AverageCell | None) -> str:
     if cell is None:
         return "-"
     text = f"{cell.accuracy:.2%}"
@@ -275,7 +275,7 @@ def latex(results: Sequence[Results]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latex(task: Task, split: str, cell: Cell | None) -> str:
+def _latex(task: Task, split: str, cell: AverageCell | None) -> str:
     if cell is None:
         return "-"
     text = latex_escaped(f"{cell.accuracy:.2%}")
