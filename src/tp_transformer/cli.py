@@ -36,6 +36,7 @@ TPT = Group(
         "interpret": interpret.INTERPRET,
         "bench": bench.Bench,
         "explore": explore.Explore,
+        "bundle": model.Bundle,
         "import-authors": model.ImportAuthors,
     },
 )

@@ -1,1 +1,1 @@
-"""Commands that combine several runs: the demo, training side by side, and the binding bench."""
+"""Commands that combine several runs: demos, the bench of bindings, bundled models."""

@@ -12,7 +12,8 @@ class Explore(Verb):
     """Explore a model in the browser: its answers, attention and roles, and operations on roles.
 
     Attributes:
-        model: the folder of a model or a run
+        model: the folder of a model or a run, or the name of a bundled model; the bundled
+            TP-Transformer by default
         beside: a second model to compare with
         roles: roles.json of `tpt interpret roles`, with clusters and their names
         results: results of `tpt evaluate`, whose questions are shown, wrong ones first; needs

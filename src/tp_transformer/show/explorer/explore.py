@@ -5,6 +5,7 @@ import webbrowser
 from pathlib import Path
 
 from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.show.explorer.packing import refuse_unsupported
 from tp_transformer.show.explorer.page import Page
@@ -24,14 +25,15 @@ def make_page(
     """Return the page of one or two models; nothing is written."""
     if results is not None and data is None:
         raise SettingsError("--results needs --data, the store that was evaluated")
-    folders = [model] if beside is None else [model, beside]
+    first = model or bundled.default()
+    folders = [first] if beside is None else [first, beside]
     models = []
     for folder in folders:
         models.append(load(folder))
-        refuse_unsupported(models[-1], folder or "the bundled model")
+        refuse_unsupported(models[-1], folder)
     return Page(
         models=models,
-        folders=[folder or "" for folder in folders],
+        folders=folders,
         roles=None if roles is None else read_roles(roles, models[0]),
         examples=examples() if data is None else stored(data),
         questions=[] if results is None or data is None else evaluated(results, data),
