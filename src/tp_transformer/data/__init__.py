@@ -1,4 +1,4 @@
-"""Questions and answers: their tasks, their tokens, their files, their batches."""
+"""Tasks, vocabularies, stores of questions and answers, and batches."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ __all__ = [
     "write_task",
 ]
 
-# Loaded when first used: importing the package must stay quick.
+# Imported on first use, so that importing the package is fast.
 _HOMES = {
     "Columns": ("pair_files", "Columns"),
     "Example": ("store", "Example"),

@@ -1,4 +1,4 @@
-"""Verbs about scores: a model's, and several beside each other."""
+"""Verbs about scores: evaluation and comparison."""
 
 import sys
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from tp_transformer.verbs.verb import ModelVerb, Verb
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(ModelVerb):
-    """Score a model: exact match on every module, with intervals; after a stop it resumes.
+    """Score a model: exact match on each module, with intervals; resumes after an interruption.
 
     Attributes:
         data: the store
@@ -45,7 +45,7 @@ class Evaluate(ModelVerb):
         )
         if is_first_process():
             render_results(results, Console(highlight=False))
-            print(f"{self.out}: the results; `tpt compare {self.out}` sets them beside others")
+            print(f"{self.out}: the results; `tpt compare {self.out}` compares them with others")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class Compare(Verb):
     """Compare results with each other and with Table 1 of the paper.
 
     Attributes:
-        results: files that `tpt evaluate` wrote
-        format: what to print: a table for the terminal, or for a document
-        figures: a folder for bars of every module, as SVG, PDF and PNG
+        results: files of `tpt evaluate`
+        format: the format of the output
+        figures: a folder for bar charts of all modules, as SVG, PDF and PNG
     """
 
     results: tuple[Path, ...] = field(metadata={"flag": "results"})
