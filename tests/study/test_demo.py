@@ -1,12 +1,14 @@
 import io
 import json
 import re
+import shlex
 
 import pytest
 from rich.console import Console
 
 import runs
 import tp_transformer as tpt
+from tp_transformer import cli
 from tp_transformer.scoring.results import Results
 from tp_transformer.study import watch
 from tp_transformer.study.demo import MODULES, Size, demo
@@ -53,6 +55,12 @@ def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
     again = shown(folder, Size(count=30, test_count=8, seconds=3))
     assert (folder / "transformer" / "metrics.jsonl").read_bytes() == before
     assert again.splitlines()[-3:] == text.splitlines()[-3:]
+    solve, analysis = (
+        shlex.split(line)[2:] for line in text.splitlines() if line.startswith("Next:")
+    )
+    cli.main(solve)
+    cli.main([*analysis, "--answered=false"])  # which by default need a model that has learned
+    assert (folder / "analysis" / "attention-encoder.png").exists()
 
 
 @pytest.mark.slow

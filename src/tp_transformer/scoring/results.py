@@ -199,7 +199,7 @@ class Results:
         heads = ("average over modules", "correct", "95% interval", "modules", "questions", "loss")
         return html.table(f"Results of {self.name}", heads, rows)
 
-    def to_pandas(self) -> "pd.DataFrame":
+    def frame(self) -> "pd.DataFrame":
         """Return a row for each module of each split."""
         rows = (
             {
@@ -233,7 +233,7 @@ class Results:
             "decoding": self.decoding,
         }
 
-    def write(self, file: str | Path) -> None:
+    def save(self, file: str | Path) -> None:
         """Write results.json atomically."""
         with atomic.whole(file) as unfinished:
             unfinished.write_text(json.dumps(self.to_json(), indent=1) + "\n", "utf-8")
