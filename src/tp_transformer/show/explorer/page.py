@@ -14,7 +14,7 @@ from tp_transformer.foundation.provenance import Values
 from tp_transformer.model.family import AnyModel
 from tp_transformer.show.explorer import packing
 
-WORKER = ("engine.js", "run.js", "worker.js")
+WORKER = ("bindings.js", "engine.js", "run.js", "worker.js")
 SCRIPT = (
     *(
         "client.js",
@@ -38,7 +38,7 @@ class Page:
         models: one model, or two to compare
         folders: where each of them was loaded from
         roles: the clusters that `tpt interpret roles` found, as the page reads them, or None
-        examples: questions of every module, as {module, question, answer}
+        examples: questions of each module, as {module, question, answer}
         questions: questions of an evaluation, as {module, split, question, answer, right}
     """
 
