@@ -1,7 +1,7 @@
 """The verb of the binding bench."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tp_transformer.foundation.ranges import Seed, Workers
@@ -44,6 +44,7 @@ class Bench(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
+        from tp_transformer.foundation.command import command_line
         from tp_transformer.foundation.parallel import workers
         from tp_transformer.foundation.progress import progress
         from tp_transformer.show.findings import written_line
@@ -63,5 +64,7 @@ class Bench(Verb):
             table = tabulated(plan)
         else:
             table = bench(plan, workers(self.processes), workers(1), progress)
+        made = {**table.made, "command": command_line("bench", self)}
+        table = replace(table, made=made)
         render(table, Console(highlight=False))
         print(written_line(save(table, self.out)), file=sys.stderr)
