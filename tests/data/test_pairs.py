@@ -238,6 +238,22 @@ def test_without_a_task_it_is_the_mathematics_dataset_or_a_clear_message(tmp_pat
     assert tpt.data.open(tmp_path / "store").task.name == "mathematics"
 
 
+def test_from_python_a_task_makes_them_pairs(tmp_path):
+    file = write(tmp_path, ".csv")
+    with pytest.raises(SettingsError, match="name their task"):
+        tpt.data.prepare(file, tmp_path / "store")
+    store = tpt.data.prepare(file, tmp_path / "store", task="mine", tokenisation="words")
+    assert store.task.name == "mine"
+    assert store.task.vocabulary.tokenisation == "words"
+    folder = tmp_path / "v1" / "train-easy"
+    folder.mkdir(parents=True)
+    (folder / "numbers__gcd.txt").write_text("What is 3?\n3\n")
+    with pytest.raises(SettingsError, match="seed are for pairs of your own"):
+        tpt.data.prepare(folder.parent, tmp_path / "mathematics", seed=1)
+    found = tpt.data.prepare(folder.parent, tmp_path / "mathematics")
+    assert found.task.name == "mathematics"
+
+
 def test_an_unreadable_parquet_file(tmp_path):
     (tmp_path / "pairs.parquet").write_bytes(b"PAR1nonsense")
     with pytest.raises(CorpusError, match=r"pairs\.parquet: cannot be read"):

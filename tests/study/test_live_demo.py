@@ -1,11 +1,13 @@
 import io
 import json
+import shlex
 
 import pytest
 from rich.console import Console
 
 import runs
 import tp_transformer as tpt
+from tp_transformer import cli
 from tp_transformer.scoring.results import Results
 from tp_transformer.study import watch
 from tp_transformer.study.live_demo import MODULES, Size, live_demo
@@ -54,6 +56,13 @@ def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
     again = shown(folder, SHORT)
     assert (folder / "transformer" / "metrics.jsonl").read_bytes() == before
     assert again.splitlines()[-3:] == text.splitlines()[-3:]
+    solve, analysis = (
+        shlex.split(line)[2:] for line in text.splitlines() if line.startswith("Next:")
+    )
+    cli.main(solve)
+    # By default the questions are those that the model answers correctly, and all heads are drawn.
+    cli.main([*analysis, "--answered=false", "--head=0"])
+    assert (folder / "analysis" / "attention-encoder.json").exists()
 
 
 @pytest.mark.slow

@@ -236,7 +236,7 @@ class Results:
             for module, one in split.modules.items()
         ]
 
-    def to_pandas(self) -> "pd.DataFrame":
+    def frame(self) -> "pd.DataFrame":
         """Return a row for each module of each split."""
         return frame(self.module_rows())
 
@@ -254,7 +254,7 @@ class Results:
             "decoding": self.decoding,
         }
 
-    def write(self, file: str | Path) -> None:
+    def save(self, file: str | Path) -> None:
         """Write results.json atomically."""
         with atomic.whole(file) as unfinished:
             unfinished.write_text(json.dumps(self.to_json(), indent=1) + "\n", "utf-8")

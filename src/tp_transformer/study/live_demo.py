@@ -171,6 +171,12 @@ def _show_files(folder: Path, console: Console) -> None:
     for name, what in rows.items():
         table.add_row(Text(name), Text(what, style="dim"))
     console.print(table)
+    model, module = str(folder / next(iter(MODELS))), next(iter(MODULES))
     question = "What is the hundreds digit of 31415?"
-    asked = shlex.join(["tpt", "solve", question, "--model", str(folder / next(iter(MODELS)))])
-    console.print(Text.assemble(("Next:  ", "dim"), asked), soft_wrap=True)
+    analysis = ["--data", str(folder / QUESTIONS), "--module", module]
+    for command in (
+        ["solve", question, "--model", model],
+        ["interpret", "attention", "--model", model, *analysis, "--out", str(folder / "analysis")],
+    ):
+        asked = shlex.join(["tpt", *command])
+        console.print(Text.assemble(("Next:  ", "dim"), asked), soft_wrap=True)

@@ -158,52 +158,44 @@ class Prepare(Verb):
     def __call__(self) -> None:
         from tp_transformer.show.store import generated_lines, skipped_lines
 
-        store = self._mathematics() if self.task is None else self._pairs(self.task)
+        store = self._store()
         print(f"{self.out}: {_rows_of(store)}")
         for line in [*generated_lines(store.source), *skipped_lines(store.skipped)]:
             print(line)
 
-    def _mathematics(self) -> "Store":
-        from tp_transformer.data.mathematics.corpus import prepare
-        from tp_transformer.data.pair_files import looks_like_pairs
-        from tp_transformer.foundation.progress import progress
-
-        if looks_like_pairs(self.source):
-            raise SettingsError(
-                f"{self.source} is not a copy of the Mathematics Dataset; to read questions and "
-                "answers of your own, name their task: --task NAME"
-            )
-        for each in fields(self):
-            is_of_pairs = each.name not in ("source", "out", "on_error")
-            if is_of_pairs and getattr(self, each.name) != each.default:
-                flag = each.name.replace("_", "-")
-                raise SettingsError(f"--{flag} is for pairs of your own; name their --task")
-        with progress("reading", in_bytes=True) as update:
-            skip = self.on_error == "skip"
-            return prepare(self.source, self.out, skip_errors=skip, progress=update)
-
-    def _pairs(self, task: str) -> "Store":
+    def _store(self) -> "Store":
         from tp_transformer.data.pair_files import Columns, split_shares
-        from tp_transformer.data.pairs import prepare_pairs
+        from tp_transformer.data.prepared import prepare
         from tp_transformer.foundation.progress import progress
 
-        with progress("writing") as update:
-            return prepare_pairs(
+        columns = Columns(
+            question=self.question_column,
+            answer=self.answer_column,
+            split=self.split_column,
+            group=self.group_column,
+        )
+        is_pairs = self.task is not None
+        if not is_pairs:
+            self._refuse_options_of_pairs()
+        with progress("writing" if is_pairs else "reading", in_bytes=not is_pairs) as update:
+            return prepare(
                 self.source,
                 self.out,
-                task=task,
-                columns=Columns(
-                    question=self.question_column,
-                    answer=self.answer_column,
-                    split=self.split_column,
-                    group=self.group_column,
-                ),
+                task=self.task,
+                columns=columns if is_pairs else None,
                 tokenisation=self.tokenisation,
                 shares=None if self.splits is None else split_shares(self.splits),
                 seed=self.seed,
                 skip_errors=self.on_error == "skip",
                 progress=update,
             )
+
+    def _refuse_options_of_pairs(self) -> None:
+        for each in fields(self):
+            is_of_pairs = each.name not in ("source", "out", "on_error")
+            if is_of_pairs and getattr(self, each.name) != each.default:
+                flag = each.name.replace("_", "-")
+                raise SettingsError(f"--{flag} is for pairs of your own; name their --task")
 
 
 @dataclass(frozen=True, kw_only=True)
