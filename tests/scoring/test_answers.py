@@ -22,14 +22,14 @@ def test_predictions_are_decoded_in_full(store, trained, tmp_path):
     questions, _ = open_store(store)["extrapolate"].rows(np.arange(60))
     key = ("extrapolate", "arithmetic__add_or_sub_big", None)
     short = make_store(tmp_path / "short", {key: [(question, "x") for question in questions]})
-    for folder, longest in ((trained, 2), (tmp_path / "endless", 200)):
+    for folder, lengths in ((trained, range(2, 30)), (tmp_path / "endless", [200])):
         file = tmp_path / "answers.jsonl"
-        results = tmp_path / f"{longest}.json"
+        results = tmp_path / f"{folder.name}.json"
         found = evaluate(folder, short, results, work=Work(predictions=file))
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         predicted = [line["predicted"] for line in lines]
         assert predicted == tpt.load(folder).solve(questions, max_length=200)
-        assert max(map(len, predicted)) == longest
+        assert max(map(len, predicted)) in lengths
         assert found.splits["extrapolate"].average[0] == 0
 
 

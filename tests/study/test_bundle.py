@@ -81,9 +81,8 @@ def test_the_scores_are_those_of_evaluate(trained, written):
     expected = tpt.evaluate(trained / "tp", trained / "digits")
     assert found.splits.keys() == {"interpolate"}
     for module, score in expected.splits["interpolate"].modules.items():
-        assert (
-            score.to_json() | {"wrong": {}} == found.splits["interpolate"].modules[module].to_json()
-        )
+        undiagnosed = score.to_json() | {"wrong": {}, "examples": []}
+        assert found.splits["interpolate"].modules[module].to_json() == undiagnosed
     assert found.name == "tp"
     for name in ("sha256", "step", "seed", "recipe_sha256"):
         assert found.model[name] == expected.model[name]

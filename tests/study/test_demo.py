@@ -8,7 +8,7 @@ import tp_transformer as tpt
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.scoring.results import Results
-from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, Size, demo
+from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, DemoSize, demo
 
 NAMES = ("first", "twin")
 WIDTH = 100
@@ -16,7 +16,7 @@ WIDTH = 100
 
 def shown(folder):
     file = io.StringIO()
-    demo(folder, Console(file=file, width=WIDTH), Size(test_count=2, diagnose=1))
+    demo(folder, Console(file=file, width=WIDTH), DemoSize(test_count=2, diagnose=1))
     return file.getvalue()
 
 
@@ -110,6 +110,6 @@ def test_a_demo_in_a_file_is_refused(tmp_path):
 @pytest.mark.parametrize("name", bundled.names())
 def test_the_seed_is_not_that_of_training(name):
     trained = json.loads((bundled.FOLDER / name / "training.json").read_text("utf-8"))
-    seeds = {run["data"]["seed"] for run in trained["runs"]}
+    seeds = {stage["data"]["source"]["seed"] for stage in trained["stages"]}
     assert seeds
     assert SEED not in seeds

@@ -10,7 +10,7 @@ import tp_transformer as tpt
 from tp_transformer import cli
 from tp_transformer.scoring.results import Results
 from tp_transformer.study import watch
-from tp_transformer.study.live_demo import MODULES, Size, live_demo
+from tp_transformer.study.live_demo import MODULES, LiveDemoSize, live_demo
 
 FILES = {
     "questions",
@@ -22,7 +22,7 @@ FILES = {
     "transformer-answers.jsonl",
 }
 
-SHORT = Size(count=30, test_count=8, steps=20)
+SHORT = LiveDemoSize(count=30, test_count=8, steps=20)
 
 
 def shown(folder, size, width=80):
@@ -67,7 +67,7 @@ def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_demo_learns_a_module(tmp_path):
-    shown(tmp_path / "demo", Size())
+    shown(tmp_path / "demo", LiveDemoSize())
     accuracies = [
         score.accuracy
         for name in ("tp-transformer", "transformer")

@@ -117,7 +117,7 @@ def test_the_command_draws_several_runs(capsys, tested, tmp_path):
         ["curve", str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(tmp_path / "figures")]
     )
     out = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in out] == ["one", "one", "two", "two", "drawn"]
+    assert [line.partition(":")[0] for line in out] == ["one", "one", "two", "two", "figures"]
     assert "questions, interpolate:" in out[0]
     names = {file.name for file in (tmp_path / "figures").iterdir()}
     assert names == {f"error-curve.{kind}" for kind in figures.FORMATS}

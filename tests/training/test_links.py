@@ -13,7 +13,7 @@ import tp_transformer
 from runs import assert_same_run, before_each_operation, config, tensors
 from tp_transformer import train
 from tp_transformer.foundation.atomic import point, pointed
-from tp_transformer.model.family import _of_run
+from tp_transformer.model.family import model_path
 from tp_transformer.training import checkpoint, loop
 from tp_transformer.training.checkpoint import _read_state
 from tp_transformer.training.loop import TrainingConfig
@@ -53,7 +53,7 @@ def test_a_reader_finds_both_at_every_moment(store, tmp_path, monkeypatch):
                 found.append(folder.name)
                 tp_transformer.load(run / name)
         if seen["best"]:
-            assert _of_run(run) == pointed(run / "best")
+            assert model_path(run) == pointed(run / "best")
             assert _read_state(run / "last")[0].best is not None
 
     settings = config(training__steps=5, training__keep=1, validation__every=2)

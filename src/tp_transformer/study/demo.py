@@ -51,7 +51,7 @@ LONGEST_SHOWN = 40  # characters of an answer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class DemoSize:
     """The size of the demo.
 
     Attributes:
@@ -63,9 +63,9 @@ class Size:
     diagnose: int = 5
 
 
-def demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
+def demo(folder: str | Path, console: Console | None = None, size: DemoSize | None = None) -> None:
     """Show what the bundled models answer, their scores and their roles, and write a report."""
-    folder, size = Path(folder), size or Size()
+    folder, size = Path(folder), size or DemoSize()
     refuse_file(folder)
     console = console or Console(highlight=False)
     models = {name: load(name) for name in dict.fromkeys([bundled.default(), *bundled.names()])}
@@ -104,7 +104,7 @@ def predicted(text: str, is_right: bool) -> Text:
     return Text(f"{mark} {text}", style=colour)
 
 
-def _questions(folder: Path, size: Size) -> Store:
+def _questions(folder: Path, size: DemoSize) -> Store:
     order = Order(splits=(INTERPOLATE,), test_count=size.test_count, seed=SEED)
     with progress("generating") as update:
         return produce(order, folder / QUESTIONS, workers(None), progress=update)
@@ -155,7 +155,7 @@ def _file(name: str) -> str:
     return f"{name}.json"
 
 
-def _score(folder: Path, name: str, size: Size) -> Results:
+def _score(folder: Path, name: str, size: DemoSize) -> Results:
     return evaluate(
         name,
         folder / QUESTIONS,

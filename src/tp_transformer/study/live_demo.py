@@ -37,7 +37,7 @@ SHOWN = 2  # correct and wrong answers of each module
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class LiveDemoSize:
     """The size of the demo.
 
     Attributes:
@@ -51,9 +51,11 @@ class Size:
     steps: int = 2000
 
 
-def live_demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
+def live_demo(
+    folder: str | Path, console: Console | None = None, size: LiveDemoSize | None = None
+) -> None:
     """Generate questions, train two models on them, score both, and show the results."""
-    folder, size = Path(folder), size or Size()
+    folder, size = Path(folder), size or LiveDemoSize()
     refuse_file(folder)
     console = console or Console(highlight=False)
     heading(console, "1. Questions")
@@ -74,7 +76,7 @@ def live_demo(folder: str | Path, console: Console | None = None, size: Size | N
     _show_files(folder, console)
 
 
-def _questions(folder: Path, size: Size) -> Store:
+def _questions(folder: Path, size: LiveDemoSize) -> Store:
     order = Order(
         modules=tuple(MODULES),
         splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
@@ -101,7 +103,7 @@ def _show_questions(store: Store, console: Console) -> None:
     console.print(table)
 
 
-def _run(name: str, folder: Path, size: Size) -> Run:
+def _run(name: str, folder: Path, size: LiveDemoSize) -> Run:
     arguments = (
         f"--config={MODELS[name]}",
         f"--data={folder / QUESTIONS}",
