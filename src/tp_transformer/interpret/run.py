@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tp_transformer.data.store import open_store
+from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import choose_device
 from tp_transformer.foundation.errors import SettingsError, TextError, UserError
 from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
@@ -40,7 +41,10 @@ def interpret(
     described = describe(model, request.model)  # now: a run that goes on will have other weights
     sample = _sample(analysis, model, request)
     found = analysis(model, sample, seed=request.seed, **vars(options))
-    found = replace(found, context=replace(found.context, model=described))
+    given = {"out": out, "caption": None if caption else False}
+    command = command_line(f"interpret {name}", request, options, **given)
+    made = {**found.context.environment, "command": command}
+    found = replace(found, context=replace(found.context, model=described, environment=made))
     return found, found.save(out, caption=caption)
 
 

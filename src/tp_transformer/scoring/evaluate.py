@@ -19,6 +19,7 @@ import torch
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.foundation import atomic, provenance
+from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import Ranks, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
@@ -32,6 +33,7 @@ from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journa
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.questions import EvaluationQuestions, choose
 from tp_transformer.scoring.results import (
+    Mistake,
     ModuleScore,
     Results,
     SplitScore,
@@ -52,6 +54,7 @@ from tp_transformer.scoring.verdict import (
 
 JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16}
 DECODED_AT_ONCE = 512  # questions per rank between two saves
+EXAMPLES = 2  # wrong answers of each kind, module and split that the results contain
 LONGEST = 200  # tokens of an answer of a model without positions
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
@@ -101,6 +104,9 @@ def evaluate(
         scored = evaluation.run(choice.seed)
 
         def finish() -> str:
+            if out is not None and not isinstance(model, Model):
+                where = {"model": model, "data": store.path, "out": out}
+                scored["made"] |= _command(where, choice, work, device)
             results = Results(
                 model=_described(used, folder, name, evaluation.sha256),
                 data={**_described_store(store), "held_out": _count(held_out)},
@@ -115,6 +121,12 @@ def evaluate(
             return json.dumps(results.to_json())
 
         return Results.from_json(json.loads(ranks.first(finish)))
+
+
+def _command(where: Values, choice: Choice, work: Work, device: str) -> Values:
+    """Return the command of an evaluation whose model is in a folder."""
+    given = {**where, "device": None if device == "auto" else device}
+    return {"command": command_line("evaluate", choice, work, **given)}
 
 
 def _described(model: AnyModel, folder: str | Path | None, name: str | None, sha256: str) -> Values:
@@ -172,7 +184,7 @@ class Evaluation:
         self.decode(numbers)
         if not self.ranks.is_first:
             return {}
-        diagnoses, means = self.diagnose(numbers)
+        mistakes, means = self.diagnose(numbers)
         environment = {
             **provenance.environment(self.ranks.device),
             "n_ranks": self.ranks.n_ranks,
@@ -181,7 +193,7 @@ class Evaluation:
         }
         return {
             "made": environment,
-            "splits": self.scores(diagnoses),
+            "splits": self.scores(mistakes),
             "near_ties": self.near_ties(),
             "decoding": decoding,
         }
@@ -271,30 +283,38 @@ class Evaluation:
             self.ranks.first(answers.begin)
             self._solved(left, "decoding wrong answers", answers.max_length, answers)
 
-    def diagnose(self, numbers: Ids) -> tuple[dict[int, str], Values]:
-        """Return the kind of each decoded wrong answer, and the means of the diagnosis."""
-        found: dict[int, str] = {}
+    def diagnose(self, numbers: Ids) -> tuple[dict[int, Mistake], Values]:
+        """Return each decoded wrong answer with its kind, and the means of the diagnosis."""
+        found: dict[int, Mistake] = {}
         with self.show("diagnosing") as update, Diagnosis() as diagnosis:
-            for number, _, answer in self.questions.texts(numbers):
-                found[number] = diagnosis.kind(answer, self._answers.texts[number])
+            for number, question, answer in self.questions.texts(numbers):
+                predicted = self._answers.texts[number]
+                found[number] = Mistake(
+                    kind=diagnosis.kind(answer, predicted),
+                    question=question,
+                    answer=answer,
+                    predicted=predicted,
+                )
                 update(len(found), len(numbers))
         means = {"has_sympy": diagnosis.has_sympy, "n_out_of_time": diagnosis.n_out_of_time}
         return found, means
 
-    def scores(self, diagnoses: dict[int, str]) -> dict[str, SplitScore]:
+    def scores(self, mistakes: dict[int, Mistake]) -> dict[str, SplitScore]:
         """Return the scores of all modules by split."""
         splits: dict[str, dict[str, ModuleScore]] = {}
         for place, one in enumerate(self.questions):
             numbers = self.questions.numbers(place)
             n_symbols = int(self.questions.answer_lengths[numbers].sum()) + len(numbers)
-            kinds = [diagnoses[number] for number in numbers.tolist() if number in diagnoses]
+            own = [mistakes[number] for number in numbers.tolist() if number in mistakes]
+            by_kind = {kind: [one for one in own if one.kind == kind] for kind in KINDS}
             splits.setdefault(one.split, {})[one.module] = ModuleScore(
                 verdicts=self.right[numbers],
                 loss=float(self._journal.loss[numbers].sum()) / n_symbols,
                 n_symbols=n_symbols,
                 sha256=one.sha256,
                 near_ties=sum(int(numbers[0]) <= tied <= int(numbers[-1]) for tied in self._tied),
-                wrong={kind: kinds.count(kind) for kind in KINDS if kind in kinds},
+                wrong={kind: len(found) for kind, found in by_kind.items() if found},
+                examples=tuple(one for found in by_kind.values() for one in found[:EXAMPLES]),
             )
         return {name: SplitScore(modules) for name, modules in splits.items()}
 

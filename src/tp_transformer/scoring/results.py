@@ -9,7 +9,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,21 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """A wrong answer, with the kind of the mistake."""
+
+    kind: str
+    question: str
+    answer: str
+    predicted: str
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Mistake":
+        """Return what `asdict` converted."""
+        return cls(**{one.name: str(values[one.name]) for one in fields(cls)})
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModuleScore:
     """The score of a model on one module of one split."""
 
@@ -43,6 +58,7 @@ class ModuleScore:
     sha256: str  # of the questions
     near_ties: int = 0
     wrong: dict[str, int] = field(default_factory=dict)  # number of diagnosed answers by kind
+    examples: tuple[Mistake, ...] = ()  # the first of each kind
 
     @property
     def n(self) -> int:
@@ -75,6 +91,7 @@ class ModuleScore:
             "n_symbols": self.n_symbols,
             "near_ties": self.near_ties,
             "wrong": self.wrong,
+            "examples": [asdict(one) for one in self.examples],
             "questions_sha256": self.sha256,
             "verdicts": base64.b64encode(np.packbits(self.verdicts).tobytes()).decode(),
         }
@@ -93,6 +110,7 @@ class ModuleScore:
             sha256=str(values["questions_sha256"]),
             near_ties=_whole(values["near_ties"], "near_ties"),
             wrong={str(kind): _whole(count, "wrong") for kind, count in values["wrong"].items()},
+            examples=tuple(map(Mistake.from_json, values.get("examples", ()))),
         )
         if not math.isfinite(found.loss):
             raise ValueError(f"the loss is {found.loss}")

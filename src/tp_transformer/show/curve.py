@@ -9,7 +9,7 @@ from tp_transformer.foundation import figures
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.run_folder import METRICS
 from tp_transformer.foundation.statistics import wilson
-from tp_transformer.training.records import MONITOR, VALIDATION, read_records, split_of
+from tp_transformer.training.records import MONITOR, VALIDATION, Record, read_records, split_of
 
 _STYLES = {MONITOR: "-", VALIDATION: ":"}
 _HALF_LINE = 45  # characters of the legend in half the width of the figure
@@ -53,6 +53,14 @@ def read_curves(run: str | Path) -> list[Curve]:
     if not file.is_file():
         raise FolderError(f"{run} is not a run: it has no {METRICS}")
     records, _ = read_records(file)
+    curves = curves_of(records, Path(run).absolute().name)
+    if not curves:
+        raise FolderError(f"{run} has no validation yet")
+    return curves
+
+
+def curves_of(records: Sequence[Record], name: str) -> list[Curve]:
+    """Return the curves in the records of a run; none before its first validation."""
     curves = []
     for kind in _STYLES:
         own = [record for record in records if record["kind"] == kind]
@@ -60,10 +68,7 @@ def read_curves(run: str | Path) -> list[Curve]:
             steps = tuple(record["step"] for record in own)
             errors = tuple(1 - record["exact_match"] for record in own)
             source = split_of(own[-1]) if kind == MONITOR else "held out of training"
-            name = Path(run).absolute().name
             curves.append(Curve(name, kind, source, own[-1]["n"], steps, errors))
-    if not curves:
-        raise FolderError(f"{run} has no validation yet")
     return curves
 
 

@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,6 +115,7 @@ class Result(ABC):
             "environment": context.environment,
             "seed": context.seed,
             "summary": self.summary(),
+            "tables": [asdict(table) for table in self.tables()],
             **plain(self.values()),
         }
 
@@ -122,14 +123,14 @@ class Result(ABC):
         """Write the numbers as JSON and the figures as SVG, PDF and PNG; return the files.
 
         The figures are drawn first, so that nothing is written if that fails. Captions are written
-        to the JSON file, and below the figures unless `caption` is false.
+        to the JSON file, and below the figures unless `caption` is false (`has_captions`).
         """
         plots = self.plot()
         captions = {name: figures.caption_of(drawn) for name, drawn in plots.items()}
         if not caption:
             for drawn in plots.values():
                 figures.remove_caption(drawn)
-        values = {**self.to_json(), "captions": captions}
+        values = {**self.to_json(), "captions": captions, "has_captions": caption}
         text = json.dumps(values, indent=1, allow_nan=False) + "\n"
         path = Path(folder) / f"{self.name}.json"
         with atomic.whole(path) as unfinished:

@@ -1,7 +1,5 @@
 """The page: one HTML file with its style, its scripts, the models and the questions inside."""
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from tp_transformer.foundation import atomic
 from tp_transformer.foundation.provenance import Values
 from tp_transformer.model.family import AnyModel
 from tp_transformer.show.explorer import packing
+from tp_transformer.show.policy import content_policy
 
 WORKER = ("engine.js", "run.js", "worker.js")
 SCRIPT = (
@@ -71,17 +70,7 @@ class Page:
     @property
     def policy(self) -> str:
         """The content-security policy: this style, this script, workers, and nothing else."""
-        return "; ".join(
-            (
-                "default-src 'none'",
-                f"script-src '{_digest(_script())}'",
-                f"style-src '{_digest(_style())}'",
-                "worker-src blob:",
-                "img-src data:",
-                "base-uri 'none'",
-                "form-action 'none'",
-            )
-        )
+        return content_policy(_script(), _style(), "worker-src blob:")
 
     def write(self, file: str | Path) -> None:
         """Write the page, atomically."""
@@ -99,10 +88,6 @@ class Page:
             "examples": list(self.examples),
             "questions": list(self.questions),
         }
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _style() -> str:

@@ -1,0 +1,145 @@
+"""`tpt report`: one self-contained HTML file from runs, results and analyses."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from tp_transformer import __version__
+from tp_transformer.foundation import atomic
+from tp_transformer.foundation.errors import ResultsError, SettingsError, reason
+from tp_transformer.show.policy import content_policy
+from tp_transformer.show.report.analyses import analyses
+from tp_transformer.show.report.inputs import Inputs, gather
+from tp_transformer.show.report.markup import Markup, Section, element, joined, paragraph
+from tp_transformer.show.report.runs import runs
+from tp_transformer.show.report.scores import scores
+
+SECTIONS: tuple[Callable[[Inputs], list[Section]], ...] = (scores, runs, analyses)
+"""What a report can show, in its order. A function selects its files among the inputs."""
+
+TITLE = "TP-Transformer report"
+_MARK = '<meta name="generator" content="tp-transformer report'
+_MARKED_WITHIN = 4096  # bytes from the beginning of a report
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """A report that was written.
+
+    Attributes:
+        file: the HTML file
+        sections: the titles of its sections
+        sources: the files and run folders it shows
+        unreadable: .json files in the folders that could not be read, with the reason
+    """
+
+    file: Path
+    sections: tuple[str, ...]
+    sources: tuple[Path, ...]
+    unreadable: dict[Path, str]
+
+
+def write_report(
+    paths: Sequence[str | Path], out: str | Path = "report.html", *, overwrite: bool = False
+) -> WrittenReport:
+    """Write a report on everything that some paths are or contain.
+
+    The same inputs give the same file. Paths in it are relative to its folder.
+
+    Args:
+        paths: run folders, results of `tpt evaluate`, folders or JSON files of `tpt interpret`, or
+            folders that contain any of these
+        out: the HTML file to write; an earlier report is replaced
+        overwrite: whether to replace a file that is not a report, too
+    """
+    out = Path(out)
+    _check_out(out, overwrite)
+    if not paths:
+        raise SettingsError("there is nothing to report on: name runs, results or analyses")
+    inputs = gather(paths, out.absolute().parent)
+    sections = [section for make in SECTIONS for section in make(inputs)]
+    sources = dict.fromkeys(source for section in sections for source in section.sources)
+    for path in map(Path, paths):
+        _refuse_unshown(path, list(sources))
+    page = _page(sections, inputs, [inputs.shown(path) for path in paths])
+    with atomic.whole(out) as unfinished:
+        unfinished.write_text(page, "utf-8")
+    titles = tuple(section.title for section in sections)
+    return WrittenReport(out, titles, tuple(sources), inputs.unreadable)
+
+
+def _check_out(out: Path, overwrite: bool) -> None:
+    """Refuse to replace anything but a report."""
+    if out.is_dir():
+        raise SettingsError(f"{out} is a folder; name a file for the report")
+    if not out.exists() or overwrite:
+        return
+    try:
+        with out.open("rb") as file:
+            beginning = file.read(_MARKED_WITHIN)
+    except OSError as error:
+        raise SettingsError(f"cannot read {out}: {reason(error)}") from error
+    if _MARK.encode() not in beginning:
+        raise SettingsError(
+            f"{out} exists and is not a report; name another file, or replace it with --overwrite"
+        )
+
+
+def _refuse_unshown(path: Path, sources: Sequence[Path]) -> None:
+    """Refuse a path that no section shows anything of."""
+    place = path.resolve()
+    shown = [source.resolve() for source in sources]
+    if any(place == source or place in source.parents for source in shown):
+        return
+    raise ResultsError(
+        f"{path} is not a run, results or an analysis, and contains none; "
+        "`tpt train`, `tpt evaluate` and `tpt interpret` write them"
+    )
+
+
+def _page(sections: Sequence[Section], inputs: Inputs, paths: Sequence[str]) -> str:
+    script, style = _asset("report.js"), _asset("report.css")
+    names = [f"section-{number}" for number in range(1, len(sections) + 1)]
+    contents = [
+        element("li", element("a", section.title, href=f"#{name}"))
+        for name, section in zip(names, sections, strict=True)
+    ]
+    body = [_drawn(section, name) for name, section in zip(names, sections, strict=True)]
+    return Template(_asset("page.html")).substitute(
+        mark=f"{_MARK} {__version__}",
+        policy=content_policy(script, style),
+        style=style,
+        script=script,
+        title=TITLE,
+        contents=joined(contents),
+        command=element("code", shlex.join(["tpt", "report", *paths])),
+        sections=joined(body),
+        sources=_sources(sections, inputs),
+        version=__version__,
+    )
+
+
+def _drawn(section: Section, name: str) -> Markup:
+    title = element("h2", section.title, id=f"{name}-title")
+    summary = paragraph(section.summary, "summary")
+    return element(
+        "section", title, summary, *section.body, id=name, aria_labelledby=f"{name}-title"
+    )
+
+
+def _sources(sections: Sequence[Section], inputs: Inputs) -> Markup:
+    titles: dict[str, list[str]] = {}
+    for section in sections:
+        for source in section.sources:
+            titles.setdefault(inputs.shown(source), []).append(section.title)
+    return joined(
+        element("li", element("code", source), f": {', '.join(own)}")
+        for source, own in titles.items()
+    )
+
+
+def _asset(name: str) -> str:
+    return (files(__package__) / "assets" / name).read_text("utf-8")

@@ -1,0 +1,148 @@
+"""Sections of runs: their settings and learning curves."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tp_transformer.foundation.errors import FolderError, UserError
+from tp_transformer.foundation.run_folder import CONFIG, METRICS, name_of, read_origin
+from tp_transformer.foundation.settings import read
+from tp_transformer.foundation.statistics import wilson
+from tp_transformer.show.curve import Curve, curves_of
+from tp_transformer.show.report import charts
+from tp_transformer.show.report.inputs import Inputs
+from tp_transformer.show.report.markup import (
+    CellText,
+    Markup,
+    Number,
+    Section,
+    bullets,
+    chart,
+    command,
+    element,
+    paragraph,
+    table,
+)
+from tp_transformer.training.records import TRAIN, VALIDATION, Record, read_records
+
+_SETTINGS = {  # columns of the table, by their place in config.yaml
+    "binding": ("model", "binding"),
+    "d_model": ("model", "d_model"),
+    "layers": ("model", "n_layers"),
+    "batch": ("data", "batch_size"),
+    "learning rate": ("optim", "learning_rate"),
+    "seed": ("training", "seed"),
+}
+
+
+def runs(inputs: Inputs) -> list[Section]:
+    """Return the sections of all runs of `tpt train`."""
+    if not inputs.runs:
+        return []
+    names = {run: name_of(run.absolute()) for run in inputs.runs}
+    records = {run: _records(run) for run in inputs.runs}
+    made = [
+        element("div", paragraph(names[run], "label"), command(_command(inputs, run)))
+        for run in inputs.runs
+    ]
+    heads = ["Run", "Parameters", "Steps", *_SETTINGS]
+    body = [_row(run, names[run], records[run]) for run in inputs.runs]
+    described = Section(
+        title="Runs",
+        summary="The trained models and the settings in which they may differ; config.yaml of each "
+        "run has all of them. The commands repeat the training into the same folders.",
+        body=[table("Runs", heads, body), *made],
+        sources=inputs.runs,
+    )
+    curves = _learning_curves(names, records)
+    return [described, *([] if curves is None else [curves])]
+
+
+def _records(run: Path) -> list[Record]:
+    file = run / METRICS
+    return read_records(file)[0] if file.is_file() else []
+
+
+def _command(inputs: Inputs, run: Path) -> str:
+    data = inputs.shown(read_origin(run)["data"])
+    shown = inputs.shown(run)
+    words = ["tpt", "train", "--config", f"{shown}/{CONFIG}", "--data", data, "--run", shown]
+    return shlex.join(words)
+
+
+def _row(run: Path, name: str, records: Sequence[Record]) -> list[CellText]:
+    origin = read_origin(run)
+    try:
+        settings: Any = read(run / CONFIG)
+    except UserError:
+        settings = {}
+    n_parameters = origin.get("n_parameters")
+    steps = max((int(record["step"]) for record in records), default=0)
+    cells: list[CellText] = [name]
+    cells.append(f"{n_parameters:,}" if isinstance(n_parameters, int) else "-")
+    cells.append(Number(steps, f"{steps:,}"))
+    for section, field in _SETTINGS.values():
+        value = (settings.get(section) or {}).get(field)
+        cells.append("-" if value is None else str(value))
+    return cells
+
+
+def _learning_curves(names: dict[Path, str], records: dict[Path, list[Record]]) -> Section | None:
+    found = {run: curves_of(own, names[run]) for run, own in records.items()}
+    curves = {run: own for run, own in found.items() if own}
+    places = {run: place for place, run in enumerate(names)}
+    drawn = [_error_chart(curves, places)] if curves else []
+    losses = _losses(names, records, places)
+    if losses:
+        label = "loss per token of the training batches"
+        loss = charts.lines(losses, x="training steps", y=label)
+        drawn.append(chart(loss, "training-loss", "Loss on training batches"))
+    if not drawn:
+        return None
+    return Section(
+        title="Learning curves",
+        summary="How the models learned: the share of wrong answers on held-out questions at each "
+        "validation, with 95% Wilson intervals, and the loss on the training batches.",
+        body=[
+            element("div", *drawn, class_="pair"),
+            bullets(curve.line() for own in curves.values() for curve in own),
+        ],
+        sources=list(names),
+    )
+
+
+def _error_chart(curves: dict[Path, list[Curve]], places: dict[Path, int]) -> Markup:
+    lines = []
+    for run, own in curves.items():
+        for curve in own:
+            shares = [wilson(round((1 - error) * curve.n), curve.n) for error in curve.errors]
+            lines.append(
+                charts.Line(
+                    name=f"{curve.name}, {curve.questions}",
+                    colour=places[run],
+                    points=[
+                        (step, 100 * error)
+                        for step, error in zip(curve.steps, curve.errors, strict=True)
+                    ],
+                    band=[(100 * (1 - high), 100 * (1 - low)) for low, high in shares],
+                    is_dashed=curve.kind == VALIDATION and len(own) > 1,
+                )
+            )
+    drawn = charts.lines(lines, x="training steps", y="wrong answers, %")
+    return chart(drawn, "learning-curve", "Error at each validation")
+
+
+def _losses(
+    names: dict[Path, str], records: dict[Path, list[Record]], places: dict[Path, int]
+) -> list[charts.Line]:
+    lines = []
+    for run, own in records.items():
+        points = [
+            (record["step"], record["loss"])
+            for record in own
+            if record["kind"] == TRAIN and record["loss"] is not None
+        ]
+        if points:
+            lines.append(charts.Line(name=names[run], colour=places[run], points=points))
+    return lines
