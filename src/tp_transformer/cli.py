@@ -19,7 +19,7 @@ from tp_transformer.foundation.extensions import load_extensions
 from tp_transformer.foundation.interruptions import Terminated
 from tp_transformer.foundation.ranges import check, shown, without_range
 from tp_transformer.foundation.settings import closest, expected, nearest
-from tp_transformer.verbs import data, explore, interpret, model, report, scoring, train
+from tp_transformer.verbs import data, explore, interpret, model, report, reproduce, scoring, train
 from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of
 
 TPT = Group(
@@ -34,6 +34,7 @@ TPT = Group(
         "evaluate": scoring.Evaluate,
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,
+        "reproduce": reproduce.Reproduce,
         "report": report.Report,
         "explore": explore.Explore,
         "import-authors": model.ImportAuthors,
