@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tp_transformer.foundation.errors import FolderError, UserError
+from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.run_folder import CONFIG, METRICS, name_of, read_origin
 from tp_transformer.foundation.settings import read
 from tp_transformer.foundation.statistics import wilson
