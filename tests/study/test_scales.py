@@ -1,6 +1,7 @@
 """The scales: equal budgets, the same samples, sizes in the proportions of Table 1; the bands."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,13 +12,20 @@ from tp_transformer import cli
 from tp_transformer.data.feed import Feed
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.data.store import open_store
+from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.interpret.analyses import ANALYSES
 from tp_transformer.model.family import from_config
 from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.published import TABLE_1
 from tp_transformer.study.reproduce import bands
-from tp_transformer.study.reproduce.bands import Band, SplitAccuracy, band_values, compare
+from tp_transformer.study.reproduce.bands import (
+    Band,
+    SplitAccuracy,
+    bands_table,
+    compare,
+    measured_band,
+)
 from tp_transformer.study.reproduce.run import Reproduction
 from tp_transformer.study.reproduce.scale import PAPER, SCALES
 from tp_transformer.training.config import RunConfig, config_values, run_config
@@ -138,15 +146,32 @@ def test_without_a_measurement_there_is_no_band():
     assert line.endswith("no band exists for this row")
 
 
-def test_the_recorded_bands_can_be_read_and_are_on_the_page():
+def test_the_page_has_the_recorded_bands():
     recorded = json.loads((bands.files(bands.__package__) / bands.BANDS).read_text("utf-8"))
     assert recorded.keys() <= SCALES.keys()
+    read = {name: bands.read_band(name) for name in SCALES}
+    for name, band in read.items():
+        assert (band is None) == (name not in recorded)
+        assert band is None or band.rows.keys() == {row.name for row in SCALES[name].rows}
     page = (ROOT / "docs" / "reproduce.md").read_text("utf-8")
-    for name in SCALES:
-        band = bands.read_band(name)
-        if band is None:
-            assert f"| `{name}` | not measured |" in page
-            continue
-        assert json.loads(json.dumps(band_values(band))) == recorded[name]
-        assert f"| `{name}` | {band.date} |" in page
-        assert band.rows.keys() == {row.name for row in SCALES[name].rows}
+    assert bands_table(read) in page
+
+
+def test_a_measured_band_is_recorded_as_it_is_read(tmp_path, monkeypatch):
+    row = {"interpolate": {"accuracies": [0.5, 0.52], "band": [0.47, 0.55], "mean": 0.51}}
+    written = {"scale": "hour", "generated": True, "rows": {"transformer": row}}
+    (tmp_path / "reproduction.json").write_text(json.dumps(written))
+    (tmp_path / "times.json").write_text(json.dumps({"training": 90.0, "scores": 30.0}))
+    name, band = measured_band(tmp_path, "2026-01-02", BAND.machine)
+    (tmp_path / "bands.json").write_text(json.dumps({name: asdict(band)}))
+    monkeypatch.setattr(bands, "files", lambda _: tmp_path)
+    assert bands.read_band("hour") == band
+    assert bands.read_band("minutes") is None
+    line = bands_table({"hour": band, "paper": None}).splitlines()[2]
+    source = "2:00, 2026-01-02 on a processor (2 cores)"
+    assert line == f"| `hour` | `transformer` | 47.0% to 55.0% | - | {source} |"
+    (tmp_path / "reproduction.json").write_text(json.dumps({**written, "generated": False}))
+    with pytest.raises(FolderError, match="data that were given"):
+        measured_band(tmp_path, "2026-01-02", {})
+    with pytest.raises(FolderError, match="no finished reproduction"):
+        measured_band(tmp_path / "nothing", "2026-01-02", {})

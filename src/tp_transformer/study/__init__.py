@@ -1,1 +1,1 @@
-"""Commands that combine several runs: the demo, and training side by side."""
+"""Commands that combine several runs: the demo, training side by side, the reproduction."""

@@ -6,13 +6,17 @@ bound to the highest upper bound of the 95% intervals of its seeds.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, INTERPOLATE
+from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.statistics import Interval
 from tp_transformer.scoring.results import Results
+from tp_transformer.training.records import duration
 
 BANDS = "bands.json"
 
@@ -76,9 +80,36 @@ def read_band(scale: str) -> Band | None:
     return None if values is None else Band(**values)
 
 
-def band_values(band: Band) -> dict[str, Any]:
-    """Return a band as `bands.json` has it."""
-    return asdict(band)
+def measured_band(out: Path, date: str, machine: Mapping[str, Any]) -> tuple[str, Band]:
+    """Return the scale and the band of a finished reproduction on the generated questions."""
+    try:
+        values = json.loads((out / "reproduction.json").read_text("utf-8"))
+        seconds = json.loads((out / "times.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{out} has no finished reproduction: {error}") from error
+    if not values["generated"]:
+        raise FolderError(f"{out} has a reproduction on data that were given, which has no band")
+    rows = {
+        row: {split: one["band"] for split, one in splits.items()}
+        for row, splits in values["rows"].items()
+    }
+    return values["scale"], Band(date=date, machine=machine, seconds=seconds, rows=rows)
+
+
+def bands_table(bands: Mapping[str, Band | None]) -> str:
+    """Return the bands of scales as Markdown, as docs/reproduce.md has them."""
+    heads = "| scale | row | interpolation | extrapolation | measured |"
+    lines = [heads, "|---|---|---|---|---|"]
+    for scale, band in bands.items():
+        if band is None:
+            lines.append(f"| `{scale}` | - | - | - | not measured |")
+            continue
+        took = f"{duration(sum(band.seconds.values()))}, {band.source}"
+        for row, splits in band.rows.items():
+            cells = (splits.get(split) for split in (INTERPOLATE, EXTRAPOLATE))
+            texts = ("-" if own is None else f"{own[0]:.1%} to {own[1]:.1%}" for own in cells)
+            lines.append(f"| `{scale}` | `{row}` | {' | '.join(texts)} | {took} |")
+    return "\n".join(lines) + "\n"
 
 
 def compare(scale: str, band: Band | None, found: Accuracies, *, generated: bool) -> list[str]:

@@ -46,11 +46,10 @@ from tp_transformer.study.reproduce.bands import Accuracies, SplitAccuracy, comp
 from tp_transformer.study.reproduce.scale import Scale, ScaleRow
 from tp_transformer.study.watch import Run, train_side_by_side
 
-SCALE, REPRODUCTION, TIMES, REPORT = (
-    *("scale.json", "reproduction.json", "times.json"),
-    "report.html",
-)
+SCALE, REPRODUCTION, TIMES = "scale.json", "reproduction.json", "times.json"
+REPORT = "report.html"
 QUESTIONS, RUNS, RESULTS, ANALYSES_FOLDER = "questions", "runs", "results", "analyses"
+COMPARED = "tp-transformer"  # the row that is compared with the others
 _OWN = {SCALE, REPRODUCTION, TIMES, REPORT, QUESTIONS, RUNS, RESULTS, ANALYSES_FOLDER}
 
 
@@ -121,8 +120,9 @@ def reproduce(work: Reproduction, console: Console | None = None) -> Accuracies:
         paths = [work.out / name for name in (RESULTS, RUNS, ANALYSES_FOLDER)]
         write_report([path for path in paths if path.is_dir()], work.out / REPORT)
     _heading(console, "results")
-    ordered = [results[row.name, seed] for row in work.scale.rows for seed in work.scale.seeds]
-    render_comparison(ordered, console)
+    # The first is compared with each of the others.
+    names = sorted((row.name for row in work.scale.rows), key=lambda name: name != COMPARED)
+    render_comparison([results[name, seed] for name in names for seed in work.scale.seeds], console)
     _heading(console, "band")
     for line in _comparison(work, accuracies):
         console.print(Text(line), soft_wrap=True)
