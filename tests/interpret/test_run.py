@@ -1,6 +1,7 @@
 """Each analysis from a folder and a store to its files, as `tpt interpret` does it."""
 
 import json
+import shlex
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +80,9 @@ def test_an_analysis_says_what_it_found_and_writes_it(
     figures = {file.stem for file in (tmp_path / "out").iterdir() if file.suffix == ".svg"}
     assert set(values["captions"]) == figures
     assert all(text.endswith("seed 0") for text in values["captions"].values())
+    assert all(table["title"] in words for table in values["tables"])
+    made_by = cli.parse(shlex.split(values["environment"]["command"])[1:])
+    assert made_by == cli.parse(arguments(name, half_trained, sums_store, tmp_path / "out"))
     assert values["seed"] == 0
     assert values["model"]["sha256"] == tpt.model.identity.model_hash(tpt.load(half_trained))
     if name in {"roles", "attention"}:

@@ -2,6 +2,8 @@
 
 import io
 import json
+import shlex
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from rich.console import Console
 import tp_transformer as tpt
 from corpora import SAMPLE, make_store
 from runs import finish, start_ranks
-from tp_transformer.cli import main
+from tp_transformer.cli import main, parse
 from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import (
@@ -102,7 +104,7 @@ def test_two_ranks_come_to_the_same(store, trained, undisturbed, tmp_path):
         del one["decoding"]
         for split in one["splits"].values():
             for score in split["modules"].values():
-                del score["wrong"]  # here all were looked at
+                del score["wrong"], score["examples"]  # here all were looked at
     assert values == expected
     lines = [json.loads(line) for line in answers.read_text().splitlines()]
     assert len(lines) == sum(split.n for split in found.splits.values())
@@ -358,6 +360,27 @@ def test_predictions_are_what_the_model_says(store, trained, tmp_path):
             own = [x for x in lines if (x["split"], x["module"]) == (name, module_name)]
             assert [line["right"] for line in own] == score.verdicts.tolist()
             assert sum(score.wrong.values()) == score.n - score.right
+
+
+def test_results_have_examples_of_mistakes_and_their_command(store, trained, tmp_path):
+    file, out = tmp_path / "answers.jsonl", tmp_path / "r.json"
+    choice, work = Choice(splits=("interpolate",)), Work(predictions=file, overwrite=True)
+    evaluate(trained, store, out, choice, work)
+    found = Results.read(out)
+    answers = [json.loads(line) for line in file.read_text().splitlines()]
+    for name, score in found.splits["interpolate"].modules.items():
+        wrong = {
+            (line["question"], line["answer"], line["predicted"])
+            for line in answers
+            if line["module"] == name and not line["right"]
+        }
+        assert {(one.question, one.answer, one.predicted) for one in score.examples} <= wrong
+        counts = Counter(one.kind for one in score.examples)
+        assert counts == {kind: min(count, 2) for kind, count in score.wrong.items()}
+    verb = parse(shlex.split(found.made["command"])[1:])
+    assert (verb.choice, verb.work, verb.out) == (choice, work, out)
+    assert (verb.model, verb.data) == (trained, store)
+    assert "command" not in evaluate(tpt.load(trained), store, None, choice).made
 
 
 def test_the_training_sample_is_drawn_from_the_module_alone(store, trained, tmp_path):

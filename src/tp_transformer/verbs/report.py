@@ -8,7 +8,7 @@ from tp_transformer.verbs.verb import Verb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Verb):
+class WriteReport(Verb):
     """Write one HTML page on runs, results and analyses: tables, curves, figures, findings.
 
     Attributes:

@@ -4,20 +4,9 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from browser import CHROMIUM, Browser
 from tp_transformer.show.explorer.explore import make_page
 
 SHAPE = {"d_model": 36, "d_ff": 50, "n_heads": 4, "n_layers": 2}
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Chromium, started once; a test that needs it is skipped where it is not installed."""
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
-    started = Browser()
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="session")

@@ -20,21 +20,22 @@ from tp_transformer.show.report.markup import (
 
 # What a reader should know before the findings; docs/interpretation.md has the details.
 SUMMARIES = {
-    "roles": "The role vectors of each head are clustered, and a cluster is named by what its positions "
-    "have in common. Linear probes measure how much of the structure of the expression is in the "
-    "roles, compared with untrained models and with the text alone.",
-    "attention": "Attention maps, as in figure 3 of the paper, and the heads that follow a relation, "
-    "such as that of an argument to its operator, beyond baselines that do not know the structure.",
-    "information": "How well an affine map reconstructs a hidden state from the value vector of one "
-    "head: by the protocol of section 6.1 of the paper, and on held-out questions.",
-    "binding": "Whether attention confuses (a/b)/(c/d) with the same numbers in other places: in the "
-    "simplified network of section 6.2 of the paper, and in the model.",
-    "interchange": "The roles of two of the four numbers in (a/b)/(c/d) are exchanged. If roles encode "
-    "where a number stands, the model then answers the question with the numbers exchanged.",
-    "surgery": "How many answers change if roles are zeroed, swapped, or replaced by another role or by "
-    "the centroid of their cluster, compared with a control of each operation.",
-    "tensor-product": "The share of the variance of the tensor product of filler and role that the "
-    "Hadamard product keeps (section 7 of the paper), compared with other projections.",
+    "roles": "The role vectors of each head are clustered, and a cluster is named by what its "
+    "positions have in common. Linear probes measure how much of the structure of the expression "
+    "is in the roles, compared with untrained models and with the text alone.",
+    "attention": "Attention maps, as in figure 3 of the paper, and the heads that follow a "
+    "relation, such as that of an argument to its operator, beyond baselines that do not know the "
+    "structure.",
+    "information": "How well an affine map reconstructs a hidden state from the value vector of "
+    "one head: by the protocol of section 6.1 of the paper, and on held-out questions.",
+    "binding": "Whether attention confuses (a/b)/(c/d) with the same numbers in other places: in "
+    "the simplified network of section 6.2 of the paper, and in the model.",
+    "interchange": "The roles of two of the four numbers in (a/b)/(c/d) are exchanged. If roles "
+    "encode where a number stands, the model then answers the question with the numbers exchanged.",
+    "surgery": "How many answers change if roles are zeroed, swapped, or replaced by another role "
+    "or by the centroid of their cluster, compared with a control of each operation.",
+    "tensor-product": "The share of the variance of the tensor product of filler and role that "
+    "the Hadamard product keeps (section 7 of the paper), compared with other projections.",
 }
 
 
@@ -103,8 +104,8 @@ def _figures(file: JsonFile) -> list[Markup]:
     """Return the figures beside a JSON file that it names; those that are missing are left out."""
     found = []
     for name, caption in file.values.get("captions", {}).items():
-        drawn = file.path.with_name(f"{name}.svg")
-        if drawn.parent != file.path.parent or not drawn.is_file():
+        drawn = file.path.with_name(f"{name}.svg")  # raises if the name is a path
+        if not drawn.is_file():
             continue
         text = " ".join(str(caption).split())
         below = name if file.values.get("has_captions", True) else text

@@ -16,6 +16,8 @@ WIDTH = 380  # of a chart; two are side by side on a wide screen
 INK, FAINT, LINE, TRACK = "#23272e", "#626974", "#dcdfe4", "#eef0f3"
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _MOST_POINTS = 400  # of a line
+_TALLEST = 980  # of the rows of a bar chart, at which it fits on a printed page
+_NAME_HEIGHT, _ROW_GAP = 17, 7  # above and below the bars of a row
 _LETTER = 6.1  # width of a character of a legend, on average
 
 Placement = Callable[[tuple[float, float]], tuple[float, float]]  # from values to the page
@@ -41,25 +43,44 @@ class Line:
     is_dashed: bool = False
 
 
-def bars(names: Sequence[str], groups: Sequence[dict[str, Bar]], legend: Sequence[str]) -> Markup:
-    """Draw a bar of each group below the name of each row; shares are between 0 and 1."""
-    thickness, gap = (9, 4) if len(groups) < 4 else (6, 2)
+def divided(names: Sequence[str], n_groups: int) -> list[Sequence[str]]:
+    """Divide the rows of a bar chart evenly into charts that fit on a page."""
+    thickness, gap = _bar_size(n_groups)
+    most = max(1, int(_TALLEST / (_NAME_HEIGHT + n_groups * (thickness + gap) + _ROW_GAP)))
+    n_charts = -(-len(names) // most)
+    size = -(-len(names) // n_charts)
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+def bars(
+    title: str, names: Sequence[str], groups: Sequence[dict[str, Bar]], legend: Sequence[str]
+) -> Markup:
+    """Draw a bar of each group below the name of each row; shares are between 0 and 1.
+
+    The title is read by screen readers.
+    """
+    thickness, gap = _bar_size(len(groups))
     left, right = 0, WIDTH - 52
     top = _legend_height(legend) + 8
     parts = [_legend(legend, [(number, False) for number in range(len(legend))])]
     for name in names:
         parts.append(_text(left, top + 11, cut(name, 52), "ink", title=name))
-        top += 17
+        top += _NAME_HEIGHT
         for number, group in enumerate(groups):
             if name in group:
                 parts.append(_bar(group[name], number, left, right, top, thickness))
             top += thickness + gap
-        top += 7
+        top += _ROW_GAP
     limit = left + 0.95 * (right - left)
     start = _legend_height(legend) + 8
     dotted = _rule(limit, start, limit, top - 6, stroke_dasharray="1 3", colour=FAINT, name="faint")
     label = _text(limit, top + 6, "95%", "faint", anchor="middle")
-    return _svg([*parts, dotted, label], top + 12)
+    return _svg(title, [*parts, dotted, label], top + 12)
+
+
+def _bar_size(n_groups: int) -> tuple[int, int]:
+    """Return the thickness of a bar and the gap below it."""
+    return (9, 4) if n_groups < 4 else (8, 1)
 
 
 def _bar(bar: Bar, number: int, left: float, right: float, top: float, thickness: int) -> Markup:
@@ -82,36 +103,34 @@ def _bar(bar: Bar, number: int, left: float, right: float, top: float, thickness
     )
 
 
-def lines(drawn: Sequence[Line], *, x: str, y: str, from_zero: bool = True) -> Markup:
-    """Draw lines over a common pair of axes, with labels `x` and `y`."""
+def lines(title: str, drawn: Sequence[Line], *, x: str, y: str) -> Markup:
+    """Draw lines over a common pair of axes from 0, with labels `x` and `y`."""
     legend = [line.name for line in drawn]
-    top, height = _legend_height(legend) + 26, 190
-    left, right = 40.0, WIDTH - 10.0
-    largest_x = max(point[0] for line in drawn for point in line.points)
-    ends = [value for line in drawn for _, value in line.points]
-    ends += [limit for line in drawn for interval in line.band or () for limit in interval]
-    low_y = 0.0 if from_zero else min(ends)
-    ticks_x, ticks_y = ticks(0, largest_x), ticks(low_y, max(ends))
-    low_y, high_y = min(low_y, ticks_y[0]), max(max(ends), ticks_y[-1], low_y + 1e-9)
+    top, height = _legend_height(legend) + 30, 190
+    left, right = 38.0, WIDTH - 12.0
+    values = [value for line in drawn for _, value in line.points]
+    values += [limit for line in drawn for interval in line.band or () for limit in interval]
+    largest = max(point[0] for line in drawn for point in line.points)
+    ticks_x, ticks_y = ticks(largest), ticks(max(values))
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
-        across = left + (right - left) * point[0] / max(largest_x, 1)
-        return across, top + height * (1 - (point[1] - low_y) / (high_y - low_y))
+        across, up = point[0] / max(largest, 1), point[1] / ticks_y[-1]
+        return left + (right - left) * across, top + height * (1 - up)
 
     parts = [_legend(legend, [(line.colour, line.is_dashed) for line in drawn])]
-    parts.append(_text(0, top - 12, y, "faint"))
+    parts.append(_text(0, top - 13, y, "faint"))
     for tick in ticks_y:
         _, level = place((0, tick))
         parts.append(_rule(left, level, right, level, colour=LINE, name="rule"))
         parts.append(_text(left - 6, level + 4, f"{tick:,g}", "faint", anchor="end"))
     for tick in ticks_x:
-        across, _ = place((tick, low_y))
-        last = "end" if across > right - 14 else "middle"
-        parts.append(_text(across, top + height + 17, _count(tick), "faint", anchor=last))
-    parts.append(_text(right, top + height + 34, x, "faint", anchor="end"))
+        if tick <= largest:
+            across, level = place((tick, 0))
+            parts.append(_text(across, level + 17, _count(tick), "faint", anchor="middle"))
+    parts.append(_text(right, top + height + 33, x, "faint", anchor="end"))
     for line in drawn:
         parts += _line(line, place)
-    return _svg(parts, top + height + 40)
+    return _svg(title, parts, top + height + 38)
 
 
 def _line(line: Line, place: Placement) -> list[Markup]:
@@ -140,14 +159,12 @@ def _line(line: Line, place: Placement) -> list[Markup]:
     return parts
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return round numbers from `low` to `high`, at most `most` and one more."""
-    span = max(high - low, 1e-9)
-    power = 10.0 ** math.floor(math.log10(span / most))
-    step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= most)
-    first = math.ceil(low / step - 1e-9)
-    found = [round(number * step, 12) for number in range(first, first + most + 1)]
-    return [value for value in found if value <= high + 1e-9 * span] or [low]
+def ticks(high: float, most: int = 5) -> list[float]:
+    """Return round numbers from 0 to at least `high`, at most `most` and one more."""
+    high = max(high, 1e-9)
+    power = 10.0 ** math.floor(math.log10(high / most))
+    step = next(power * factor for factor in (1, 2, 5, 10) if high / (power * factor) <= most)
+    return [round(number * step, 12) for number in range(math.ceil(high / step - 1e-9) + 1)]
 
 
 def _legend_height(names: Sequence[str]) -> int:
@@ -158,17 +175,17 @@ def _legend(names: Sequence[str], looks: Sequence[tuple[int, bool]]) -> Markup:
     parts = []
     for row, (name, (number, is_dashed)) in enumerate(zip(names, looks, strict=True)):
         middle = 17 * row + 9
-        dash = {"stroke_dasharray": "2 3"} if is_dashed else {}
-        look = {"stroke_width": 4, "colour": _colour(number), "name": f"{_series(number)} stroke"}
-        parts.append(_rule(0, middle, 16, middle, **look, **dash))
+        look = {"colour": _colour(number), "name": f"{_series(number)} stroke"}
+        dash = "2 3" if is_dashed else None
+        parts.append(_rule(0, middle, 16, middle, **look, stroke_width=4, stroke_dasharray=dash))
         parts.append(_text(22, middle + 4, cut(name, int((WIDTH - 24) / _LETTER)), title=name))
     return element("g", *parts)
 
 
-def _svg(parts: Sequence[Markup], height: float) -> Markup:
+def _svg(title: str, parts: Sequence[Markup], height: float) -> Markup:
     box = f"0 0 {WIDTH} {_short(height)}"
     size = {"width": WIDTH, "height": _short(height), "viewBox": box}
-    look = {"font_family": _FONT, "font_size": 11.5, "role": "img"}
+    look = {"font_family": _FONT, "font_size": 11.5, "role": "img", "aria_label": title}
     return element("svg", *parts, xmlns="http://www.w3.org/2000/svg", **size, **look)
 
 

@@ -18,6 +18,7 @@ from tp_transformer.foundation.run_folder import (
 )
 
 _NOT_OF_A_RUN = {CHECKPOINTS, BEST_MODELS, BEST, LAST, TENSORBOARD, ORIGIN}
+BENCH = "bench.json"  # its folder has many runs and results, which its table summarises
 _STORE, _MODEL = "store.json", "model.safetensors"  # in folders without anything to report
 
 
@@ -75,6 +76,9 @@ def _contents(folder: Path) -> Iterator[Path]:
         raise FolderError(f"cannot read {folder}: {reason(error)}") from error
     names = {entry.name for entry in entries}
     if _STORE in names or _MODEL in names:
+        return
+    if BENCH in names:
+        yield folder / BENCH
         return
     is_run = ORIGIN in names
     if is_run:

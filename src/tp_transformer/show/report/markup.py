@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from tp_transformer.foundation.figures import COLUMN
+
 LONGEST_CELL = 160  # characters
+_WIDTH = re.compile(rb'<svg[^>]*? width="(\d{1,6}(?:\.\d+)?)pt"')
+_NARROW = 72 * COLUMN  # points; such figures are side by side
 _VOID = {"img", "line", "rect", "polyline", "polygon", "circle"}
 _NUMBER = re.compile(r"[+\-−±<>=~ ]*\d[\d,]*(\.\d+)?")  # noqa: RUF001  tables have a minus sign
 
@@ -19,14 +23,14 @@ class Markup(str):
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberCell:
     """A cell with a number and how it is printed."""
 
     value: float
     text: str
 
 
-CellText = str | Number
+CellText = str | NumberCell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +121,13 @@ def table(
 
 def _heads(heads: Sequence[str], sides: Sequence[str]) -> list[Markup]:
     return [
-        element("th", element("button", text, type="button"), class_=side, scope="col")
+        element("th", element("button", text or "name", type="button"), class_=side, scope="col")
         for text, side in zip(heads, sides, strict=True)
     ]
 
 
 def _cell(cell: CellText, side: str) -> Markup:
-    if isinstance(cell, Number):
+    if isinstance(cell, NumberCell):
         return element("td", cell.text, class_=side, data_sort=repr(float(cell.value)))
     number = _NUMBER.match(cell) if side == "number" else None
     key = None if number is None else re.sub(r"[^\d.\-]", "", number[0].replace("−", "-"))  # noqa: RUF001
@@ -150,11 +154,15 @@ def picture(file: Path, name: str, caption: str, text: str) -> Markup:
 
     It is an image, in which a browser runs no scripts and loads nothing, whatever the file has.
     """
-    content = base64.b64encode(file.read_bytes()).decode()
-    image = element("img", src=f"data:image/svg+xml;base64,{content}", alt=text)
-    return _figure(element("div", image, class_="plate"), name, caption)
+    content = file.read_bytes()
+    encoded = base64.b64encode(content).decode()
+    image = element("img", src=f"data:image/svg+xml;base64,{encoded}", alt=text)
+    width = _WIDTH.search(content)
+    size = None if width is not None and float(width[1]) <= _NARROW else "wide"
+    return _figure(element("div", image, class_="plate"), name, caption, size)
 
 
-def _figure(drawn: Markup, name: str, caption: str) -> Markup:
+def _figure(drawn: Markup, name: str, caption: str, size: str | None = None) -> Markup:
     save = element("button", "Save SVG", type="button", class_="save", data_name=f"{name}.svg")
-    return element("figure", drawn, element("figcaption", element("span", caption), save))
+    below = element("figcaption", element("span", caption), save)
+    return element("figure", drawn, below, class_=size)

@@ -12,12 +12,13 @@ from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import ResultsError, SettingsError, reason
 from tp_transformer.show.policy import content_policy
 from tp_transformer.show.report.analyses import analyses
+from tp_transformer.show.report.bench import bench
 from tp_transformer.show.report.inputs import Inputs, gather
 from tp_transformer.show.report.markup import Markup, Section, element, joined, paragraph
 from tp_transformer.show.report.runs import runs
 from tp_transformer.show.report.scores import scores
 
-SECTIONS: tuple[Callable[[Inputs], list[Section]], ...] = (scores, runs, analyses)
+SECTIONS: tuple[Callable[[Inputs], list[Section]], ...] = (scores, runs, analyses, bench)
 """What a report can show, in its order. A function selects its files among the inputs."""
 
 TITLE = "TP-Transformer report"
@@ -66,7 +67,7 @@ def write_report(
         _refuse_unshown(path, list(sources))
     page = _page(sections, inputs, [inputs.shown(path) for path in paths])
     with atomic.whole(out) as unfinished:
-        unfinished.write_text(page, "utf-8")
+        unfinished.write_text(page, "utf-8", errors="replace")  # JSON may have half a character
     titles = tuple(section.title for section in sections)
     return WrittenReport(out, titles, tuple(sources), inputs.unreadable)
 
@@ -75,6 +76,9 @@ def _check_out(out: Path, overwrite: bool) -> None:
     """Refuse to replace anything but a report."""
     if out.is_dir():
         raise SettingsError(f"{out} is a folder; name a file for the report")
+    for parent in out.parents:
+        if parent.is_file():
+            raise SettingsError(f"{parent} is a file, not a folder for the report")
     if not out.exists() or overwrite:
         return
     try:

@@ -3,9 +3,8 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.run_folder import CONFIG, METRICS, name_of, read_origin
 from tp_transformer.foundation.settings import read
 from tp_transformer.foundation.statistics import wilson
@@ -15,7 +14,7 @@ from tp_transformer.show.report.inputs import Inputs
 from tp_transformer.show.report.markup import (
     CellText,
     Markup,
-    Number,
+    NumberCell,
     Section,
     bullets,
     chart,
@@ -52,7 +51,7 @@ def runs(inputs: Inputs) -> list[Section]:
         title="Runs",
         summary="The trained models and the settings in which they may differ; config.yaml of each "
         "run has all of them. The commands repeat the training into the same folders.",
-        body=[table("Runs", heads, body), *made],
+        body=[table("Settings", heads, body), *made],
         sources=inputs.runs,
     )
     curves = _learning_curves(names, records)
@@ -61,7 +60,11 @@ def runs(inputs: Inputs) -> list[Section]:
 
 def _records(run: Path) -> list[Record]:
     file = run / METRICS
-    return read_records(file)[0] if file.is_file() else []
+    found = read_records(file)[0] if file.is_file() else []
+    for record in found:
+        if record["kind"] != TRAIN and not (0 <= record["exact_match"] <= 1 <= record["n"]):
+            raise FolderError(f"{file} is damaged: a validation at step {record['step']:,}")
+    return found
 
 
 def _command(inputs: Inputs, run: Path) -> str:
@@ -73,17 +76,15 @@ def _command(inputs: Inputs, run: Path) -> str:
 
 def _row(run: Path, name: str, records: Sequence[Record]) -> list[CellText]:
     origin = read_origin(run)
-    try:
-        settings: Any = read(run / CONFIG)
-    except UserError:
-        settings = {}
+    settings = read(run / CONFIG)
     n_parameters = origin.get("n_parameters")
     steps = max((int(record["step"]) for record in records), default=0)
     cells: list[CellText] = [name]
     cells.append(f"{n_parameters:,}" if isinstance(n_parameters, int) else "-")
-    cells.append(Number(steps, f"{steps:,}"))
+    cells.append(NumberCell(steps, f"{steps:,}"))
     for section, field in _SETTINGS.values():
-        value = (settings.get(section) or {}).get(field)
+        own = settings.get(section)
+        value = own.get(field) if isinstance(own, dict) else None
         cells.append("-" if value is None else str(value))
     return cells
 
@@ -96,8 +97,9 @@ def _learning_curves(names: dict[Path, str], records: dict[Path, list[Record]]) 
     losses = _losses(names, records, places)
     if losses:
         label = "loss per token of the training batches"
-        loss = charts.lines(losses, x="training steps", y=label)
-        drawn.append(chart(loss, "training-loss", "Loss on training batches"))
+        caption = "Loss on training batches"
+        loss = charts.lines(caption, losses, x="training steps", y=label)
+        drawn.append(chart(loss, "training-loss", caption))
     if not drawn:
         return None
     return Section(
@@ -105,7 +107,7 @@ def _learning_curves(names: dict[Path, str], records: dict[Path, list[Record]]) 
         summary="How the models learned: the share of wrong answers on held-out questions at each "
         "validation, with 95% Wilson intervals, and the loss on the training batches.",
         body=[
-            element("div", *drawn, class_="pair"),
+            element("div", *drawn, class_="figures"),
             bullets(curve.line() for own in curves.values() for curve in own),
         ],
         sources=list(names),
@@ -129,8 +131,9 @@ def _error_chart(curves: dict[Path, list[Curve]], places: dict[Path, int]) -> Ma
                     is_dashed=curve.kind == VALIDATION and len(own) > 1,
                 )
             )
-    drawn = charts.lines(lines, x="training steps", y="wrong answers, %")
-    return chart(drawn, "learning-curve", "Error at each validation")
+    caption = "Error at each validation"
+    drawn = charts.lines(caption, lines, x="training steps", y="wrong answers, %")
+    return chart(drawn, "learning-curve", caption)
 
 
 def _losses(

@@ -7,7 +7,6 @@ from pathlib import Path
 from tp_transformer.data.task import Task
 from tp_transformer.published import SOURCE
 from tp_transformer.scoring.compare import (
-    PAPER,
     Cell,
     coverage,
     is_published,
@@ -24,7 +23,7 @@ from tp_transformer.show.report.inputs import Inputs
 from tp_transformer.show.report.markup import (
     CellText,
     Markup,
-    Number,
+    NumberCell,
     Section,
     bullets,
     chart,
@@ -45,7 +44,6 @@ from tp_transformer.show.table import (
     steps_of,
 )
 
-_SOURCES = {PAPER: f"paper ({SOURCE})"}
 _EXAMPLES = 4  # mistakes of each kind and model
 
 
@@ -90,9 +88,8 @@ def _averages(results: Sequence[Results], made: Sequence[Markup]) -> Section:
     heads = ["Model", "Source", "Weights", "Steps", *averages_heads(task)]
     body: list[list[CellText]] = []
     for row in rows(results):
-        steps = "-" if row.steps is None else Number(row.steps, steps_of(row))
-        source = _SOURCES.get(row.source, row.source)
-        body.append([row.name, source, _weights(row.weights), steps])
+        steps = "-" if row.steps is None else NumberCell(row.steps, steps_of(row))
+        body.append([row.name, row.source, _weights(row.weights), steps])
         for split in task.splits:
             cell = row.cells.get(split)
             body[-1] += [_average(task, split, cell), *above_95(split, cell)]
@@ -110,7 +107,7 @@ def _averages(results: Sequence[Results], made: Sequence[Markup]) -> Section:
         summary="The share of test questions answered exactly, averaged over modules."
         + (published if is_published(results) else ""),
         body=[
-            table(title, heads, body, footnotes(results), texts=(0, 1)),
+            table("Exact match, %", heads, body, footnotes(results), texts=(0, 1)),
             *differences,
             *over_seeds,
             *made,
@@ -121,18 +118,18 @@ def _averages(results: Sequence[Results], made: Sequence[Markup]) -> Section:
 
 def _weights(text: str) -> CellText:
     factor = {"M": 1e6, "k": 1e3}.get(text[-1:])
-    return text if factor is None else Number(float(text[:-1]) * factor, text)
+    return text if factor is None else NumberCell(float(text[:-1]) * factor, text)
 
 
 def _average(task: Task, split: str, cell: Cell | None) -> CellText:
     if cell is None:
         return "-"
-    text = f"{cell.accuracy:.2%}"
+    text = f"{100 * cell.accuracy:.2f}"
     if cell.interval is not None:
-        text += f" ±{(cell.interval[1] - cell.interval[0]) / 2:.2%}".removesuffix("%")
+        text += f" ±{100 * (cell.interval[1] - cell.interval[0]) / 2:.2f}"
     if covered := coverage(task, split, cell.n_modules):
         text += f" ({covered})"
-    return Number(cell.accuracy, text)
+    return NumberCell(cell.accuracy, text)
 
 
 def _modules(results: Sequence[Results]) -> Section:
@@ -142,20 +139,21 @@ def _modules(results: Sequence[Results]) -> Section:
         for split in task.test_splits or task.splits
         if any(split in one.splits for one in results)
     ] or [split for split in task.splits if any(split in one.splits for one in results)]
-    drawn = [_bars(results, split, task) for split in splits]
+    drawn = [panel for split in splits for panel in _bars(results, split, task)]
     return Section(
         title="Modules",
         summary="The share of correct answers on each module of each test split, by decreasing "
         "accuracy of the first model. The black whiskers are 95% Wilson intervals over questions.",
         body=[
-            element("div", *drawn, class_="pair"),
+            element("div", *drawn, class_="figures"),
             *(_module_table(results, split, task) for split in splits),
         ],
         sources=(),
     )
 
 
-def _bars(results: Sequence[Results], split: str, task: Task) -> Markup:
+def _bars(results: Sequence[Results], split: str, task: Task) -> list[Markup]:
+    """Return as many charts as the modules of a split need to fit on printed pages."""
     own = [one for one in results if split in one.splits]
     first = own[0].splits[split].modules
     names = sorted(
@@ -170,8 +168,14 @@ def _bars(results: Sequence[Results], split: str, task: Task) -> Markup:
         for one in own
     ]
     legend = [f"{one.name}, {one.splits[split].average[0]:.1%} on average" for one in own]
-    caption = f"{task.title(split)}: accuracy by module"
-    return chart(charts.bars(names, groups, legend), f"accuracy-{split}", caption)
+    panels = charts.divided(names, len(groups))
+    found = []
+    for number, panel in enumerate(panels, 1):
+        name, caption = f"accuracy-{split}", f"{task.title(split)}: accuracy by module"
+        if len(panels) > 1:
+            name, caption = f"{name}-{number}", f"{caption} ({number} of {len(panels)})"
+        found.append(chart(charts.bars(caption, panel, groups, legend), name, caption))
+    return found
 
 
 def _tip(name: str, score: ModuleScore) -> str:
@@ -186,7 +190,7 @@ def _module_table(results: Sequence[Results], split: str, task: Task) -> Markup:
         scores = [one.splits[split].modules.get(name) for one in own]
         questions = max(score.n for score in scores if score is not None)
         cells = ["-" if score is None else _accuracy(score) for score in scores]
-        body.append([name, Number(questions, f"{questions:,}"), *cells])
+        body.append([name, NumberCell(questions, f"{questions:,}"), *cells])
     heads = ["Module", "Questions", *(one.name for one in own)]
     title = f"{task.title(split)}: numbers"
     return folded(title, table(title, heads, body))
@@ -194,7 +198,7 @@ def _module_table(results: Sequence[Results], split: str, task: Task) -> Markup:
 
 def _accuracy(score: ModuleScore) -> CellText:
     low, high = score.interval
-    return Number(score.accuracy, f"{score.accuracy:.1%} ({low:.1%} to {high:.1%})")
+    return NumberCell(score.accuracy, f"{score.accuracy:.1%} ({low:.1%} to {high:.1%})")
 
 
 def _mistakes(results: Sequence[Results]) -> Section | None:
@@ -207,17 +211,17 @@ def _mistakes(results: Sequence[Results]) -> Section | None:
         for one in counted:
             total = sum(sum(score.wrong.values()) for score in _scores(one))
             count = sum(score.wrong.get(kind, 0) for score in _scores(one))
-            row.append(Number(count, f"{count:,} ({count / total:.1%})"))
+            row.append(NumberCell(count, f"{count:,} ({count / total:.1%})"))
         body.append(row)
     title = "Wrong answers by kind"
     heads = ["Kind", "Meaning", *(one.name for one in counted)]
     examples = _example_rows(counted)
-    example_heads = ["Kind", "Model", "Module", "Question", "Correct", "Answered"]
+    example_heads = ["Kind", "Module", "Question", "Correct", "Answered", "Model"]
     shown = [table("Examples", example_heads, examples, texts=range(6))] if examples else []
     return Section(
         title="Mistakes",
-        summary="What is wrong with wrong answers: each is of the first kind that applies. "
-        "A sample of the wrong answers of each module was decoded and diagnosed.",
+        summary="What is wrong with the wrong answers that were decoded, which are a sample of "
+        "each module and split, or all of them. Each is of the first kind that applies.",
         body=[table(title, heads, body, texts=(0, 1)), *shown],
         sources=(),
     )
@@ -240,7 +244,7 @@ def _example_rows(results: Sequence[Results]) -> list[list[CellText]]:
             ]
             ranked.sort(key=lambda item: item[0])  # the first of every module, then the second
             found += [
-                [kind, one.name, module, mistake.question, mistake.answer, mistake.predicted]
+                [kind, module, mistake.question, mistake.answer, mistake.predicted, one.name]
                 for _, module, mistake in ranked[:_EXAMPLES]
             ]
     return found

@@ -1,0 +1,51 @@
+"""Recorded commands: the command line parses them to the settings they were made from."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tp_transformer.cli import parse
+from tp_transformer.foundation.command import command_line
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
+from tp_transformer.scoring.options import Choice, Work
+
+
+@pytest.mark.parametrize(
+    ("choice", "work"),
+    [
+        (Choice(), Work()),
+        (
+            Choice(modules=("a b", "c*"), splits=("train",), train_count=7, seed=3),
+            Work(overwrite=True, precision="bfloat16", predictions=Path("p q.jsonl"), diagnose=0),
+        ),
+    ],
+)
+def test_a_command_of_an_evaluation_is_parsed_to_its_settings(choice, work):
+    where = {"model": Path("my runs/a"), "data": Path("d"), "out": Path("r.json")}
+    words = shlex.split(command_line("evaluate", choice, work, **where, device=None))
+    verb = parse(words[1:])
+    assert (verb.choice, verb.work) == (choice, work)
+    assert (verb.model, verb.data, verb.out) == tuple(where.values())
+    assert verb.device == "auto"
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_a_command_of_an_analysis_is_parsed_to_its_settings(name):
+    analysis = ANALYSES[name]
+    own = {"model": Path("a"), "count": 5, "seed": 9}
+    if analysis.questions == "nested":
+        request = AnalysisRequest(**own)
+    else:
+        request = StoreRequest(**own, data=Path("d"), module="m", answered=False)
+    options = analysis.options(layer=-2)
+    line = command_line(f"interpret {name}", request, options, out=Path("o"), caption=False)
+    verb = parse(shlex.split(line)[1:])
+    assert (verb.request, verb.options) == (request, options)
+    assert (verb.out, verb.caption) == (Path("o"), False)
+
+
+def test_defaults_and_what_is_none_are_left_out():
+    assert command_line("evaluate", Choice(), Work(), data="d", device=None) == (
+        "tpt evaluate --data d"
+    )
