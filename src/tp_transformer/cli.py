@@ -34,12 +34,8 @@ TPT = Group(
         "evaluate": scoring.Evaluate,
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,
-<<<<<<< HEAD
         "reproduce": reproduce.Reproduce,
-        "report": report.Report,
-=======
         "report": report.WriteReport,
->>>>>>> report
         "explore": explore.Explore,
         "import-authors": model.ImportAuthors,
     },
