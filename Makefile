@@ -41,6 +41,8 @@ test-core:
 	.venv-core/bin/python -c "import tp_transformer as tpt; m = tpt.build('tp-transformer-tiny'); \
 	  print(tpt.__version__, 'core alone:', m.n_parameters, 'parameters;', m.solve(['What is 3 + 4?']))"
 	.venv-core/bin/tpt models
+	@if [ -e src/tp_transformer/bundled/models.json ]; then \
+	  cd .venv-core && set -x && bin/tpt solve "What is 3 + 4?"; fi
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

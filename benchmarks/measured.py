@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tp_transformer.foundation.distributed import has_bfloat16
+from tp_transformer.foundation.provenance import processor
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -34,15 +35,6 @@ def precisions() -> list[str]:
     """Those that the processor has circuits for."""
     is_there = has_bfloat16(torch.device("cpu"))
     return ["float32", "bfloat16"] if is_there else ["float32"]
-
-
-def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
 
 
 def write(name: str, result: dict[str, Any], text: str) -> Path:

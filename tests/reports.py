@@ -6,6 +6,7 @@ from dataclasses import replace
 from scores import made_up
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.scoring.results import Mistake, SplitScore
+from tp_transformer.study.bench.table import BenchRow, BenchScore, BenchTable, BenchTest
 
 HOSTILE = (
     "</style></script><script>window.intruder=1</script><img src=x onerror=intruder=2>$title{}"
@@ -60,23 +61,29 @@ def write_run(folder, **more):
 
 
 def write_bench(folder):
-    """A bench of two variants on one task, as `tpt bench` writes it."""
+    """A bench of four variants on one task, as `tpt bench` writes it."""
 
-    def row(variant, mean, test):
-        scores = [
-            {"split": "held-out", "title": "Held out", "mean": 0.9, "spread": None, "test": None},
-            {"split": "test", "title": "Test", "mean": mean, "spread": 0.02, "test": test},
-        ]
+    def row(variant, difference=None):
+        test = None
+        if difference is not None:
+            p = {"p_seeds": 0.1, "p_seeds_holm": 0.25, "p_questions": 0, "p_questions_holm": 0.0001}
+            test = BenchTest(difference=difference, interval=None, **p)
+        mean = 0.5 + (difference or 0)
+        scores = (
+            BenchScore(split="held-out", title="Held out", accuracies=(0.9, 0.9)),
+            BenchScore(
+                split="test", title="Test", accuracies=(mean - 0.02, mean + 0.02), test=test
+            ),
+        )
         facts = {"task": "scan", "variant": variant, "n_parameters": 1000, "samples": 64000}
-        more = {"seeds": [0, 1], "samples_to_learn": [32000, None], "cost": 1.25}
-        return {**facts, **more, "scores": scores}
+        more = {"seeds": (0, 1), "samples_to_learn": (32000, None), "cost": 1.25}
+        return BenchRow(**facts, **more, scores=scores)
 
-    test = {"difference": 0.125, "p_seeds_holm": 0.25, "p_questions_holm": 0.0001}
-    values = {"format": "tp-transformer-bench", "version": 1, "reference": "none"}
-    values |= {"n_done": 4, "n_runs": 8, "made": {"command": "tpt bench --tasks scan"}}
-    values |= {"rows": [row("none", 0.5, None), row("hadamard", 0.625, test)]}
+    rows = (row("none"), row("hadamard", 0.125), row("tensor", -0.25), row("silu", -0.0625))
+    made = {"command": "tpt bench --tasks scan"}
+    table = BenchTable(reference="none", n_done=8, n_runs=16, rows=rows, made=made)
     folder.mkdir(parents=True)
-    (folder / "bench.json").write_text(json.dumps(values), "utf-8")
+    (folder / "bench.json").write_text(json.dumps(table.to_json()), "utf-8")
     return folder
 
 

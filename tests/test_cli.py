@@ -45,7 +45,8 @@ def test_models_prints_the_counts_beside_the_papers(capsys, monkeypatch):
     assert rows["lstm-saxton"][1:4] == ["-", "17,766,495", "18M"]
     assert rows["tp-transformer-tiny"][3] == "-"
     assert list(rows)[1 : len(TABLE_1) + 1] == list(TABLE_1)
-    assert max(map(len, out.splitlines())) <= 80
+    table = [line for line in out.splitlines() if not line.startswith("  card: ")]  # a path
+    assert max(map(len, table)) <= 80
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from tp_transformer.cli import parse
 from tp_transformer.foundation.command import command_line
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.verbs.bench import Bench
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,11 @@ def test_a_command_of_an_analysis_is_parsed_to_its_settings(name):
     verb = parse(shlex.split(line)[1:])
     assert (verb.request, verb.options) == (request, options)
     assert (verb.out, verb.caption) == (Path("o"), False)
+
+
+def test_a_command_of_a_bench_is_parsed_to_itself():
+    verb = Bench(out=Path("o p"), tasks=("scan",), seeds=(1,), bindings=("none",), tabulate=True)
+    assert parse(shlex.split(command_line("bench", verb))[1:]) == verb
 
 
 def test_defaults_and_what_is_none_are_left_out():

@@ -226,11 +226,6 @@ def test_damaged_or_foreign_folders_are_refused_in_one_line(saved, damage, messa
     assert str(saved) in str(error.value)
 
 
-def test_without_a_folder_there_is_no_model_yet():
-    with pytest.raises(FolderError, match="no model is bundled"):
-        tpt.load()
-
-
 def mutate_header(file, chance):
     """Damage the names, types, shapes and offsets of a safetensors file, which begin it as JSON."""
     data = file.read_bytes()

@@ -168,7 +168,6 @@ def test_words_that_look_like_something_else_are_questions(capsys, folder, model
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["1 + 1"], "no model is bundled yet"),
         (["1 + 1", "--model", "nowhere"], "nowhere"),
         (["1 + 1", "--model", "FOLDER", "--beam", "2", "--n-best", "3"], "1 to 2 answers"),
         (["1 + 1", "--model", "FOLDER", "--beam", "0"], "--beam must be from 1 to 100, not 0"),

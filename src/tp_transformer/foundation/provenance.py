@@ -1,7 +1,11 @@
-"""Versions and environment, as recorded in all files of results."""
+"""Versions, machine and environment, as recorded in runs and in all files of results."""
 
+import os
 import platform
+import subprocess
 import time
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,44 @@ def versions() -> Values:
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
+
+
+def processor() -> str:
+    """Return the name of the processor, if the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
+
+
+def machine() -> Values:
+    """Return the processor and its number of cores."""
+    return {"processor": processor() or platform.machine(), "cores": os.cpu_count()}
+
+
+@cache  # the code that runs is that of the first call
+def commit() -> str | None:
+    """Return the commit of the source of the package; None if it is not in a git checkout.
+
+    `-modified` is appended if tracked files differ from the commit.
+    """
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None  # installed inside a checkout of something else
+    head = _git("rev-parse", "HEAD")
+    return f"{head}-modified" if head and _git("status", "--porcelain", "-uno", ":/") else head
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what a git command prints in the folder of this file; None if it fails."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        found = subprocess.run(  # noqa: S603, fixed arguments
+            command, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
 
 
 def environment(device: torch.device) -> Values:

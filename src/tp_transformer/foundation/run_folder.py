@@ -1,7 +1,8 @@
 """The layout of a run folder, and what other packages read from it.
 
 RUN/config.yaml      all settings, including defaults; can be used as --config
-RUN/run.json         versions, seed, data and device at the start; hashes of settings and data
+RUN/run.json         versions, commit, machine, seed and data at the start; hashes of settings and
+                     data; the same about each resumption
 RUN/metrics.jsonl    metrics, one JSON object per line
 RUN/log.txt          messages, with date and time
 RUN/checkpoints/     the newest checkpoints, from which a run resumes

@@ -80,7 +80,8 @@ class AnalysisRequest:
     """What `tpt interpret` takes for every analysis.
 
     Attributes:
-        model: the folder of a model or a run
+        model: the folder of a model or a run, or the name of a bundled model; the bundled
+            TP-Transformer by default
         count: the number of questions
         seed: seed of the choice of questions and of the analysis
         device: the device that the model runs on

@@ -13,6 +13,7 @@ from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model
 from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.core.sample import Sample, draw
+from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.model.identity import describe
 from tp_transformer.model.transformer import Transformer
@@ -38,7 +39,8 @@ def interpret(
         raise SettingsError("name the store that the questions come from: --data DIR")
     loaded = load(request.model).float().to(choose_device(request.device))
     model = checked_model(loaded, options)
-    described = describe(model, request.model)  # now: a run that goes on will have other weights
+    # Now, because a run that goes on will have other weights.
+    described = describe(model, request.model or bundled.default())
     sample = _sample(analysis, model, request)
     found = analysis(model, sample, seed=request.seed, **vars(options))
     given = {"out": out, "caption": None if caption else False}

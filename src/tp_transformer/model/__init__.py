@@ -4,6 +4,6 @@
 - recurrent: the LSTM. base: the class from which both derive.
 - loss, decoding, cache, bare, solver, stream: the loss; search; answers to questions in text.
 - trace: recording and editing of tensors by name.
-- family, folder, identity, weightless: building, loading, saving and describing models.
+- family, folder, bundled, identity, weightless: building, loading, saving and describing models.
 - flops: the operations of a training step.
 """

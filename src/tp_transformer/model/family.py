@@ -13,6 +13,7 @@ from tp_transformer.foundation.atomic import pointed
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.ranges import AnswerLength, check
 from tp_transformer.foundation.run_folder import BEST, BEST_MODELS, LAST, ORIGIN
+from tp_transformer.model import bundled
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.config import TransformerConfig
@@ -83,10 +84,14 @@ def match_parameters(
 
 
 def load(folder: str | Path | None = None) -> AnyModel:
-    """Load a model in evaluation mode; from a run folder, its best model, or else its last."""
-    if folder is None:
-        raise FolderError("no model is bundled yet; give the folder of a model (--model FOLDER)")
-    contents = _read(Path(folder))
+    """Load a model in evaluation mode.
+
+    Args:
+        folder: a model folder; a run folder, of which the best model is loaded, or else the last;
+            or the name of a bundled model (`tpt models` lists them). By default the first of these
+    """
+    folder = bundled.find(folder)
+    contents = _read(folder)
     max_answer = contents.config.pop("max_answer", Model.max_answer)
     try:
         check("max_answer", max_answer, AnswerLength)
@@ -100,17 +105,17 @@ def load(folder: str | Path | None = None) -> AnyModel:
 
 def _read(folder: Path) -> model_folder.Contents:
     """Read a model or run folder; retry if the run has replaced the model meanwhile."""
-    found = _of_run(folder)
+    found = model_path(folder)
     while True:
         try:
             return model_folder.read(found)
         except FolderError:
-            earlier, found = found, _of_run(folder)
+            earlier, found = found, model_path(folder)
             if found == earlier:
                 raise
 
 
-def _of_run(folder: Path) -> Path:
+def model_path(folder: Path) -> Path:
     """Return the folder itself, or the model folder inside a run folder."""
     own = pointed(folder) or folder
     if (own / model_folder.WEIGHTS).exists():

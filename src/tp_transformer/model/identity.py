@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import torch
@@ -18,7 +19,10 @@ from tp_transformer.foundation.run_folder import (
     run_of,
 )
 from tp_transformer.foundation.settings import read, to_values
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model import bundled
+from tp_transformer.model.family import AnyModel, model_path
+
+_STEP = re.compile(r"step-(\d{1,18})")  # the folder of a checkpoint or a best model
 
 
 def model_hash(model: AnyModel) -> str:
@@ -37,17 +41,19 @@ def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = No
     """Describe a model by its folder's name, its hash, its configuration and its step."""
     name, step, run = "a model without a folder", None, None
     if folder is not None:
-        path = Path(folder).absolute()
+        path = bundled.find(folder).absolute()
         run = run_of(path)
-        name, step = path.name if run is None else name_of(run), _step(path)
+        name, step = path.name if run is None else name_of(run), step_of(path)
+    sha256 = sha256 or model_hash(model)
     return {
         "name": name,
-        "sha256": sha256 or model_hash(model),
+        "sha256": sha256,
         "architecture": model.architecture(),
         "config": to_values(model.config),
         "n_parameters": model.n_parameters,
         "step": step,
         **({} if run is None else _training(run)),
+        **({} if folder is None else _bundled(path, sha256)),
     }
 
 
@@ -64,8 +70,22 @@ def _training(run: Path) -> Values:
     return {"seed": seed, "recipe_sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _step(folder: Path) -> int | None:
+def _bundled(folder: Path, sha256: str) -> Values:
+    """Return what `tpt bundle` recorded about the training of a model."""
+    try:
+        found = json.loads((folder / bundled.RESULTS).read_text("utf-8"))["model"]
+        names = [name for name in ("step", "seed", "recipe_sha256") if name in found]
+        return {name: found[name] for name in names} if found["sha256"] == sha256 else {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def step_of(folder: Path) -> int | None:
     """Return the number of training steps of a run's model; None if it is not recorded."""
+    found = model_path(folder)
+    named = _STEP.fullmatch(found.name)
+    if named is not None and run_of(found) is not None:
+        return int(named[1])
     for checkpoint, name in (
         (folder, None),
         (folder / LAST, BEST),  # a run: its best model is the one that is loaded

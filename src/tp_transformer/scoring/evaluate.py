@@ -24,7 +24,7 @@ from tp_transformer.foundation.distributed import Ranks, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import Show, Update
-from tp_transformer.model import identity
+from tp_transformer.model import bundled, identity
 from tp_transformer.model.base import Model
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
@@ -77,8 +77,8 @@ def evaluate(
     model is scored.
 
     Args:
-        model: a model, or the folder of a model or a run; only a run tells which training questions
-            were held out
+        model: a model, or the folder of a model or a run, or the name of a bundled model; None is
+            the default bundled model. Only a run tells which training questions were held out
         data: a store or its folder
         out: results.json to write, beside which an interrupted evaluation keeps what it has
         choice: which questions; by default all test questions and some of the training questions
@@ -88,7 +88,7 @@ def evaluate(
         show: makes a progress bar from a title
     """
     choice, work = choice or Choice(), work or Work()
-    folder = None if isinstance(model, Model) else model
+    folder = None if isinstance(model, Model) else model or bundled.default()
     with open_ranks(device) as ranks:
         used = ranks.each(lambda: _usable(model)).float().to(ranks.device)
         store = ranks.each(lambda: data if isinstance(data, Store) else open_store(data))
@@ -138,6 +138,7 @@ def _described_store(store: Store) -> Values:
     return {
         "name": store.path.name,
         "kind": store.source.get("kind"),
+        "seed": store.source.get("seed"),
         "task": store.task.to_json(),
         "sha256": {name: split.digest for name, split in store.items()},
     }

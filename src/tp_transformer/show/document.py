@@ -35,12 +35,12 @@ def markdown(results: Sequence[Results]) -> str:
     """Return Table 1, the modules and the pairs as Markdown."""
     results = named_apart(results)
     task = task_of(results)
-    lines = [f"## {averages_title(results)}", "", *_markdown_table(*averages(results)), ""]
+    lines = [f"## {averages_title(results)}", "", *markdown_table(*averages(results)), ""]
     lines += [f"{line}  " for line in footnotes(results)]
     for split in task.splits:
         heads, body = _module_strings(results, split)
         if body:
-            lines += ["", f"## {task.title(split)}", "", *_markdown_table(heads, body)]
+            lines += ["", f"## {task.title(split)}", "", *markdown_table(heads, body)]
     for first, other, found in question_pairs(results):
         lines += ["", f"## {first.name} minus {other.name}, on the same questions", ""]
         lines += [f"- {pair_line(one, first.name, other.name)}" for one in found] or [
@@ -51,7 +51,8 @@ def markdown(results: Sequence[Results]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown, with numbers aligned to the right."""
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in (heads, *body)]
     lines = [f"| {' | '.join(line)} |" for line in escaped]
     return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
@@ -247,7 +248,7 @@ def latex(results: Sequence[Results]) -> str:
     """Return Table 1, with the results below the rows of the paper, and the modules as LaTeX."""
     results = named_apart(results)
     task = task_of(results)
-    titles = {split: _escaped(task.title(split)) for split in task.splits}
+    titles = {split: latex_escaped(task.title(split)) for split in task.splits}
     wide = {split: rf"\multicolumn{{2}}{{c}}{{{title}}}" for split, title in titles.items()}
     heads = [titles[split] if split == TRAIN else wide[split] for split in titles]
     below = ["" if split == TRAIN else r" acc & $>$95\%" for split in titles]
@@ -263,26 +264,26 @@ def latex(results: Sequence[Results]) -> str:
     for row in rows(results):
         if row.source != source:
             source = row.source
-            title = _escaped(SOURCES[source])
+            title = latex_escaped(SOURCES[source])
             lines += [r"\midrule", rf"\multicolumn{{{n_columns}}}{{l}}{{\emph{{{title}}}}} \\"]
-        cells = [_escaped(row.name), row.weights, steps_of(row)]
+        cells = [latex_escaped(row.name), row.weights, steps_of(row)]
         for split in task.splits:
             cell = row.cells.get(split)
             cells += [_latex(task, split, cell), *above_95(split, cell)]
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     for line in caveats(results):
-        note = _escaped(f"Not fully comparable: {line}.")
+        note = latex_escaped(f"Not fully comparable: {line}.")
         lines.append(rf"\par\noindent{{\footnotesize {note}\par}}")
     for line in seed_lines(results):
-        lines.append(rf"\par\noindent{{\footnotesize {_escaped(line)}\par}}")
+        lines.append(rf"\par\noindent{{\footnotesize {latex_escaped(line)}\par}}")
     for split in task.splits:
         heads, body = _module_strings(results, split)
         if body:
             lines += ["", rf"% {task.title(split)}"]
             lines += [rf"\begin{{longtable}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
-            lines += [" & ".join(map(_escaped, heads)) + r" \\", r"\midrule"]
-            lines += [" & ".join(map(_escaped, line)) + r" \\" for line in body]
+            lines += [" & ".join(map(latex_escaped, heads)) + r" \\", r"\midrule"]
+            lines += [" & ".join(map(latex_escaped, line)) + r" \\" for line in body]
             lines += [r"\bottomrule", r"\end{longtable}"]
     return "\n".join(lines) + "\n"
 
@@ -290,7 +291,7 @@ def latex(results: Sequence[Results]) -> str:
 def _latex(task: Task, split: str, cell: Cell | None) -> str:
     if cell is None:
         return "-"
-    text = _escaped(f"{cell.accuracy:.2%}")
+    text = latex_escaped(f"{cell.accuracy:.2%}")
     if cell.interval is not None:
         low, high = cell.interval
         text += rf" {{\small$\pm${100 * (high - low) / 2:.2f}}}"
@@ -299,7 +300,8 @@ def _latex(task: Task, split: str, cell: Cell | None) -> str:
     return text
 
 
-def _escaped(text: str) -> str:
+def latex_escaped(text: str) -> str:
+    """Return a text with the special characters of LaTeX escaped."""
     special = {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": r"\textbackslash{}"}
     special |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {"<": r"\textless{}", ">": r"\textgreater{}"}

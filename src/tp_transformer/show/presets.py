@@ -1,11 +1,15 @@
-"""The table of presets, with the parameter counts of the paper."""
+"""The table of presets, with the parameter counts of the paper, and the bundled models."""
+
+from pathlib import Path
 
 from rich.table import Table
 
 from tp_transformer.foundation.settings import preset_names, read
+from tp_transformer.model import bundled
 from tp_transformer.model.family import count_parameters, model_config
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.published import TABLE_1
+from tp_transformer.scoring.results import Results
 
 
 def models_table() -> Table:
@@ -27,3 +31,16 @@ def models_table() -> Table:
         paper = TABLE_1[name].weights if name in TABLE_1 else "-"
         table.add_row(name, shape[0], f"{count_parameters(name):,}", paper, *shape[1:])
     return table
+
+
+def bundled_lines(folder: Path) -> list[str]:
+    """Describe the models of a folder that `tpt bundle` wrote; an empty list if there are none."""
+    lines = []
+    for name in bundled.names(folder):
+        results = Results.read(folder / name / bundled.RESULTS)
+        scores = ", ".join(
+            f"{score.average[0]:.1%} {results.task.title(split).lower()}"
+            for split, score in results.splits.items()
+        )
+        lines += [f"bundled: {name} ({scores})", f"  card: {folder / name / bundled.CARD}"]
+    return lines

@@ -1,1 +1,1 @@
-"""Commands that combine several runs: the demo, training side by side, the reproduction."""
+"""Commands that combine several runs: demos, the bench, the reproduction, bundled models."""

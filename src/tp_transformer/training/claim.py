@@ -17,6 +17,7 @@ from tp_transformer.foundation.errors import FolderError, SettingsError, UserErr
 from tp_transformer.foundation.run_folder import CONFIG, LOCK, LOG, METRICS, ORIGIN, read_origin
 from tp_transformer.foundation.run_folder import sha256 as file_sha256
 from tp_transformer.foundation.settings import Values
+from tp_transformer.model.bundled import find
 from tp_transformer.model.family import class_of
 from tp_transformer.training import checkpoint
 from tp_transformer.training.config import RunConfig, config_values, run_config
@@ -157,7 +158,7 @@ def _refuse_other_folder(run: Path) -> None:
 
 def _initial_model(request: Request, origin: dict[str, Any]) -> str | None:
     """Return the folder of the model that a run starts from; raise if a run has another one."""
-    given = None if request.init_from is None else str(Path(request.init_from).absolute())
+    given = None if request.init_from is None else str(find(request.init_from).absolute())
     if not origin:
         return given
     recorded = origin.get("init_from", {}).get("folder")
@@ -293,6 +294,16 @@ def write_changes(run: Path, found: Claim, step: int) -> None:
         _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
     if found.earlier is not None:
         _write_text(run / CONFIG, text)
+
+
+def write_session(run: Path, session: dict[str, Any]) -> None:
+    """Record in run.json that a run is resumed: where, with which code, on what machine."""
+    origin = read_origin(run)
+    earlier = origin.get("resumed", [])
+    if not isinstance(earlier, list):
+        raise FolderError(f"{run / ORIGIN} is damaged: 'resumed' must be a list")
+    origin["resumed"] = [*earlier, session]
+    _write_text(run / ORIGIN, json.dumps(origin, indent=2) + "\n")
 
 
 def _sha256(text: str) -> str:

@@ -20,7 +20,7 @@ from tp_transformer.foundation.distributed import (
     unchanged_random_state,
 )
 from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.provenance import versions
+from tp_transformer.foundation.provenance import Values, commit, machine, versions
 from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, read_origin
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
@@ -31,9 +31,11 @@ from tp_transformer.training.claim import (
     claim,
     write_changes,
     write_origin,
+    write_session,
 )
 from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.display import Display, Lines
+from tp_transformer.training.history import history_of
 from tp_transformer.training.loggers import AnyLogger, LoggedRun, names_in, open_logger
 from tp_transformer.training.loop import Loop
 from tp_transformer.training.metrics import Metrics, NullRecorder, Recorder
@@ -128,6 +130,9 @@ def train_on(
         notes += _describe(loop, found)
         if loop.finished:
             return _outcome(loop, was_finished=True)
+        if found.origin:
+            place = {"step": loop.state.step, "elapsed": loop.state.elapsed}
+            ranks.first(lambda: write_session(run, {**place, **_session(loop)}))
         if compiled:
             loop.model.compile_layers()
         metrics = ranks.each(
@@ -157,22 +162,40 @@ def _begin(loop: Loop, found: Claim, stack: ExitStack) -> None:
     if found.init_from is not None:
         folder = found.init_from
         sha256 = ranks.each(lambda: initialise(loop, folder))
-        initial = {"init_from": {"folder": folder, "sha256": sha256}}
+        initial = {"init_from": {"folder": folder, "sha256": sha256, **_history(folder)}}
     origin = {
-        **versions(),
-        "begun": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        **_session(loop),
         "seed": loop.training.seed,
         "data": found.data,
         "data_sha256": found.data_sha256,
         **initial,
         "n_parameters": loop.model.n_parameters,
-        "device": _device_name(ranks.device),
-        "n_ranks": ranks.n_ranks,
-        "threads": torch.get_num_threads(),
         "loggers": found.loggers,
     }
     ranks.first(lambda: begin(run, stack))
     ranks.first(lambda: write_origin(run, found.values, origin))
+
+
+def _session(loop: Loop) -> Values:
+    """Describe what trains from now on: the time, the code, the machine, the resources."""
+    return {
+        **versions(),
+        "commit": commit(),
+        "begun": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        **machine(),
+        "device": _device_name(loop.ranks.device),
+        "n_ranks": loop.ranks.n_ranks,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _history(folder: str) -> Values:
+    """Return the training of a model that a run starts from, as it is recorded, if it is."""
+    try:
+        found = history_of(folder)
+    except UserError:  # a description that cannot be read is no reason not to train
+        return {}
+    return {} if found is None else {"history": found.to_json()}
 
 
 def _continue(loop: Loop, found: Claim, notes: list[str]) -> None:

@@ -12,11 +12,12 @@ class Explore(Verb):
     """Look into a model in the browser: answers, attention, roles, and operations on them.
 
     Attributes:
-        model: the folder of a model or a run
+        model: the folder of a model or a run, or the name of a bundled model; the bundled
+            TP-Transformer by default
         beside: a second model, to compare
         roles: roles.json of `tpt interpret roles`: clusters with names
-        results: results of `tpt evaluate`: its questions, wrong ones first
-        data: the store that --results is about
+        results: results of `tpt evaluate`: its questions, wrong ones first; needs --data
+        data: a store, whose questions are offered as examples
         out: write the page as one HTML file, instead of serving it
         port: port of the local server; 0 is any free one
     """

@@ -1,10 +1,10 @@
-"""Verbs about models: listed, asked, brought in from elsewhere; and the demo."""
+"""Verbs about models: listed, asked, bundled, brought in from elsewhere; and the demo."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, Size
+from tp_transformer.foundation.ranges import AnswerLength, Beams, Device, LengthPenalty, Size
 from tp_transformer.verbs.verb import ModelVerb, Verb, complain
 
 
@@ -27,14 +27,53 @@ class Demo(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Models(Verb):
-    """List every preset with its parameter count and the paper's."""
+    """List every preset with its parameter count and the paper's, and the bundled models."""
 
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.show.presets import models_table
+        from tp_transformer.model import bundled
+        from tp_transformer.show.presets import bundled_lines, models_table
 
         Console().print(models_table())
+        for line in bundled_lines(bundled.FOLDER):
+            print(line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle(Verb):
+    """Make the model of a run the one that the package contains: weights, card and scores.
+
+    Attributes:
+        run: the run, whose best model is taken, or a checkpoint of it
+        twin: a second run, whose model is bundled for comparison
+        data: the store with the test questions; by default that of the run
+        out: a folder to write to, instead of the one in the package
+        device: the device to score on
+    """
+
+    run: Path = field(metadata={"flag": "run"})
+    twin: Path | None = None
+    data: Path | None = None
+    out: Path | None = None
+    device: Device = "auto"
+
+    def __call__(self) -> None:
+        from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.foundation.progress import progress
+        from tp_transformer.show.presets import bundled_lines
+        from tp_transformer.study.bundle import bundle
+
+        keep_freed_memory()
+        folder = bundle(
+            self.run,
+            twin=self.twin,
+            data=self.data,
+            out=self.out,
+            device=self.device,
+            show=progress,
+        )
+        print(*bundled_lines(folder), sep="\n")
 
 
 @dataclass(frozen=True, kw_only=True)

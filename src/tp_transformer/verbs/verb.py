@@ -45,7 +45,8 @@ class ModelVerb(Verb):
     """Base class for verbs that use a model.
 
     Attributes:
-        model: the folder of a model or a run
+        model: the folder of a model or a run, or the name of a bundled model; the bundled
+            TP-Transformer by default
         device: the device that the model runs on
     """
 

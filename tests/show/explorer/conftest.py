@@ -6,16 +6,20 @@ import torch
 import tp_transformer as tpt
 from tp_transformer.show.explorer.explore import make_page
 
-SHAPE = {"d_model": 36, "d_ff": 50, "n_heads": 4, "n_layers": 2}
+
+@pytest.fixture(scope="session")
+def shape():
+    """The sizes of a small model with heads of 9 dimensions."""
+    return {"d_model": 36, "d_ff": 50, "n_heads": 4, "n_layers": 2}
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory, shape):
     """Two model folders: a TP-Transformer trained for a moment, and an untrained Transformer."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(1)
-    briefly_trained(tpt.build("tp-transformer-tiny", **SHAPE)).save(root / "tp")
-    tpt.build("transformer-tiny", **SHAPE).save(root / "plain")
+    briefly_trained(tpt.build("tp-transformer-tiny", **shape)).save(root / "tp")
+    tpt.build("transformer-tiny", **shape).save(root / "plain")
     return root / "tp", root / "plain"
 
 
@@ -45,6 +49,19 @@ class Explorer:
         """Open the page anew and wait for its answers."""
         self.browser.open("about:blank")
         self.browser.open(self.address + fragment)
+        self.settle()
+
+    def reset(self):
+        """Show the first question again; the page is opened anew only if another one is open."""
+        if self.run("location.href").partition("#")[0] != self.address:
+            self.open()
+        self.browser.events.clear()
+        self.run(
+            """document.querySelectorAll('dialog').forEach((dialog) => dialog.close());
+            document.activeElement.blur();
+            chooseTheme();
+            explorer.app.restore(firstState, '');"""
+        )
         self.settle()
 
     def settle(self):

@@ -148,6 +148,17 @@ def test_questions_come_from_an_evaluation_wrong_ones_first(folders, tmp_path):
         make_page(folders[0], results=tmp_path / "results.json", data=other)
 
 
+def test_examples_come_from_a_store(folders, tmp_path):
+    pairs = [(f"Work out ({a}/7)/(5/{b}).", "1") for a in range(5) for b in range(5)]
+    keys = [("interpolate", "arithmetic__mul"), ("extrapolate", "arithmetic__mul_big")]
+    store = make_store(tmp_path / "store", {(*key, None): pairs for key in keys})
+    wanted = [{"module": "arithmetic__mul", "question": q, "answer": a} for q, a in pairs[:20]]
+    assert make_page(folders[0], data=store).examples == wanted
+    keys = [("train", "arithmetic__mul")]
+    store = make_store(tmp_path / "other", {(*key, "easy"): pairs[:3] for key in keys})
+    assert make_page(folders[0], data=store).examples == wanted[:3]
+
+
 def test_the_examples_are_what_the_generator_gives():
     assert [each["module"] for each in examples()] == [m.name for m in MODULES for _ in range(2)]
     for place in (0, 22, 80):

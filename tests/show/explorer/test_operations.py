@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
+from tp_transformer.show.explorer.page import Page
 
 QUESTION = "What is 12 + 7?"
 ROLE = [round(0.3 * i - 1, 3) for i in range(9)]
@@ -49,7 +50,7 @@ def show(explorer, model, operations):
 
 @pytest.fixture(scope="module", autouse=True)
 def opened(explorer):
-    explorer.open()
+    explorer.reset()
 
 
 @pytest.mark.parametrize("model", [0, 1], ids=["roles", "values"])
@@ -62,6 +63,59 @@ def test_the_printed_python_gives_the_same_answer(explorer, folders, capsys, nam
     assert capsys.readouterr().out == explorer.answer() + "\n"
     assert str(folders[model]) in code
     assert code.count("vector[:") >= len(operations)
+
+
+OTHER_BINDINGS = {  # whose roles have other sizes or places, or that have none
+    "constant": {"binding": "constant"},
+    "per-head": {"binding": "sigmoid", "per_head": True},
+    "value": {"binding": "value"},
+    "dictionary": {"binding": "dictionary", "n_roles": 5},
+}
+
+
+@pytest.fixture
+def other_bindings(browser, explorer, shape, tmp_path):
+    """A page with a model of each of these bindings, and the models' folders."""
+    torch.manual_seed(2)
+    folders = [tmp_path / name for name in OTHER_BINDINGS]
+    models = [tpt.build("tp-transformer-tiny", **shape, **each) for each in OTHER_BINDINGS.values()]
+    for model, folder in zip(models, folders, strict=True):
+        model.eval().save(folder)
+    Page(models=models, folders=folders).write(tmp_path / "page.html")
+    page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
+    page.open()
+    yield page, folders
+    explorer.reset()
+
+
+def test_printed_python_gives_the_same_answer_with_other_bindings(other_bindings, capsys):
+    page, folders = other_bindings
+    for model, folder in enumerate(folders):
+        has_cross = folder.name not in ("constant", "value")
+        size = {"per-head": 1, "dictionary": 5}.get(folder.name, 9)
+        operations = [
+            operation(ENCODER, None, None, "scale", factor=-20),
+            operation(LAST, 1, 3, "swap", other=8),
+            operation(LAST, 2, 4, "set", vector=[3.5] * size),
+            operation(CROSS if has_cross else DECODER, None, 1, "scale", factor=30),
+        ]
+        show(page, model, operations)
+        names = {}
+        exec(compile(page.text("#python"), "printed", "exec"), names)  # noqa: S102
+        assert capsys.readouterr().out == page.answer() + "\n"
+        weights = f"{LAST}.weights"  # an untrained model may answer the same in spite of all
+        with names["model"].trace(weights, edit=names["edits"]) as edited:
+            names["model"].solve([QUESTION])
+        with names["model"].trace(weights) as plain:
+            names["model"].solve([QUESTION])
+        assert not torch.allclose(plain[weights], edited[weights], atol=0.01)
+        found = page.run(f"Array.from(explorer.app.panes[0].result.points['{LAST}'].weights)")
+        wanted = edited[weights].flatten()
+        torch.testing.assert_close(torch.tensor(found), wanted, rtol=0, atol=1e-4)
+        if not has_cross:
+            page.run("explorer.app.look({point: 'decoder.1.cross_attention'})")
+            assert "belong to the keys" in page.text("#vector")
+    assert page.problems() == []
 
 
 def test_operations_change_answers_and_attention(explorer, folders):

@@ -7,6 +7,7 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.modules import MODULES
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.show.explorer.page import Page
 
 NESTED = "What is (4/5)/(2/3)?"
@@ -14,9 +15,9 @@ NESTED = "What is (4/5)/(2/3)?"
 
 @pytest.fixture
 def page(explorer):
-    """The page, opened anew."""
+    """The page as it is when it is opened."""
     explorer.browser.view(1280, 900)
-    explorer.open()
+    explorer.reset()
     yield explorer
     assert explorer.problems() == []
 
@@ -110,6 +111,76 @@ def test_pointing_at_a_character_shows_its_row_in_every_head(page):
     assert sum(weight**2 for weight in weights) == pytest.approx(1, abs=0.02)
 
 
+def test_pointing_at_a_character_shows_its_vector(page):
+    selected = page.text("#vector h3")
+    shown = page.texts("#vector rect title")
+    page.run(
+        "document.querySelectorAll('.row[data-side=source] button')[9]"
+        ".dispatchEvent(new Event('pointerenter'))"
+    )
+    assert page.text("#vector h3") == selected.replace("W", "(") != selected
+    vector = page.run(
+        """Array.from(vectorAt(explorer.app.panes[0].result.points['encoder.1.self_attention'],
+          explorer.app.panes[0].config, 0, 9))"""
+    )
+    bars = page.texts("#vector rect title")
+    assert bars[-9:] == [f"element {i}: {value:.4f}" for i, value in enumerate(vector)]
+    page.run(
+        "document.querySelector('.row[data-side=source]').dispatchEvent(new Event('pointerleave'))"
+    )
+    assert page.text("#vector h3") == selected
+    assert page.texts("#vector rect title") == shown
+
+
+def test_models_of_other_sizes_stand_side_by_side(browser, folders, tmp_path, explorer):
+    """Whatever is selected in the larger model, the smaller one is shown without an error."""
+    small = tpt.build("transformer-tiny", d_model=8, d_ff=8, n_heads=2, n_layers=1).eval()
+    models = [tpt.load(folders[0]), small]
+    Page(models=models, folders=["large", "small"]).write(tmp_path / "page.html")
+    page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
+    page.open()
+    page.click("#compare")
+    page.run("explorer.app.look({point: 'decoder.1.cross_attention', head: 3})")
+    page.run("document.querySelectorAll('.pane')[1].querySelector('.character').click()")
+    assert page.text("#vector h3").startswith("The value of")
+    files = downloads(
+        page, "document.querySelectorAll('.pane .saves button').forEach((b) => b.click())"
+    )
+    assert len(files) == 16
+    assert page.problems() == []
+
+
+def test_named_clusters_have_a_legend(browser, folders, tmp_path, explorer):
+    model = tpt.load(folders[0])
+    names = ["numerator", None]
+    centroids = [[0.0] * 9, [9.0] * 9]
+    roles = {"layer": 1, "heads": [{"head": 0, "centroids": centroids, "names": names}]}
+    Page(models=[model], folders=["it"], roles=roles).write(tmp_path / "page.html")
+    page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
+    page.open()
+    assert page.texts(".clusters li") == [" 0: numerator"]
+    assert page.run("document.querySelector('.character').title") == (
+        "position 0, cluster 0 (numerator)"
+    )
+    page.run("explorer.app.look({ head: 1 })")
+    assert page.texts(".clusters li") == []
+
+
+def test_a_page_of_another_task_offers_its_own_questions(browser, shape, tmp_path, explorer):
+    vocabulary = Vocabulary.of(["jump twice and run"], "words")
+    model = tpt.build("tp-transformer-tiny", vocabulary=vocabulary, **shape).eval()
+    examples = [
+        {"module": "scan", "question": text, "answer": "run"} for text in ("run twice", "jump")
+    ]
+    Page(models=[model], folders=["it"], examples=examples).write(tmp_path / "page.html")
+    page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
+    page.open()
+    assert page.run("explorer.app.state.panes[0].question") == "run twice"
+    assert page.texts("#examples option") == ["Choose…", "run twice", "jump"]
+    assert page.run("document.getElementById('nested').hidden")
+    assert page.problems() == []
+
+
 def test_one_click_compares_two_fractions_of_fractions(page, folders):
     page.run("explorer.app.ask(0, 'Calculate (3/7)/(5/9).')")
     page.settle()
@@ -156,20 +227,19 @@ def test_the_address_reopens_what_is_shown(page):
     assert len(json.loads(after[1])["panes"][1]["operations"]) == 4
 
 
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
+def test_an_address_that_makes_no_sense_is_refused_in_words(page):
+    page.open("#nonsense")
+    assert "it has no panes" in page.text("#status")
+    assert page.answer() is not None
+    for address, said in (
         ("#q=1&op=encoder.9.self_attention/0/0/zero", "there is no attention encoder.9"),
         ("#q=1&op=encoder.0.self_attention/0/0/explode", "there is no operation explode"),
         ("#q=1&op=encoder.0.self_attention/0/0/set/1,2", "must have 9 numbers"),
         ("#q=1&m=7", "there is no model 7"),
-        ("#nonsense", "it has no panes"),
-    ],
-)
-def test_an_address_that_makes_no_sense_is_refused_in_words(page, address, said):
-    page.open(address)
-    assert said in page.text("#status")
-    assert page.answer() is not None
+    ):
+        page.run(f"location.hash = {address!r}")
+        page.browser.wait(f"document.getElementById('status').textContent.includes({said!r})")
+        assert page.answer() is not None
 
 
 def test_a_saved_state_reopens_and_others_are_refused(page):
@@ -252,6 +322,20 @@ def test_predictions_of_an_evaluation_are_offered_wrong_ones_first(page):
     assert "cannot be opened" in page.text("#status")
 
 
+def test_the_code_is_copied_or_else_selected(page):
+    page.run(
+        """Object.defineProperty(navigator, 'clipboard', {
+          configurable: true, value: { writeText: async (text) => (window.copied = text) } })"""
+    )
+    page.click("#copy")
+    assert page.run("window.copied") == page.text("#python")
+    assert page.text("#status") == "Copied."
+    page.run("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.click("#copy")
+    assert page.run("getSelection().toString()") == page.text("#python").rstrip()
+    assert "selected" in page.text("#status")
+
+
 def test_keys_do_what_the_help_says(page):
     page.run("document.querySelector('.row[data-side=source] button').focus()")
     page.press("ArrowRight")
@@ -270,6 +354,25 @@ def test_keys_do_what_the_help_says(page):
     assert all(key in told.split() for key in keys)
 
 
+def test_the_focus_stays_where_a_key_was_pressed(page):
+    focused = "document.activeElement"
+    page.run("document.querySelector('#operate .operation button').focus()")
+    page.press("Enter")
+    page.settle()
+    assert page.run("explorer.app.state.panes[0].operations.length") == 1
+    assert page.run(f"{focused}.textContent") == "Zero"
+    page.run("document.querySelectorAll('#where select')[1].focus()")
+    page.press("ArrowDown")
+    assert page.run("explorer.app.state.view.head") == 1
+    assert page.run(f"{focused}.parentElement.textContent").startswith("Head")
+    page.run("document.querySelectorAll('.map')[2].focus()")
+    page.press("Enter")
+    page.press("ArrowRight")
+    page.press("Escape")
+    page.browser.wait("!document.getElementById('head-dialog').open")
+    assert page.run(f"{focused}.title") == "Encoder layer 0, head 3"
+
+
 def test_screen_readers_find_a_name_for_every_control(page):
     nodes = page.browser.call("Accessibility.getFullAXTree")["nodes"]
     controls = {"button", "combobox", "textbox", "spinbutton", "listbox", "img", "toolbar"}
@@ -282,11 +385,11 @@ def test_screen_readers_find_a_name_for_every_control(page):
     assert [node for node in found if not node.get("name", {}).get("value")] == []
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-def test_nothing_is_wider_than_the_window(page, width):
-    page.browser.view(width, 900)
+def test_nothing_is_wider_than_the_window(page):
     page.click("#nested")
-    assert page.run("document.documentElement.scrollWidth") <= width
+    for width in (390, 1280, 1920):
+        page.browser.view(width, 900)
+        assert page.run("document.documentElement.scrollWidth") <= width
 
 
 def test_dark_and_light_have_readable_colours(page):

@@ -67,6 +67,15 @@ def test_numbers_in_the_texts_of_an_analysis_sort_as_numbers(page):
     assert page.run(code) == ["9%", "80%", "-"]
 
 
+def test_negative_numbers_sort_as_numbers(page):
+    code = """((table) => {
+      table.tHead.rows[0].cells[7].querySelector('button').click();
+      return [...table.tBodies[0].rows].map((row) => row.cells[0].textContent);
+    })([...document.querySelectorAll('table')].at(-1))"""
+    assert page.run(code) == ["hadamard", "silu", "tensor", "none"]
+    assert page.run(code) == ["tensor", "silu", "hadamard", "none"]
+
+
 def test_figures_are_saved_as_svg(page):
     files = page.run(
         """(async () => {

@@ -168,6 +168,12 @@ def test_a_run_without_a_validation_has_no_error_curve(tmp_path):
     assert write_report([run], tmp_path / "report.html").sections == ("Runs",)
 
 
+def test_the_command_of_a_run_names_the_model_that_it_began_with(tmp_path):
+    run = write_run(tmp_path / "run", init_from={"folder": str(tmp_path / "other run" / "best")})
+    page = text_of(write_report([run], tmp_path / "report.html").file.read_text("utf-8"))
+    assert "--data data --run run --init-from 'other run/best'" in page
+
+
 def test_stores_models_and_checkpoints_are_not_searched(tmp_path):
     run = write_run(tmp_path / "run")
     for folder in (run / "checkpoints" / "step-1", run / "best-models", tmp_path / ".hidden"):

@@ -5,10 +5,11 @@ import webbrowser
 from pathlib import Path
 
 from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.show.explorer.packing import refuse_unsupported
 from tp_transformer.show.explorer.page import Page
-from tp_transformer.show.explorer.questions import evaluated, examples
+from tp_transformer.show.explorer.questions import evaluated, examples, stored
 from tp_transformer.show.explorer.roles import read_roles
 from tp_transformer.show.explorer.server import address, serving
 
@@ -22,18 +23,19 @@ def make_page(
     data: Path | None = None,
 ) -> Page:
     """The page of a model, or of two; nothing is written."""
-    if (results is None) != (data is None):
-        raise SettingsError("--results needs --data, the store that was evaluated, and vice versa")
-    folders = [model] if beside is None else [model, beside]
+    if results is not None and data is None:
+        raise SettingsError("--results needs --data, the store that was evaluated")
+    first = model or bundled.default()
+    folders = [first] if beside is None else [first, beside]
     models = []
     for folder in folders:
         models.append(load(folder))
-        refuse_unsupported(models[-1], folder or "the bundled model")
+        refuse_unsupported(models[-1], folder)
     return Page(
         models=models,
-        folders=[folder or "" for folder in folders],
+        folders=folders,
         roles=None if roles is None else read_roles(roles, models[0]),
-        examples=examples(),
+        examples=examples() if data is None else stored(data),
         questions=[] if results is None or data is None else evaluated(results, data),
     )
 

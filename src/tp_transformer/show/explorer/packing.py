@@ -12,7 +12,10 @@ from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
-BINDINGS = ("none", "hadamard", "tensor", "low-rank", "convolution")  # those in engine.js
+BINDINGS = (  # those in bindings.js
+    *("none", "constant", "hadamard", "residual", "sigmoid", "silu", "value", "dictionary"),
+    *("tensor", "low-rank", "convolution"),
+)
 # The fields of a configuration that engine.js reads, and those that do not change an answer. Any
 # other field must have its default value, which stands for the paper's model.
 READ_FIELDS = {"d_model", "n_heads", "n_layers", "n_positions", "binding", "embedding_binding"}
@@ -51,7 +54,11 @@ def described(model: AnyModel, folder: str | Path) -> Values:
         "sha256": identified["sha256"],
         "step": identified["step"],
         "n_parameters": model.n_parameters,
-        "config": model.config_values(model.config),
+        "config": {
+            **model.config_values(model.config),
+            "d_role": model.config.d_role,
+            "binds_values": model.config.weightless_binding().binds_values,
+        },
         "tokens": list(model.vocabulary.tokens),
         "tokenisation": model.vocabulary.tokenisation,
         "max_answer": model.max_answer,

@@ -13,7 +13,7 @@ from tp_transformer.model.family import AnyModel
 from tp_transformer.show.explorer import packing
 from tp_transformer.show.policy import content_policy
 
-WORKER = ("engine.js", "run.js", "worker.js")
+WORKER = ("bindings.js", "engine.js", "run.js", "worker.js")
 SCRIPT = (
     *(
         "client.js",
@@ -37,7 +37,7 @@ class Page:
         models: one model, or two to compare
         folders: where each of them was loaded from
         roles: the clusters that `tpt interpret roles` found, as the page reads them, or None
-        examples: questions of every module, as {module, question, answer}
+        examples: questions of each module, as {module, question, answer}
         questions: questions of an evaluation, as {module, split, question, answer, right}
     """
 

@@ -12,7 +12,7 @@ from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.questions import choose
 from tp_transformer.scoring.results import Results
 
-PER_MODULE = 20  # questions of an evaluation, wrong ones first
+PER_MODULE = 20  # questions of a store, or of an evaluation, wrong ones first
 EXAMPLE_SEED = 19101106611
 
 
@@ -25,6 +25,23 @@ def examples() -> list[Values]:
     """
     text = (files(__package__) / "assets" / "examples.json").read_text("utf-8")
     found: list[Values] = json.loads(text)
+    return found
+
+
+def stored(data: str | Path) -> list[Values]:
+    """The first questions of each module of a store, as {module, question, answer}.
+
+    They are of the first test split, or of the training split if there is no other.
+    """
+    store = open_store(data)
+    split = next((name for name in store if name != TRAIN), TRAIN)
+    found: list[Values] = []
+    for asked in choose(store, Choice(splits=(split,), train_count=PER_MODULE)):
+        texts = zip(*store[split].rows(asked.rows[:PER_MODULE]), strict=True)
+        found += [
+            {"module": asked.module, "question": question, "answer": answer}
+            for question, answer in texts
+        ]
     return found
 
 

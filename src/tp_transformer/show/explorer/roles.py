@@ -28,16 +28,16 @@ def read_roles(file: str | Path, model: AnyModel) -> Values:
 
 
 def _checked(values: Values, model: AnyModel, file: str) -> Values:
-    vectors = "value" if model.config.binding == "none" else "role"
+    vectors = "role" if model.config.d_role else "value"
     if values["model"]["sha256"] != model_hash(model):
         raise UserError(f"{file} was made with another model")
     if values["vectors"] != vectors:
         raise UserError(f"{file} has clusters of {values['vectors']} vectors, not of {vectors}s")
-    d_head = model.config.d_model // model.config.n_heads
+    size = model.config.d_role or model.config.d_model // model.config.n_heads
     heads = []
     for head in values["heads"]:
         centroids = np.array(head["centroids"], dtype=np.float64)
-        if centroids.ndim != 2 or centroids.shape[1] != d_head or not np.isfinite(centroids).all():
+        if centroids.ndim != 2 or centroids.shape[1] != size or not np.isfinite(centroids).all():
             raise ValueError(f"the centroids of head {head['head']}")
         names = [None if name is None else str(name["name"]) for name in head["names"]]
         if len(names) != len(centroids):

@@ -68,9 +68,12 @@ def _records(run: Path) -> list[Record]:
 
 
 def _command(inputs: Inputs, run: Path) -> str:
-    data = inputs.shown(read_origin(run)["data"])
-    shown = inputs.shown(run)
-    words = ["tpt", "train", "--config", f"{shown}/{CONFIG}", "--data", data, "--run", shown]
+    origin, shown = read_origin(run), inputs.shown(run)
+    words = ["tpt", "train", "--config", f"{shown}/{CONFIG}"]
+    words += ["--data", inputs.shown(origin["data"]), "--run", shown]
+    initial = origin.get("init_from")
+    if isinstance(initial, dict) and "folder" in initial:
+        words += ["--init-from", inputs.shown(str(initial["folder"]))]
     return shlex.join(words)
 
 

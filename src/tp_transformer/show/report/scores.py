@@ -143,7 +143,7 @@ def _modules(results: Sequence[Results]) -> Section:
     return Section(
         title="Modules",
         summary="The share of correct answers on each module of each test split, by decreasing "
-        "accuracy of the first model. The black whiskers are 95% Wilson intervals over questions.",
+        "accuracy of the first model. The whiskers are 95% Wilson intervals over questions.",
         body=[
             element("div", *drawn, class_="figures"),
             *(_module_table(results, split, task) for split in splits),

@@ -1,9 +1,15 @@
 // The page: its state, and what a user can do with it.
 
 const DATA = JSON.parse(byId("data").textContent);
-const FIRST_QUESTION = "What is (4/5)/(2/3)?";
 const NESTED = /\((\d+)\/(\d+)\)\/\((\d+)\/(\d+)\)/;
 const client = new Client(DATA.models);
+
+// A fraction of fractions of four numbers: the first one among the examples, or a common one.
+function nestedQuestion() {
+  const numbers = (question) => new Set((NESTED.exec(question) || []).slice(1));
+  const found = DATA.examples.find(({ question }) => numbers(question).size === 4);
+  return found ? found.question : "What is (4/5)/(2/3)?";
+}
 
 class App {
   constructor() {
@@ -20,6 +26,7 @@ class App {
   start() {
     chooseTheme();
     this.showAbout();
+    byId("nested").hidden = !isReadable(DATA.models[0], nestedQuestion());
     fillQuestions(this);
     connectControls(this);
     this.restore(
@@ -65,8 +72,10 @@ class App {
     byId("difference").setAttribute("aria-pressed", String(view.difference));
     byId("clusters").value = view.clusters;
     byId("legend").textContent = this.legend();
-    this.panes.forEach((pane) => pane.show());
-    this.inspector.show();
+    keepingFocus(() => {
+      this.panes.forEach((pane) => pane.show());
+      this.inspector.show();
+    });
     this.dialog.show();
     const hash = stateToHash(this.state);
     if (hash !== location.hash) history.replaceState(null, "", hash);
@@ -122,7 +131,7 @@ class App {
   // (a/b)/(c/d) against (a/d)/(c/b), with the numbers of the present question if it has them.
   compareNested() {
     const present = this.state.panes[0].question;
-    const first = NESTED.test(present) ? present : FIRST_QUESTION;
+    const first = NESTED.test(present) ? present : nestedQuestion();
     this.askAll(first, first.replace(NESTED, "($1/$4)/($3/$2)"));
   }
 

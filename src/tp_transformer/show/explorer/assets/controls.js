@@ -4,13 +4,12 @@
 function fillQuestions(app) {
   const groups = new Map();
   for (const each of DATA.examples.filter(({ question }) => isReadable(DATA.models[0], question))) {
-    const area = each.module.split("__")[0];
+    const [area, ...rest] = each.module.split("__");
     if (!groups.has(area)) groups.set(area, element("optgroup", { label: area }));
-    const name = each.module.split("__")[1].replaceAll("_", " ");
-    groups
-      .get(area)
-      .append(element("option", { value: each.question }, `${name}: ${each.question}`));
+    const name = rest.length ? `${rest.join(" ").replaceAll("_", " ")}: ` : "";
+    groups.get(area).append(element("option", { value: each.question }, name + each.question));
   }
+  byId("examples-label").hidden = !groups.size;
   connectChoice(app, byId("examples"), [...groups.values()]);
   fillEvaluated(app, DATA.questions);
 }
@@ -80,8 +79,13 @@ async function openFile(app, file) {
 }
 
 async function copyPython(app) {
-  await navigator.clipboard.writeText(byId("python").textContent);
-  app.say("Copied.");
+  try {
+    await navigator.clipboard.writeText(byId("python").textContent);
+    app.say("Copied.");
+  } catch {
+    getSelection().selectAllChildren(byId("python")); // some browsers forbid copying
+    app.say("The code is selected; copy it with Ctrl-C.");
+  }
 }
 
 function connectControls(app) {

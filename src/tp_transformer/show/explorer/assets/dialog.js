@@ -11,6 +11,10 @@ class HeadDialog {
       if (event.key === "ArrowLeft") this.move(-1);
       if (event.key === "ArrowRight") this.move(1);
     });
+    this.root.addEventListener("close", () => {
+      const { root } = this.app.panes[this.app.state.view.pane];
+      root.querySelector(".map[aria-current]").focus();
+    });
     this.body = byId("head-body");
     this.reading = byId("head-reading");
   }
@@ -41,7 +45,7 @@ class HeadDialog {
     const { point, head } = view;
     const { nQueries, nKeys } = pane.result.points[point];
     const room = Math.min((innerWidth - 90) / (nKeys + 2), (innerHeight - 200) / (nQueries + 2));
-    const draw = () => headFigure(pane, point, head, Math.max(9, Math.min(34, Math.floor(room))));
+    const draw = () => headFigure(pane, point, head, Math.max(9, Math.min(48, Math.floor(room))));
     const title = `${titleOf(point)}, head ${head}`;
     const drawn = draw();
     drawn.addEventListener("pointerover", ({ target }) => {

@@ -24,6 +24,18 @@ function byId(id) {
   return document.getElementById(id);
 }
 
+// Renew the content of panels; the control that had the focus has it again.
+function keepingFocus(renew) {
+  const before = document.activeElement;
+  const panel = before && before.closest(".panel");
+  const controls = () => [...panel.querySelectorAll("button, select, input, [tabindex]")];
+  const place = panel ? controls().indexOf(before) : -1;
+  renew();
+  if (place < 0 || before.isConnected) return;
+  const after = controls();
+  if (after.length) after[Math.min(place, after.length - 1)].focus({ preventScroll: true });
+}
+
 function percent(share) {
   if (share > 0 && share < 0.001) return "<0.1%";
   return share > 0.9995 && share < 1 ? ">99.9%" : `${(100 * share).toFixed(1)}%`;

@@ -1,4 +1,3 @@
-"use strict";
 // The forward pass of the Transformer and the TP-Transformer, and greedy decoding.
 //
 // It computes what src/tp_transformer/model does, for one question: products are summed in double
@@ -8,56 +7,6 @@
 const EPSILON = 1e-5; // torch.nn.LayerNorm's
 const N_ALTERNATIVES = 5;
 const SPECIAL = ["<pad>", "<sos>", "<eos>"];
-
-// How a filler and a role become one vector: its size, and the function that writes it.
-const BINDINGS = {
-  none: (d) => ({
-    size: d,
-    bind: (filler, role, out) => out.set(filler),
-  }),
-  hadamard: (d) => ({
-    size: d,
-    bind: (filler, role, out) => {
-      for (let i = 0; i < d; i++) out[i] = filler[i] * role[i];
-    },
-  }),
-  tensor: (d) => ({
-    size: d * d,
-    bind: (filler, role, out) => {
-      for (let i = 0; i < d; i++) for (let j = 0; j < d; j++) out[i * d + j] = filler[i] * role[j];
-    },
-  }),
-  "low-rank": (d, attention) => {
-    const fillers = attention("binding.filler_projection"); // (head, rank, d_head)
-    const roles = attention("binding.role_projection");
-    const rank = fillers.shape[1];
-    return {
-      size: rank,
-      bind: (filler, role, out, head) => {
-        for (let r = 0; r < rank; r++) {
-          const row = (head * rank + r) * d;
-          let a = 0;
-          let b = 0;
-          for (let i = 0; i < d; i++) {
-            a += fillers.data[row + i] * filler[i];
-            b += roles.data[row + i] * role[i];
-          }
-          out[r] = a * b;
-        }
-      },
-    };
-  },
-  convolution: (d) => ({
-    size: d,
-    bind: (filler, role, out) => {
-      for (let j = 0; j < d; j++) {
-        let sum = 0;
-        for (let k = 0; k < d; k++) sum += filler[k] * role[(j - k + d) % d];
-        out[j] = sum;
-      }
-    },
-  }),
-};
 
 // y = x W' + b for n rows of x; four rows of W at a time, so that each number of x is read once
 // for four products.
@@ -175,7 +124,8 @@ class Engine {
     this.isWords = tokenisation === "words";
     this.d = config.d_model / config.n_heads;
     this.idOf = new Map(tokens.map((token, id) => [token, id]));
-    this.vectorName = config.binding === "none" ? "value" : "role";
+    this.vectorName = config.d_role ? "role" : "value";
+    this.isFused = config.d_role === this.d; // query, key, value and role then share a map
     this.positions = this.sinusoids();
   }
 
@@ -239,16 +189,15 @@ class Engine {
     return state;
   }
 
-  // The named parts of a fused projection, each (head, position, d_head).
-  split(projected, n, names) {
-    const { n_heads, d_model } = this.config;
-    const { d } = this;
+  // The named parts of a fused projection, each (head, position, d).
+  split(projected, n, names, d = this.d) {
+    const { n_heads } = this.config;
     const parts = {};
     names.forEach((name, part) => {
-      const heads = new Float32Array(n * d_model);
+      const heads = new Float32Array(n * n_heads * d);
       for (let head = 0; head < n_heads; head++)
         for (let t = 0; t < n; t++) {
-          const from = (t * names.length + part) * d_model + head * d;
+          const from = ((t * names.length + part) * n_heads + head) * d;
           const to = (head * n + t) * d;
           for (let i = 0; i < d; i++) heads[to + i] = projected[from + i];
         }
@@ -257,12 +206,40 @@ class Engine {
     return parts;
   }
 
+  // The parts of a projection of states, with roles (head, position, d_role) if they are wanted.
+  project(state, n, path, map, names, wantsRole) {
+    const { d_role } = this.config;
+    const fused = wantsRole && this.isFused ? [...names, "role"] : names;
+    const parts = this.split(this.linear(state, n, `${path}.${map}`), n, fused);
+    if (wantsRole && !this.isFused) {
+      const roles = this.linear(state, n, `${path}.role_proj`);
+      Object.assign(parts, this.split(roles, n, ["role"], d_role));
+    }
+    return parts;
+  }
+
+  binding(path) {
+    return BINDINGS[this.config.binding](this.d, (name) => this.tensor(`${path}.${name}`));
+  }
+
+  // Values bound to the roles of their own positions, for a binding that binds them.
+  boundValues(path, { value, role }, n) {
+    const { d } = this;
+    const binding = this.binding(path);
+    const bound = new Float32Array(value.length);
+    for (let row = 0; row < this.config.n_heads * n; row++) {
+      const part = (vectors) => vectors.subarray(row * d, (row + 1) * d);
+      binding.bind(part(value), part(role), part(bound), Math.floor(row / n));
+    }
+    return bound;
+  }
+
   // Equations 2 to 4 of the paper for n queries; query t of a causal attention sees the keys up
   // to its own.
   attend(path, parts, n, memory, causal, run) {
-    const { n_heads } = this.config;
+    const { n_heads, d_role, binds_values } = this.config;
     const { d } = this;
-    const binding = BINDINGS[this.config.binding](d, (name) => this.tensor(`${path}.${name}`));
+    const binding = this.binding(path);
     const width = memory.length;
     const weights = new Float32Array(n_heads * n * width);
     const bound = new Float32Array(n * n_heads * binding.size);
@@ -277,9 +254,11 @@ class Engine {
         const place = (head * n + t) * width;
         for (let k = 0; k < seen; k++) weights[place + k] = scores[k];
         this.retrieve(scores, head, seen, memory, filler);
-        const role = parts.role ? parts.role.subarray(row, row + d) : noRole;
+        const from = (head * n + t) * d_role;
+        const role = parts.role ? parts.role.subarray(from, from + d_role) : noRole;
         const to = (t * n_heads + head) * binding.size;
-        binding.bind(filler, role, bound.subarray(to, to + binding.size), head);
+        if (binds_values) bound.set(filler, to);
+        else binding.bind(filler, role, bound.subarray(to, to + binding.size), head);
       }
     run.record(path, "weights", weights, n);
     return this.linear(bound, n, `${path}.out_proj`);
@@ -312,19 +291,20 @@ class Engine {
 
   // Attention of positions to themselves and to those in the cache.
   selfAttention(state, n, path, cache, causal, run) {
-    const names = ["query", "key", "value", "role"];
-    if (this.vectorName === "value") names.pop();
-    const parts = this.split(this.linear(state, n, `${path}.in_proj`), n, names);
+    const { d_role, binds_values } = this.config;
+    const parts = this.project(state, n, path, "in_proj", ["query", "key", "value"], d_role > 0);
     run.operate(path, parts[this.vectorName], n, cache.length);
     run.record(path, "vectors", parts[this.vectorName], n);
+    if (binds_values) parts.value = this.boundValues(path, parts, n);
     cache.append(parts.key, parts.value, n);
     return this.attend(path, parts, n, cache, causal, run);
   }
 
   crossAttention(state, n, path, memory, run) {
-    const names = this.vectorName === "role" ? ["query", "role"] : ["query"];
-    const parts = this.split(this.linear(state, n, `${path}.in_proj`), n, names);
-    if (parts.role) {
+    const { d_role, binds_values } = this.config;
+    const wantsRole = d_role > 0 && !binds_values;
+    const parts = this.project(state, n, path, "in_proj", ["query"], wantsRole);
+    if (wantsRole) {
       run.operate(path, parts.role, n, run.step);
       run.record(path, "vectors", parts.role, n);
     }
@@ -354,10 +334,11 @@ class Engine {
 
   // The keys and values of the source in each layer of the decoder.
   remember(state, n) {
-    const { n_layers, n_heads } = this.config;
+    const { n_layers, n_heads, binds_values } = this.config;
     return Array.from({ length: n_layers }, (_, layer) => {
-      const path = `decoder.${layer}.cross_attention.memory_proj`;
-      const parts = this.split(this.linear(state, n, path), n, ["key", "value"]);
+      const path = `decoder.${layer}.cross_attention`;
+      const parts = this.project(state, n, path, "memory_proj", ["key", "value"], binds_values);
+      if (binds_values) parts.value = this.boundValues(path, parts, n);
       const memory = new KeyValue(n_heads, n, this.d);
       memory.append(parts.key, parts.value, n);
       return memory;

@@ -37,12 +37,13 @@ function figure(width, height, label, ...children) {
 function heatMap({ rows, columns, value, cell, colour = weightColour, swatches, name = String }) {
   const labelled = cell >= 8;
   const longest = Math.max(0, ...rows.map((row) => Array.from(row).length));
-  const left = labelled ? 10 + 6.2 * longest : 0;
+  const size = Math.min(cell, Math.max(12, 0.45 * cell)); // of the labels
+  const left = labelled ? 10 + 0.52 * size * longest : 0;
   const swatch = swatches ? Math.max(3, Math.min(cell, 8)) + 2 : 0;
-  const top = labelled ? 16 : 0;
+  const top = labelled ? size + 4 : 0;
   const x0 = left + swatch;
   const group = shape("g");
-  const mono = { "font-family": MONO, "font-size": Math.min(12, cell), "text-anchor": "middle" };
+  const mono = { "font-family": MONO, "font-size": size, "text-anchor": "middle" };
   rows.forEach((row, r) => {
     const y = top + r * cell;
     if (labelled)
@@ -240,10 +241,12 @@ function answerFigure(pane) {
 }
 
 // The characters of a question, coloured by the cluster of one head's vectors.
-function rolesFigure(pane, point, head, clusters) {
+function rolesFigure(pane, point, head) {
   const { result } = pane;
+  const clusters = pane.clusters(point, head);
   const side = GROUPS[groupOf(point)].queries;
-  const assigned = pane.assigned(point, head);
+  const isColoured = result.points[point].vectors !== null;
+  const colours = isColoured ? pane.colours(point, head) : [];
   const characters = labelsOf(result, side).map((character, t) =>
     shape(
       "g",
@@ -251,7 +254,7 @@ function rolesFigure(pane, point, head, clusters) {
       shape("rect", {
         width: 12,
         height: 18,
-        fill: css(clusterColour(assigned[t], clusters.centroids.length)),
+        fill: css(colours[t] ?? theme().paper),
         opacity: 0.45,
       }),
       text(6, 13, character, { "font-family": MONO, "font-size": 12, "text-anchor": "middle" }),

@@ -1,46 +1,72 @@
 // The characters of a pane, and the small maps of every head.
 
 function showCharacters(pane) {
-  const { view } = pane.app.state;
   const { result } = pane;
-  const point = view.point;
+  const { point, head } = pane.shown;
   const recorded = result.points[point];
   const name = vectorName(pane.config);
-  const title = `Characters by ${name}: ${titleOf(point).toLowerCase()}, head ${view.head}`;
+  const title = `Characters by ${name}: ${titleOf(point).toLowerCase()}, head ${head}`;
   const values = () => ({
     question: result.question,
     point,
-    head: view.head,
+    head,
     characters: result[GROUPS[groupOf(point)].queries],
-    clusters: recorded.vectors ? pane.assigned(point, view.head) : null,
-    centroids: pane.clusters(point, view.head).centroids.map((each) => Array.from(each)),
-    names: pane.clusters(point, view.head).names,
+    clusters: recorded.vectors ? pane.assigned(point, head) : null,
+    centroids: pane.clusters(point, head).centroids.map((each) => Array.from(each)),
+    names: pane.clusters(point, head).names,
     vectors: result[GROUPS[groupOf(point)].queries].map((_, t) =>
-      recorded.vectors ? Array.from(vectorAt(recorded, pane.config, view.head, t)) : null,
+      recorded.vectors ? Array.from(vectorAt(recorded, pane.config, head, t)) : null,
     ),
   });
-  const figureOf = () => rolesFigure(pane, point, view.head, pane.clusters(point, view.head));
+  const figureOf = () => rolesFigure(pane, point, head);
   pane.strip.replaceChildren(
     panelHeading(title, `characters-${pane.index + 1}`, figureOf, values),
     characterRow(pane, "source", "Question"),
     characterRow(pane, "target", "Answer"),
+    ...clusterLegend(pane, point, head),
   );
+}
+
+// The names of the clusters in which the characters are, if `tpt interpret roles` named them.
+function clusterLegend(pane, point, head) {
+  if (!pane.result.points[point].vectors) return [];
+  const { centroids, names, isFile } = pane.clusters(point, head);
+  if (!isFile) return [];
+  const present = [...new Set(pane.assigned(point, head))].sort((a, b) => a - b);
+  const items = present.map((cluster) =>
+    element(
+      "li",
+      {},
+      swatchOf(cluster, centroids.length),
+      ` ${cluster}: ${names[cluster] || "no clear name"}`,
+    ),
+  );
+  return [element("ul", { class: "clusters notes", "aria-label": "Clusters" }, items)];
+}
+
+function swatchOf(cluster, nClusters) {
+  const swatch = element("span", { class: "swatch" });
+  swatch.style.background = css(clusterColour(cluster, nClusters));
+  return swatch;
 }
 
 function characterRow(pane, side, label) {
   const { view } = pane.app.state;
-  const point = pointWithQueries(view.point, side);
+  const { head } = pane.shown;
+  const point = pointWithQueries(pane.shown.point, side);
   const isColoured = pane.result.points[point].vectors !== null;
-  const colours = isColoured ? pane.colours(point, view.head) : [];
-  const assigned = isColoured ? pane.assigned(point, view.head) : [];
+  const colours = isColoured ? pane.colours(point, head) : [];
+  const assigned = isColoured ? pane.assigned(point, head) : [];
+  const names = isColoured ? pane.clusters(point, head).names : [];
   const isQuerySide = GROUPS[groupOf(view.point)].queries === side;
   const buttons = pane.result[side].map((token, position) => {
     const isSelected = isQuerySide && view.pane === pane.index && view.position === position;
     const isOperated = pane.operations.some(
       (each) =>
-        each.point === point && [null, view.head].includes(each.head) && touches(each, position),
+        each.point === point && [null, head].includes(each.head) && touches(each, position),
     );
-    const cluster = isColoured ? `, cluster ${assigned[position]}` : "";
+    const name = names[assigned[position]] ? ` (${names[assigned[position]]})` : "";
+    const cluster = isColoured ? `, cluster ${assigned[position]}${name}` : "";
     const button = element(
       "button",
       {
@@ -59,7 +85,10 @@ function characterRow(pane, side, label) {
     return button;
   });
   const move = (event) => moveAmong(event, buttons);
-  const leave = () => pane.highlight(null);
+  const leave = () => {
+    pane.highlight(null);
+    pane.app.inspector.showSelected();
+  };
   return element(
     "div",
     {
@@ -94,14 +123,14 @@ function moveAmong(event, buttons) {
 
 // Shade characters by the attention of one of them in the selected head.
 function shadeCharacters(pane, side, position, isShaded) {
-  const { view } = pane.app.state;
-  const point = pointWithQueries(view.point, side);
+  const { head } = pane.shown;
+  const point = pointWithQueries(pane.shown.point, side);
   const { keys } = GROUPS[groupOf(point)];
   const recorded = pane.result.points[point];
   for (const row of pane.strip.querySelectorAll(".row"))
     [...row.children].forEach((button, key) => {
       const isKey = isShaded && row.dataset.side === keys && key < recorded.nKeys;
-      const weight = isKey ? weightAt(recorded, view.head, position, key) : 0;
+      const weight = isKey ? weightAt(recorded, head, position, key) : 0;
       button.style.setProperty("--weight", `${(100 * Math.sqrt(weight)).toFixed(1)}%`);
       button.classList.toggle("asking", isShaded && row.dataset.side === side && key === position);
     });

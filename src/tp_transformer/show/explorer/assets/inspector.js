@@ -16,14 +16,24 @@ class Inspector {
     return this.app.panes[this.app.state.view.pane];
   }
 
+  // The side and the position of the selected character.
+  get selected() {
+    const { view } = this.app.state;
+    const side = GROUPS[groupOf(view.point)].queries;
+    return [side, Math.min(view.position, this.pane.result[side].length - 1)];
+  }
+
+  // After the pointer has left another character.
+  showSelected() {
+    this.showVector(this.pane, ...this.selected);
+  }
+
   show() {
     const { pane } = this;
     if (!pane.result) return;
-    const { view } = this.app.state;
-    const side = GROUPS[groupOf(view.point)].queries;
-    const position = Math.min(view.position, pane.result[side].length - 1);
+    const [side, position] = this.selected;
     this.showWhere(pane, side, position);
-    this.showVector(pane, side, position);
+    this.showSelected();
     this.showOperate(pane, side, position);
     this.showList(pane);
     const { question } = pane.own;
@@ -52,14 +62,15 @@ class Inspector {
     );
   }
 
+  // The vector of a character in the selected head, or, on the other side, in the same layer.
   showVector(pane, side, position) {
-    const { view } = this.app.state;
-    const { point, head } = view;
+    const { head } = pane.shown;
+    const point = pointWithQueries(pane.shown.point, side);
     const name = vectorName(pane.config);
     const recorded = pane.result.points[point];
     if (!recorded.vectors) {
       this.vector.replaceChildren(
-        element("p", { class: "notes" }, "This model has no roles; its values belong to the keys."),
+        element("p", { class: "notes" }, `In cross-attention, the ${name}s belong to the keys.`),
       );
       return;
     }
@@ -98,14 +109,12 @@ class Inspector {
   }
 
   clusterLine(pane, clusters, cluster, vector) {
-    const swatch = element("span", { class: "swatch" });
-    swatch.style.background = css(clusterColour(cluster, clusters.centroids.length));
     const name = clusters.names[cluster];
     const origin = clusters.isFile ? "from tpt interpret roles" : "of the questions shown";
     return element(
       "p",
       { class: "notes" },
-      swatch,
+      swatchOf(cluster, clusters.centroids.length),
       ` cluster ${cluster} of ${clusters.centroids.length} ${origin}`,
       name ? `: ${name}` : "",
       ` · length ${length(vector).toFixed(2)}`,
@@ -222,7 +231,6 @@ class Inspector {
       element("option", { value: c }, names[c] ? `${c}: ${names[c]}` : c),
     );
     const chosen = element("select", { "aria-label": "Centroid" }, options);
-    const rounded = (vector) => Array.from(vector, (value) => Number(value.toPrecision(6)));
     const set = () => add("set", { vector: rounded(centroids[Number(chosen.value)]) });
     return operationRow("Set to centroid", set, chosen);
   }
@@ -254,7 +262,21 @@ function operationRow(label, onclick, ...controls) {
   return element("div", { class: "operation" }, button, ...controls);
 }
 
-function describe({ point, head, position, kind, other, factor }, pane) {
+// The centroid that a vector was set to, as rounded by `centroidRow`.
+function centroidName({ point, head, vector }, pane) {
+  const { centroids, names } = pane.clusters(point, head ?? pane.shown.head);
+  const isEqual = (centroid) => vector.every((value, i) => value === rounded(centroid)[i]);
+  const found = centroids.findIndex(isEqual);
+  if (found < 0) return "a vector";
+  return `centroid ${found}${names[found] ? ` (${names[found]})` : ""}`;
+}
+
+function rounded(vector) {
+  return Array.from(vector, (value) => Number(value.toPrecision(6)));
+}
+
+function describe(operation, pane) {
+  const { point, head, position, kind, other, factor } = operation;
   const side = GROUPS[groupOf(point)].queries;
   const called = (place) => `‘${shown(pane.result[side][place] ?? "?")}’ (${place})`;
   const where = `${titleOf(point)}, ${head === null ? "all heads" : `head ${head}`}, `;
@@ -263,7 +285,7 @@ function describe({ point, head, position, kind, other, factor }, pane) {
     zero: "zero",
     scale: `scale by ${factor}`,
     swap: `swap with ${other === undefined ? "" : called(other)}`,
-    set: "set to a centroid",
+    set: kind === "set" ? `set to ${centroidName(operation, pane)}` : "",
   };
   return `${where}${what}: ${how[kind]}`;
 }

@@ -24,6 +24,14 @@ class Pane {
     return DATA.models[this.model].config;
   }
 
+  // The selected attention and head, or the last ones of a smaller model.
+  get shown() {
+    const { point, head } = this.app.state.view;
+    const { n_layers, n_heads } = this.config;
+    const layer = Math.min(layerOf(point), n_layers - 1);
+    return { point: GROUPS[groupOf(point)].path(layer), head: Math.min(head, n_heads - 1) };
+  }
+
   // The operations that fit the present question.
   get operations() {
     const n = partsOf(DATA.models[this.model], this.own.question).length + 2;
@@ -223,13 +231,12 @@ class Pane {
     if (!this.result) return;
     const { view } = this.app.state;
     const side = hovered ? hovered.side : GROUPS[groupOf(view.point)].queries;
-    const position = Math.min(
-      hovered ? hovered.position : view.position,
-      this.result[side].length - 1,
-    );
+    const wanted = hovered ? hovered.position : view.position;
+    const position = Math.min(wanted, this.result[side].length - 1);
     const isHere = hovered || view.pane === this.index;
     shadeCharacters(this, side, position, Boolean(isHere));
     drawMaps(this, side, hovered ? position : null);
+    if (hovered) this.app.inspector.showVector(this, side, position);
     const title = `Row of ‘${shown(this.result[side][position])}’ (${position}) in every head`;
     const values = () => rowValues(this, side, position);
     const draw = () => rowFigure(this, side, position);

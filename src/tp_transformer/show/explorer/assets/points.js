@@ -58,17 +58,23 @@ function isReadable(model, text) {
   return partsOf(model, text).every((part) => model.tokens.includes(part));
 }
 
-function dHead(config) {
-  return config.d_model / config.n_heads;
+// The vectors that the page shows: roles, or the values of a model without roles.
+function vectorName(config) {
+  return config.d_role ? "role" : "value";
 }
 
-function vectorName(config) {
-  return config.binding === "none" ? "value" : "role";
+function vectorSize(config) {
+  return config.d_role || config.d_model / config.n_heads;
+}
+
+// In cross-attention, values belong to the keys, and so do roles that are bound to values.
+function hasVectors(config, point) {
+  return groupOf(point) !== "cross" || (config.d_role > 0 && !config.binds_values);
 }
 
 // One head's vector at a position.
 function vectorAt(recorded, config, head, position) {
-  const d = dHead(config);
+  const d = vectorSize(config);
   const start = (head * recorded.nQueries + position) * d;
   return recorded.vectors.subarray(start, start + d);
 }

@@ -11,7 +11,7 @@ function pythonText(text) {
   return `"${Array.from(text, spelled).join("")}"`;
 }
 
-// The statements of one operation on `vector`, which is (batch, head, position, d_head).
+// The statements of one operation on `vector`, which is (batch, head, position, d).
 function pythonStatement(operation, position) {
   const head = operation.head === null ? ":" : operation.head;
   const place = position === null ? `vector[:, ${head}]` : `vector[:, ${head}, ${position}]`;
@@ -23,12 +23,12 @@ function pythonStatement(operation, position) {
 }
 
 // In the encoder all positions pass at once; in the decoder they pass one by one.
-function pythonFunction(name, point, operations) {
+function pythonFunction(name, point, operations, size) {
   const lines = [];
   const isEncoder = groupOf(point) === "encoder";
   const needsStep = !isEncoder && operations.some(({ position }) => position !== null);
   if (needsStep) lines.push(`${name}_steps = itertools.count()`, "", "");
-  lines.push(`def ${name}(vector):  # (batch, head, position, d_head)`);
+  lines.push(`def ${name}(vector):  # (batch, head, position, ${size})`);
   if (needsStep) lines.push(`    step = next(${name}_steps)`);
   for (const operation of operations) {
     const { position } = operation;
@@ -48,7 +48,7 @@ function pythonCode(model, question, operations) {
   if (operations.some(({ kind }) => kind === "set")) lines.unshift("import torch");
   const isStepwise = ({ point, position }) => groupOf(point) !== "encoder" && position !== null;
   if (operations.some(isStepwise)) lines.unshift("import itertools");
-  lines.push("", `model = tpt.load(${pythonText(model.folder)})`, "");
+  lines.push("", `model = tpt.load(${model.folder && pythonText(model.folder)})`, "");
   if (!operations.length) {
     lines.push(`print(model.solve([${pythonText(question)}])[0])`);
     return `${lines.join("\n")}\n`;
@@ -57,7 +57,8 @@ function pythonCode(model, question, operations) {
   const edits = [];
   for (const [point, own] of byPoint) {
     const name = `edit_${point.replaceAll(".", "_")}`;
-    lines.push(...pythonFunction(name, point, own));
+    const size = model.config.d_role ? "d_role" : "d_head";
+    lines.push(...pythonFunction(name, point, own, size));
     edits.push(`    "${point}.${vectorName(model.config)}": ${name},`);
   }
   lines.push("edits = {", ...edits, "}", "with model.trace(edit=edits):");

@@ -6,13 +6,13 @@
 class Run {
   constructor(engine, operations) {
     this.nHeads = engine.config.n_heads;
-    this.d = engine.d;
+    this.d = engine.config.d_role || engine.d; // of roles, or else of values
     this.operations = operations;
     this.step = 0; // of the decoder
     this.recorded = new Map(); // path -> {weights: [{data, n}], vectors: [{data, n}]}
   }
 
-  // Change the vectors (head, position, d_head) of positions from `first` on.
+  // Change the vectors (head, position, d) of positions from `first` on.
   operate(path, vectors, n, first) {
     for (const operation of this.operations) {
       if (operation.point !== path) continue;
@@ -50,7 +50,7 @@ class Run {
     this.recorded.get(path)[name].push({ data, n });
   }
 
-  // For each attention its weights (head, query, key) and vectors (head, position, d_head), with
+  // For each attention its weights (head, query, key) and vectors (head, position, d), with
   // the steps of the decoder joined.
   points() {
     const points = {};

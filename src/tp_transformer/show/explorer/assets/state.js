@@ -33,11 +33,11 @@ function checkedOperation(values, config) {
     operation.other = values.other;
   } else if (kind === "set") {
     const { vector } = values;
-    const fits = Array.isArray(vector) && vector.length === dHead(config);
-    demand(fits && vector.every(Number.isFinite), `a vector must have ${dHead(config)} numbers`);
+    const fits = Array.isArray(vector) && vector.length === vectorSize(config);
+    demand(fits && vector.every(Number.isFinite), `a vector must have ${vectorSize(config)} numbers`);
     operation.vector = vector.slice();
   }
-  demand(groupOf(point) !== "cross" || vectorName(config) === "role", "the model has no such role");
+  demand(hasVectors(config, point), `the queries of ${point} have no vectors of their own`);
   return operation;
 }
 
@@ -155,7 +155,8 @@ function firstState() {
   const [model] = DATA.models;
   const words = model.tokens.filter((token) => !/^<.+>$/.test(token)).slice(0, 3);
   const separator = model.tokenisation === "words" ? " " : "";
-  const known = isReadable(model, FIRST_QUESTION) ? FIRST_QUESTION : words.join(separator);
+  const offered = [nestedQuestion(), ...DATA.examples.map(({ question }) => question)];
+  const known = offered.find((question) => isReadable(model, question)) ?? words.join(separator);
   const question = DATA.questions.length ? DATA.questions[0].question : known;
   return { panes: [{ model: 0, question, operations: [] }], view: firstView() };
 }

@@ -1,0 +1,333 @@
+"""The card of a bundled model, in Markdown: every number is computed from recorded facts."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from tp_transformer.data.mathematics.modules import SPLITS, TRAIN_SPLITS
+from tp_transformer.data.vocabulary import EOS, PAD, SOS
+from tp_transformer.foundation import settings
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.transformer import Transformer
+from tp_transformer.scoring.compare import pairs
+from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
+from tp_transformer.show.document import markdown_table
+from tp_transformer.show.table import pair_line
+from tp_transformer.training.history import History, Stage
+from tp_transformer.training.records import duration, number, share
+
+FAILED = 0.1  # the accuracy below which a module is listed among the limits
+COUNTED = (0.9, 0.5)  # accuracies above which modules are counted
+NOT_RECORDED = "not recorded"
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """What a card is about: a model, its scores and its training."""
+
+    name: str
+    model: AnyModel
+    results: Results
+    history: History
+
+
+def settings_file(number: int) -> str:
+    """Return the name of the file with the settings of the first, second, … run of a model."""
+    return f"training-{number}.yaml"
+
+
+def model_card(facts: CardFacts, twin: CardFacts | None) -> str:
+    """Return the card of a model; `twin` is the bundled model to compare it with."""
+    parts = [
+        [f"# {facts.name}", "", _summary(facts), "", *_averages(facts.results)],
+        ["## Use", "", *_use(facts)],
+        ["## Limits", "", *_limits(facts)],
+        ["## Training", "", *_training(facts.history)],
+        ["## Repeat or continue the training", "", *_commands(facts)],
+        *([] if twin is None else [[f"## Compared with {twin.name}", "", *_twin(facts, twin)]]),
+        *(_modules(facts.results, split) for split in facts.results.splits),
+        [f"This card was written by `tpt bundle` on {facts.results.made['when']}."],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _summary(facts: CardFacts) -> str:
+    config, results = facts.model.config, facts.results
+    kind = f"A model of the architecture {facts.model.architecture()}"
+    if isinstance(facts.model, Transformer):
+        named = "plain Transformer" if config.binding == "none" else "TP-Transformer"
+        binding = "" if config.binding == "none" else f", binding {config.binding}"
+        kind = (
+            f"A {named} with {config.n_layers}+{config.n_layers} layers, d_model {config.d_model}, "
+            f"d_ff {config.d_ff}, {config.n_heads} heads{binding}"
+        )
+    return (
+        f"{kind}: {facts.model.n_parameters:,} parameters, trained on "
+        f"{facts.history.samples:,} samples of the task {results.task.name}."
+    )
+
+
+def _averages(results: Results) -> list[str]:
+    splits = results.splits
+    rows = [
+        ["modules", *(str(len(one.modules)) for one in splits.values())],
+        ["questions", *(f"{one.n:,}" for one in splits.values())],
+        ["exact match, average over modules", *(_average(one) for one in splits.values())],
+        *(
+            [f"modules above {limit:.0%}", *(str(_above(one, limit)) for one in splits.values())]
+            for limit in COUNTED
+        ),
+        [f"modules below {FAILED:.0%}", *(str(len(_failed(one))) for one in splits.values())],
+        ["loss per token", *(number(one.loss) for one in splits.values())],
+    ]
+    data = results.data
+    seed = f", seed {data['seed']}" if data.get("seed") is not None else ""
+    note = (
+        f"Scored on all test questions of the store `{data['name']}` ({data['kind']}{seed}), "
+        f"{_seen(data)}; 95% intervals in parentheses."
+    )
+    hashes = "; ".join(f"{name} `{data['sha256'][name]}`" for name in splits)
+    heads = ["", *(results.task.title(name) for name in splits)]
+    return [*markdown_table(heads, rows), "", note, f"Hashes of the questions: {hashes}."]
+
+
+def _seen(data: Values) -> str:
+    seen = data["seen_in_training"]
+    if seen is None:
+        return "which were not compared with the training questions"
+    return f"of which {seen:,} also occur in the training split of the run"
+
+
+def _average(score: SplitScore) -> str:
+    average, (low, high) = score.average
+    return f"{average:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _above(score: SplitScore, limit: float) -> int:
+    return sum(one.accuracy > limit for one in score.modules.values())
+
+
+def _failed(score: SplitScore) -> list[str]:
+    return [name for name, one in score.modules.items() if one.accuracy < FAILED]
+
+
+def _use(facts: CardFacts) -> list[str]:
+    return [
+        "```python",
+        "import tp_transformer as tpt",
+        "",
+        f'model = tpt.load("{facts.name}")',
+        'model.solve(["What is 3 + 4?"])',
+        "```",
+        "",
+        "The model is meant for research and teaching: to try the package, to analyse roles and",
+        "attention, and to continue training. It is not a calculator. It answers every question,",
+        "also when the answer is wrong, and nothing checks its answers.",
+    ]
+
+
+def _limits(facts: CardFacts) -> list[str]:
+    model, results = facts.model, facts.results
+    vocabulary = model.vocabulary
+    tokens = [token for token in vocabulary.tokens if token not in (PAD, SOS, EOS)]
+    shown = " ".join(tokens) if vocabulary.is_words else "".join(tokens)
+    unit = vocabulary.tokenisation
+    longest = "any number of" if model.n_positions is None else f"at most {model.n_positions - 2}"
+    lines = [
+        f"- Questions have {longest} {unit}, answers at most {model.max_answer}; it reads only "
+        f"these {len(tokens)} {unit}:",
+        "",
+        "  ```text",
+        f"  {shown}",
+        "  ```",
+        "",
+        "- Questions that are worded differently from those of its training data are not tested.",
+    ]
+    for name, score in results.splits.items():
+        failed = ", ".join(f"`{module}`" for module in _failed(score)) or "none"
+        lines.append(f"- {results.task.title(name)}, modules below {FAILED:.0%}: {failed}.")
+    return lines
+
+
+def _training(history: History) -> list[str]:
+    stages = history.stages
+    rows = [
+        ["steps", *(f"{one.step:,}" for one in stages)],
+        ["samples", *(f"{one.samples:,}" for one in stages)],
+        ["training time", *(_time(one) for one in stages)],
+        ["core-hours", *(_hours(one.core_seconds) for one in stages)],
+        ["precision", *(str(one.settings["training"].get("precision")) for one in stages)],
+        ["seed", *(str(one.settings["training"].get("seed")) for one in stages)],
+        ["held-out questions", *(_validation(one) for one in stages)],
+        ["data", *(_data(one) for one in stages)],
+        ["SHA-256 of the data's description", *(f"`{one.data['sha256']}`" for one in stages)],
+        ["commit", *(_each(one, "commit") for one in stages)],
+        ["machine", *(_machines(one) for one in stages)],
+        ["torch", *(_each(one, "torch") for one in stages)],
+    ]
+    hours = NOT_RECORDED if history.core_hours is None else f"{history.core_hours:.1f}"
+    lines = [
+        *markdown_table(["run", *(f"`{one.run}`" for one in stages)], rows),
+        "",
+        f"Total: {history.samples:,} samples, {hours} core-hours (training time, validations "
+        "included, times threads).",
+    ]
+    if history.unknown_start is not None:
+        lines.append(
+            f"The first run started from weights with the hash `{history.unknown_start}`, whose "
+            "training is not recorded and not included."
+        )
+    for stage in stages:
+        for change in stage.changes:
+            changed = ", ".join(
+                f"`{section}.{name}={json.dumps(value)}`"
+                for section, values in change["settings"].items()
+                for name, value in values.items()
+            )
+            lines.append(f"Changed in `{stage.run}` after step {change['step']:,}: {changed}.")
+    return lines
+
+
+def _time(stage: Stage) -> str:
+    return NOT_RECORDED if stage.seconds is None else duration(stage.seconds)
+
+
+def _hours(seconds: float | None) -> str:
+    return NOT_RECORDED if seconds is None else f"{seconds / 3600:.2f}"
+
+
+def _validation(stage: Stage) -> str:
+    if stage.validation is None:
+        return NOT_RECORDED
+    found = stage.validation
+    score = f"{share(found['exact_match'], 1)} correct, loss {number(found['loss'])}"
+    return f"{found['n']:,}: {score}"
+
+
+def _data(stage: Stage) -> str:
+    data = stage.data
+    source, rows = data.get("source", {}), data.get("rows", {})
+    parts = [f"`{data['name']}`"]
+    parts += [f"{rows['train']:,} training rows"] if "train" in rows else []
+    parts += [f"{name} {source[name]}" for name in ("kind", "seed") if name in source]
+    return ", ".join(parts)
+
+
+def _each(stage: Stage, name: str) -> str:
+    """Return the different values of all sessions of a run."""
+    found = (one.get(name) or NOT_RECORDED for one in stage.sessions)
+    return ", ".join(dict.fromkeys(map(str, found)))
+
+
+def _machines(stage: Stage) -> str:
+    found = []
+    for one in stage.sessions:
+        processor = one.get("processor") or f"processor {NOT_RECORDED}"
+        ranks = "" if one["n_ranks"] in (1, None) else f", {one['n_ranks']} processes"
+        threads = f", threads: {one['threads']}" if one["threads"] else ""
+        found.append(f"{processor} ({one['device']}{threads}{ranks})")
+    return "; ".join(dict.fromkeys(found))
+
+
+def _commands(facts: CardFacts) -> list[str]:
+    history, last = facts.history, facts.history.stages[-1]
+    lines: list[list[str]] = []
+    earlier = None
+    for place, stage in enumerate(history.stages, 1):
+        made = generation_command(stage.data)
+        if made is not None and made not in lines:
+            lines.append(made)
+        lines.append(_train_command(stage, settings_file(place), stage.run, earlier))
+        earlier = f"runs/{stage.run}"
+    more = _train_command(last, settings_file(len(history.stages)), "more", facts.name)
+    files = ", ".join(f"`{settings_file(n)}`" for n in range(1, len(history.stages) + 1))
+    text = f"The settings of each run are beside this card: {files}."
+    return [
+        text,
+        "",
+        "```console",
+        *(f"$ {shlex.join(line)}" for line in lines),
+        "```",
+        "",
+        "To continue from the published weights:",
+        "",
+        "```console",
+        f"$ {shlex.join(more)}",
+        "```",
+        "",
+        f"The settings of `{last.run}`, which is the last run:",
+        "",
+        "```yaml",
+        settings.dump(last.settings).rstrip(),
+        "```",
+    ]
+
+
+def _train_command(stage: Stage, config: str, run: str, start: str | None) -> list[str]:
+    command = ["tpt", "train", "--config", config, "--data", stage.data["name"]]
+    command += ["--run", f"runs/{run}"]
+    threads = stage.sessions[-1]["threads"]
+    command += ["--threads", str(threads)] if threads else []
+    return command if start is None else [*command, "--init-from", start]
+
+
+def generation_command(data: Values) -> list[str] | None:
+    """Return the command that generates a store again; None if it was not generated.
+
+    Only for the Mathematics Dataset, whose stores record what was asked for.
+    """
+    source = data.get("source", {})
+    if source.get("kind") != "generated" or "task" in source:
+        return None
+    command = ["tpt", "data", "generate", "--out", data["name"]]
+    for name in ("count", "test_count", "seed"):
+        if source.get(name) is not None:
+            command += [f"--{name.replace('_', '-')}", str(source[name])]
+    if source["modules"] != ["*"]:
+        command += ["--modules", *source["modules"]]
+    if tuple(source["splits"]) != SPLITS:
+        splits = dict.fromkeys("train" if x in TRAIN_SPLITS else x for x in source["splits"])
+        command += ["--splits", *splits]
+        levels = [x.removeprefix("train-") for x in source["splits"] if x in TRAIN_SPLITS]
+        command += ["--difficulties", *levels] if levels else []
+    return command
+
+
+def _twin(facts: CardFacts, twin: CardFacts) -> list[str]:
+    ours, theirs = facts.history.stages[-1], twin.history.stages[-1]
+    found = settings.differences(ours.settings, theirs.settings)
+    same = "the same" if ours.data["sha256"] == theirs.data["sha256"] else "other"
+    lines = [
+        f"`{twin.name}` was trained on {same} data with {twin.history.samples:,} samples. Settings "
+        f"of `{ours.run}` that differ from those of `{theirs.run}`: {'; '.join(found) or 'none'}.",
+        "",
+        *markdown_table(
+            ["", facts.name, twin.name],
+            [
+                [facts.results.task.title(name), _average(score), _average(other)]
+                for name, score in facts.results.splits.items()
+                if (other := twin.results.splits.get(name)) is not None
+            ],
+        ),
+        "",
+        f"{facts.name} minus {twin.name}, on the same questions:",
+        "",
+    ]
+    (compared,) = pairs(facts.results, [twin.results])
+    return [*lines, *(f"- {pair_line(one, facts.name, twin.name)}" for one in compared)]
+
+
+def _modules(results: Results, split: str) -> list[str]:
+    modules = results.splits[split].modules
+    ordered = sorted(modules.items(), key=lambda item: -item[1].accuracy)
+    rows = [[f"`{name}`", *_cells(score)] for name, score in ordered]
+    heads = ["module", "correct", "95% interval", "questions"]
+    return [f"## {results.task.title(split)} by module", "", *markdown_table(heads, rows)]
+
+
+def _cells(score: ModuleScore) -> list[str]:
+    low, high = score.interval
+    return [f"{score.accuracy:.1%}", f"{low:.1%} to {high:.1%}", f"{score.n:,}"]

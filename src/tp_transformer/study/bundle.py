@@ -1,0 +1,200 @@
+"""`tpt bundle`: makes the model of a run the one that the package contains.
+
+The folder of bundled models (model/bundled.py) is written as a whole: weights, card, scores and
+training of one model, or of two.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import compute
+
+from tp_transformer.data.generated import TASKS
+from tp_transformer.data.store import Store, open_store
+from tp_transformer.data.task import TRAIN
+from tp_transformer.foundation import settings
+from tp_transformer.foundation.atomic import whole
+from tp_transformer.foundation.errors import FolderError, SettingsError, StoreError, UserError
+from tp_transformer.foundation.progress import Show
+from tp_transformer.foundation.run_folder import read_origin, run_of
+from tp_transformer.model import bundled, identity
+from tp_transformer.model.family import AnyModel, load, model_config, model_path
+from tp_transformer.scoring.evaluate import evaluate
+from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.show.model_card import CardFacts, model_card, settings_file
+from tp_transformer.training.history import HISTORY, History, history_of
+
+MODEL_BYTES = 12_000_000  # the largest weights of a bundled model
+TOTAL_BYTES = 20_000_000  # the largest size of all files
+
+
+def bundle(
+    run: str | Path,
+    *,
+    twin: str | Path | None = None,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    show: Show | None = None,
+) -> Path:
+    """Score the model of a run, and write it as the bundled model; return the folder.
+
+    Bundled models that are there already are replaced. If anything fails, nothing changes.
+
+    Args:
+        run: a run, whose best model is taken, or one of its checkpoints
+        twin: the run of a second model, to bundle for comparison
+        data: the store with the test questions; by default that of the run
+        out: the folder to write; by default that inside the package
+        device: auto, cpu, cuda or mps
+        show: makes a progress bar from a title
+    """
+    folder = bundled.FOLDER if out is None else Path(out)
+    _refuse_folder(folder, is_package=out is None)
+    store = open_store(read_origin(_run_of(run))["data"] if data is None else data)
+    if not _test_splits(store):
+        raise StoreError(f"{store.path} has no test questions to score; name another with --data")
+    chosen = [run] if twin is None else [run, twin]
+    found = [_trained(one) for one in chosen]
+    if len({one.name for one in found}) < len(found):
+        raise SettingsError(f"{run} and {twin} would both be bundled as {found[0].name}")
+    _write(folder, [_scored(one, store, device, show) for one in found])
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """A model of a run; its weights stay the same, even if the run goes on."""
+
+    name: str
+    run: Path
+    path: Path
+    model: AnyModel
+    history: History
+
+
+def _refuse_folder(folder: Path, is_package: bool) -> None:
+    """Raise before hours of scoring if the folder cannot be written or is something else."""
+    if is_package and not (folder.parents[2] / "pyproject.toml").is_file():
+        raise FolderError(
+            f"the package in {folder.parent} is not a source checkout; name another folder to "
+            "write with --out"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file; name a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / bundled.INDEX).is_file():
+        raise FolderError(f"{folder} holds something else than bundled models; name a new folder")
+    existing = next(path for path in folder.absolute().parents if path.exists())
+    if not os.access(existing, os.W_OK):
+        raise FolderError(f"{existing} is not writable; name another folder with --out")
+
+
+def _run_of(folder: str | Path) -> Path:
+    path = Path(folder)
+    run = run_of(path) if path.exists() else None
+    if run is None:
+        raise FolderError(f"{path} is not a run of `tpt train`, nor a checkpoint of one")
+    return run
+
+
+def _test_splits(store: Store) -> tuple[str, ...]:
+    return tuple(name for name in store if name != TRAIN)
+
+
+def _seen_in_training(run: Path, store: Store) -> int | None:
+    """Count the test questions that also occur in the training split of a run's store.
+
+    None if that store is no longer there.
+    """
+    try:
+        trained = open_store(read_origin(run)["data"])[TRAIN]
+    except (OSError, UserError):
+        return None
+    asked = [one.question for name in _test_splits(store) for one in store[name]]
+    found: set[str] = set()
+    for segment in trained.segments:
+        for batch in trained.batches(segment):
+            questions = batch["question"]
+            hits = compute.is_in(questions, value_set=pa.array(asked))
+            found.update(questions.filter(hits).to_pylist())
+    return sum(question in found for question in asked)
+
+
+def _trained(folder: str | Path) -> _Trained:
+    run = _run_of(folder)
+    path = model_path(Path(folder)).resolve()
+    model, history = load(path), history_of(path)
+    if history is None:
+        raise FolderError(f"{path} has no record of its training")
+    return _Trained(name=_name(model, run), run=run, path=path, model=model, history=history)
+
+
+def _scored(one: _Trained, store: Store, device: str, show: Show | None) -> CardFacts:
+    choice, work = Choice(splits=_test_splits(store)), Work(diagnose=0)
+    results = evaluate(one.model, store, choice=choice, work=work, device=device, show=show)
+    described = identity.describe(one.model, one.path, results.model["sha256"])
+    results = replace(
+        results,
+        model={**described, "name": one.name},
+        data={**results.data, "seen_in_training": _seen_in_training(one.run, store)},
+    )
+    return CardFacts(name=one.name, model=one.model, results=results, history=one.history)
+
+
+def _name(model: AnyModel, run: Path) -> str:
+    """Return the name of the preset with the model's configuration, or else that of the run."""
+    presets = settings.preset_names()
+    for name in sorted(presets, key=TASKS.__contains__):  # those of tasks last
+        config = model_config(settings.read(name)["model"])
+        if type(config) is model.config_type and model.sized(config, model.vocabulary) == (
+            model.config
+        ):
+            return name
+    return run.name
+
+
+def _write(folder: Path, facts: Sequence[CardFacts]) -> None:
+    try:
+        with whole(folder) as unfinished:
+            unfinished.mkdir()
+            for one in facts:
+                other = next((found for found in facts if found is not one), None)
+                _write_model(unfinished / one.name, one, other)
+            index = json.dumps([one.name for one in facts], indent=1) + "\n"
+            (unfinished / bundled.INDEX).write_text(index, "utf-8")
+            _refuse_size(unfinished)
+    except OSError as error:
+        raise FolderError(f"cannot write {folder}: {error}") from error
+
+
+def _write_model(folder: Path, facts: CardFacts, twin: CardFacts | None) -> None:
+    facts.model.save(folder)
+    facts.results.write(folder / bundled.RESULTS)
+    history = json.dumps(facts.history.to_json(), indent=1, ensure_ascii=False) + "\n"
+    (folder / HISTORY).write_text(history, "utf-8")
+    for number, stage in enumerate(facts.history.stages, 1):
+        text = settings.dump(stage.settings)
+        (folder / settings_file(number)).write_text(text, "utf-8", newline="\n")
+    (folder / bundled.CARD).write_text(model_card(facts, twin), "utf-8", newline="\n")
+
+
+def _refuse_size(folder: Path) -> None:
+    """Raise if a model or all files together are too large for the package."""
+    total = 0
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        size = file.stat().st_size
+        total += size
+        if file.suffix == ".safetensors" and size > MODEL_BYTES:
+            raise UserError(
+                f"the weights of {file.parent.name} have {size / 1e6:.1f} MB; a bundled model has "
+                f"at most {MODEL_BYTES / 1e6:.0f}"
+            )
+    if total > TOTAL_BYTES:
+        raise UserError(
+            f"the bundled models have {total / 1e6:.1f} MB; at most {TOTAL_BYTES / 1e6:.0f} fit "
+            "into the package"
+        )
