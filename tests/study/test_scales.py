@@ -1,6 +1,7 @@
 """The scales: equal budgets, the same samples, sizes in the proportions of Table 1; the bands."""
 
 import json
+import re
 from dataclasses import asdict
 
 import numpy as np
@@ -144,6 +145,15 @@ def test_without_a_measurement_there_is_no_band():
     assert line.startswith("No band exists for data that were given")
     line, _ = compare("hour", BAND, found, generated=True)
     assert line.endswith("no band exists for this row")
+
+
+def test_the_page_describes_the_scales():
+    page = (ROOT / "docs" / "reproduce.md").read_text("utf-8")
+    for scale in SMALLER:
+        config = scale.config(scale.rows[0], 0)
+        samples = f"{config.training.steps * config.data.batch_size:,}"
+        ending = f"| {len(scale.modules)} | {len(scale.seeds)} | {samples} |"
+        assert re.search(rf"^\| `{scale.name}` \| .*{re.escape(ending)}$", page, re.MULTILINE)
 
 
 def test_the_page_has_the_recorded_bands():

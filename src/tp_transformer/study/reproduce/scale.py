@@ -86,8 +86,8 @@ def _text(value: Any) -> str:
 
 # Every row of a scale has the sizes of its preset, in the proportions of Table 1: B has as many
 # parameters as the Transformer, C fewer by a smaller d_ff, both without a bound embedding; the LSTM
-# has 0.4 times the parameters of the Transformer. All have the optimizer of the paper, with a larger
-# learning rate that decreases: what their presets set for their own use is set back.
+# has 0.4 times the parameters of the Transformer. All have the optimizer of the paper, with a
+# larger learning rate that decreases, whatever their presets have.
 _OPTIM = {
     "optim.optimizer": "adam",
     "optim.adam_rate": 1.0,
