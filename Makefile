@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 .PHONY: help install test test-all test-core coverage lint demo clean
 
 help:
-	@echo "make demo       what the project does, in a few minutes"
+	@echo "make demo       what the project does, in a minute"
 	@echo "make test       the test suite, without what takes minutes"
 	@echo "make test-all   the whole test suite"
 	@echo "make test-core  the package with its core dependencies alone, in an environment of its own"

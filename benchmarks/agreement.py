@@ -1,14 +1,15 @@
-"""How often greedy search in float32 finds another answer than in float64, and by how little.
+"""Differences between answers in float32 or bfloat16 and answers in float64.
 
     python benchmarks/agreement.py MODEL STORE [--split interpolate] [--count 2000]
                                    [--precision float32]
 
-Prints every question whose answers differ, with the margin in float64: how much likelier the first
-symbol that differs is than the one written instead. Only near-ties should be there.
+Prints each question with different answers of greedy search, and the margin in float64: the
+difference in log-probability between the first tokens that differ. Only near-ties are expected.
 
-Then the same of verdicts under teacher forcing: how far margins in float32 and in bfloat16 are from
-those in float64, how many verdicts that turns, and how large their margins are; and in which of
-them greedy search in float64 disagrees with teacher forcing (none should be there).
+Then prints the same for verdicts under teacher forcing: the differences between margins in float32
+or bfloat16 and those in float64, the number of verdicts that change, and their largest margin; and
+the number of questions for which greedy search in float64 disagrees with teacher forcing (0 is
+expected).
 """
 
 import argparse
@@ -21,11 +22,11 @@ import tp_transformer as tpt
 from tp_transformer.data.store import Split, open_store
 from tp_transformer.scoring.verdict import DOUBTFUL, judge
 
-SMALL = 1.0  # a margin that rounding might turn
+SMALL = 1.0  # a margin that rounding could change
 
 
 def margin(model: torch.nn.Module, question: str, answer: str, other: str) -> float:
-    """By how much a model prefers an answer to another, where they part, in log-probability."""
+    """Return the difference in log-probability of two answers at the first token that differs."""
     batch = tpt.Batch.from_text([question] * 2, [answer, other], model.vocabulary)
     with torch.no_grad():
         scores = model(batch)[0].log_softmax(dim=-1)
@@ -35,7 +36,7 @@ def margin(model: torch.nn.Module, question: str, answer: str, other: str) -> fl
 
 
 def verdicts(exact: torch.nn.Module, model: Path, rows: np.ndarray, split: Split) -> None:
-    """Show how far the margins of answers depend on the precision."""
+    """Print how much the margins of answers depend on the precision."""
     tokens = split.tokens(rows, exact.vocabulary)
     wanted = judge(exact, *tokens)
     rounded = tpt.load(model).eval()
@@ -57,7 +58,7 @@ def verdicts(exact: torch.nn.Module, model: Path, rows: np.ndarray, split: Split
 
 
 def main() -> None:
-    """Count and show."""
+    """Compare answers and verdicts, and print the differences."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("store", type=Path)

@@ -3,12 +3,12 @@
     python benchmarks/before_after.py BEFORE [--after CHECKOUT] [--rounds 15]
         [--cases solve:tp-transformer-small:1,64,256 score:tp-transformer:16]
 
-A case is a task (train, score or solve), a preset and numbers of questions. Every checkout has a
-process of its own, with one thread and with freed memory kept; both build the same preset from the
-same seed and get the same random questions. They take turns in every round. What is compared is
-processor time, which other processes disturb less than elapsed time: the ratio of the medians, of
-the least times, and the median of the rounds' ratios. The answers, or the losses, of the two are
-compared as well. Writes a dated JSON and Markdown file.
+A case is a task (train, score or solve), a preset and numbers of questions. Each checkout runs in a
+separate process, with one thread and with freed memory kept; both build the same preset from the
+same seed and get the same random questions. They alternate in each round. The comparison uses
+processor time, which other processes affect less than elapsed time: the ratio of the medians, the
+ratio of the minima, and the median of the ratios of all rounds. The answers or losses of the two
+are compared too. Writes a dated JSON and Markdown file.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CASES = [
     "solve:tp-transformer-small:1,64,256",
     "solve:tp-transformer:1,16",
 ]
-# What `keep_freed_memory` sets, wherever a checkout has it.
+# The settings of `keep_freed_memory`, for all checkouts.
 MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
@@ -42,7 +42,7 @@ MEMORY = {
 
 
 def texts(seed: int, n: int, shortest: int, longest: int) -> list[str]:
-    """Random texts of random lengths."""
+    """Return random texts of random lengths."""
     chance = random.Random(seed)  # noqa: S311
     return [
         "".join(chance.choices("0123456789+- abcdef", k=chance.randint(shortest, longest)))
@@ -51,7 +51,7 @@ def texts(seed: int, n: int, shortest: int, longest: int) -> list[str]:
 
 
 def task(name: str, preset: str) -> Callable[[int], list[Any]]:
-    """What a checkout does with so many questions; returns answers or losses."""
+    """Run a task on this many questions; return answers or losses."""
     import torch
 
     import tp_transformer as tpt
@@ -85,7 +85,7 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
 
 
 def work(name: str, preset: str) -> None:
-    """Do a task for every number of questions that standard input asks for."""
+    """Run a task for each number of questions on standard input."""
     run = task(name, preset)
     for line in sys.stdin:
         start = time.process_time()
@@ -94,7 +94,7 @@ def work(name: str, preset: str) -> None:
 
 
 class Checkout:
-    """A process that does a task with the code of a checkout."""
+    """A process that runs a task with the code of a checkout."""
 
     def __init__(self, root: Path, name: str, preset: str) -> None:
         environment = {**os.environ, **MEMORY, "PYTHONPATH": str(root / "src")}
@@ -107,7 +107,7 @@ class Checkout:
         )
 
     def __call__(self, n: int) -> tuple[float, list[Any]]:
-        """The processor time for so many questions, and what came of them."""
+        """Return the processor time for this many questions, and the answers or losses."""
         print(n, file=self.process.stdin, flush=True)
         seconds, found = json.loads(self.process.stdout.readline())
         return seconds, found
@@ -119,7 +119,7 @@ class Checkout:
 
 
 def compare(checkouts: list[Checkout], n: int, rounds: int) -> dict[str, Any]:
-    """Both in turn; a first round only warms them up and compares what they found."""
+    """Run both in turn; the first round is a warm-up, and compares their answers or losses."""
     (_, before), (_, after) = (checkout(n) for checkout in checkouts)
     seconds = [[checkout(n)[0] for checkout in checkouts] for _ in range(rounds)]
     olds, news = zip(*seconds, strict=True)
@@ -134,7 +134,7 @@ def compare(checkouts: list[Checkout], n: int, rounds: int) -> dict[str, Any]:
 
 
 def agreement(before: list[Any], after: list[Any]) -> str:
-    """How far two lists of answers or losses agree."""
+    """Describe the agreement of two lists of answers or losses."""
     if isinstance(before[0], str):
         same = sum(old == new for old, new in zip(before, after, strict=True))
         return f"{same} of {len(before)} answers equal"
@@ -143,14 +143,14 @@ def agreement(before: list[Any], after: list[Any]) -> str:
 
 
 def commit(root: Path) -> str:
-    """The commit of a checkout."""
+    """Return the commit of a checkout."""
     command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
     found = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
     return found.stdout.strip()
 
 
 def report(result: dict[str, Any]) -> str:
-    """The results for people."""
+    """Return the results as Markdown."""
     import measured
 
     lines = [
@@ -174,7 +174,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     import measured
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

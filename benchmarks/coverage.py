@@ -1,11 +1,11 @@
-"""How often the interval of an average over modules holds the true average, by simulation.
+"""Coverage of the interval of an average over modules, by simulation.
 
     python benchmarks/coverage.py [--draws 4000]
 
-Prints the table of docs/evaluation.md. Each cell draws the right answers of every module from
-binomial distributions, many times, and counts the intervals that hold the true average; its random
-numbers depend on no other cell. Averages near 0% are those near 100% with right and wrong
-exchanged, which the interval treats alike.
+Prints the table of docs/evaluation.md. For each cell, the numbers of correct answers of all modules
+are drawn from binomial distributions many times, and the intervals that contain the true average
+are counted; cells have independent random numbers. Averages near 0% are not simulated, because the
+interval is symmetric in correct and wrong answers.
 """
 
 import argparse
@@ -18,15 +18,15 @@ from tp_transformer.foundation.statistics import average_interval
 
 ACCURACIES = (0.5, 0.7, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999)
 QUESTIONS = (50, 100, 500, 1000, 10_000)  # of each module
-MODULES = (15, 56)  # as many as the extrapolation and the interpolation splits have
+MODULES = (15, 56)  # the numbers of modules of the extrapolation and interpolation splits
 SHAPES = ("equal", "spread")
 DRAWS = 4000
 
 
 def accuracies(shape: str, n_modules: int, average: float) -> npt.NDArray[np.float64]:
-    """The true accuracies of the modules: all equal, or spread over as far as they can be.
+    """Return the true accuracies of the modules: all equal, or spread as far as possible.
 
-    Spread means that the error rates rise in equal steps from 0 to twice their average.
+    Spread means that error rates increase in equal steps from 0 to twice their average.
     """
     if shape == "equal":
         return np.full(n_modules, average)
@@ -34,7 +34,7 @@ def accuracies(shape: str, n_modules: int, average: float) -> npt.NDArray[np.flo
 
 
 def coverage(shape: str, n_modules: int, average: float, n: int, draws: int = DRAWS) -> float:
-    """The share of draws whose interval holds the true average."""
+    """Return the share of draws whose interval contains the true average."""
     rng = np.random.default_rng([SHAPES.index(shape), n_modules, round(average * 10_000), n])
     right = rng.binomial(n, accuracies(shape, n_modules, average), size=(draws, n_modules))
     intervals = (average_interval([(count, n) for count in one])[1] for one in right.tolist())
@@ -42,7 +42,7 @@ def coverage(shape: str, n_modules: int, average: float, n: int, draws: int = DR
 
 
 def table(draws: int) -> Iterator[str]:
-    """Lines of Markdown: a row for each true average, a column for each number of questions."""
+    """Yield lines of Markdown: a row for each average, a column for each number of questions."""
     heads = " | ".join(f"{n:,} questions" for n in QUESTIONS)
     yield f"| modules | accuracies | average | {heads} |"
     yield "|---:|---|---:|" + "---:|" * len(QUESTIONS)
@@ -55,7 +55,7 @@ def table(draws: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Simulate and print."""
+    """Simulate and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=DRAWS)
     options = parser.parse_args()

@@ -1,16 +1,16 @@
-"""How quickly models answer, beside Hugging Face's generate() and CTranslate2.
+"""Decoding speed, compared with generate() of Hugging Face and with CTranslate2.
 
     python benchmarks/decode.py STORE [--sizes tp-transformer-small:1,64,1024 tp-transformer:1,64]
                                 [--precisions float32 bfloat16] [--beam 1] [--steps 16]
                                 [--rounds 3]
 
-A size is a preset and the numbers of questions that are asked at once.
+A size is a preset and the numbers of questions in a call.
 
-All answer the same random test questions, always in the same number of steps: the end symbol is
-kept from winning. Contestants are the preset, the plain Transformer of its size, a BART of its size
-with `generate()`, and, where it is installed, CTranslate2 on the same shape. The peers get the
-questions sorted by length and in portions of the same size as ours. Each takes its turn in every
-round, so that a busy moment hits them alike; what is compared is the median of the rounds' ratios
+All models answer the same random test questions in the same number of steps, because the end token
+is suppressed. The models are the preset, the plain Transformer of its size, a BART of its size with
+`generate()` and, if installed, CTranslate2 with the same sizes. The other libraries get the
+questions sorted by length and in batches of the same size as ours. All models run in turn in each
+round, so that other processes affect them alike; the result is the median over rounds of the ratio
 to Hugging Face. Weights are random. Needs `pip install '.[bench]'`. Writes a dated JSON and
 Markdown file.
 """
@@ -47,7 +47,7 @@ PEER = "Hugging Face BART"
 
 @dataclass
 class Contestant:
-    """Something that answers questions, and how long it took for them in each round."""
+    """A model that answers questions, and its times in each round."""
 
     name: str
     precision: str
@@ -132,7 +132,7 @@ def hugging_face(
 def ctranslate(
     config: tpt.TransformerConfig, precision: str, steps: int, beam: int, folder: Path
 ) -> Contestant:
-    """A Transformer of the same shape in CTranslate2, which has no roles."""
+    """A Transformer of the same sizes in CTranslate2, which has no roles."""
     symbols = ["<unk>", "<s>", "</s>", *MATHEMATICS.vocabulary.tokens[3:]]
     spec, n_parameters = ctranslate_model(config, len(symbols))
     spec.register_source_vocabulary(symbols)
@@ -161,7 +161,7 @@ def ctranslate(
 
 
 def ctranslate_model(config: tpt.TransformerConfig, n_vocab: int) -> tuple[Any, int]:
-    """Random weights in CTranslate2's layout, and how many."""
+    """Return random weights in the layout of CTranslate2, and their number."""
     d_model, d_ff = config.d_model, config.d_ff
     draw = np.random.default_rng(0)
     n_parameters = 0
@@ -201,14 +201,14 @@ def ctranslate_model(config: tpt.TransformerConfig, n_vocab: int) -> tuple[Any, 
 
 
 def portions(questions: list[str], beam: int) -> list[list[str]]:
-    """The questions sorted by length, as many at a time as `solve` takes."""
+    """Yield the questions sorted by length, in batches of the size of `solve`."""
     ordered = sorted(questions, key=len)
     size = max(ROWS_AT_ONCE // beam, 1)
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
 def race(contestants: list[Contestant], questions: list[str], rounds: int) -> None:
-    """Let all answer in turn; a first round of few questions only warms them up."""
+    """Run all models in turn; the first round, with few questions, is a warm-up."""
     for contestant in contestants:
         contestant.seconds.clear()
         contestant.answer(questions[:2])
@@ -220,7 +220,7 @@ def race(contestants: list[Contestant], questions: list[str], rounds: int) -> No
 
 
 def reached(contestant: Contestant, peer: Contestant, n: int) -> dict[str, Any]:
-    """What a contestant reached, and how many times the peer that is."""
+    """Return the speed of a model, and its ratio to the peer."""
     seconds = statistics.median(contestant.seconds)
     ratios = [b / own for b, own in zip(peer.seconds, contestant.seconds, strict=True)]
     return {
@@ -235,7 +235,7 @@ def reached(contestant: Contestant, peer: Contestant, n: int) -> dict[str, Any]:
 
 
 def contestants_of(preset: str, options: argparse.Namespace, folder: Path) -> list[Contestant]:
-    """All that compete at a size."""
+    """Return all models of a size."""
     found = []
     steps, beam = options.steps, options.beam
     for precision in options.precisions:
@@ -250,7 +250,7 @@ def contestants_of(preset: str, options: argparse.Namespace, folder: Path) -> li
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Every size with every number of questions."""
+    """Measure all sizes and numbers of questions."""
     split = open_store(options.store)["interpolate"]
     sizes = [
         (preset, [int(number) for number in numbers.split(",")])
@@ -282,7 +282,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The results of a size and a number of questions, for people."""
+    """Return the results of a size and a number of questions as Markdown."""
     n = result["questions"]
     lines = [
         f"## {result['preset']}, {n} question{'s' if n > 1 else ''}",
@@ -300,7 +300,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def report(result: dict[str, Any]) -> str:
-    """All results for people."""
+    """Return all results as Markdown."""
     head = f"""# Decoding speed, {result["date"]}
 
 {measured.described(result["machine"])}; {result["threads"]} threads.
@@ -312,7 +312,7 @@ all take their turn. "At least" is the worst round's ratio.
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     sizes = ["tp-transformer-small:1,64,1024", "tp-transformer:1,64"]

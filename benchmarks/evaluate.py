@@ -1,15 +1,15 @@
-"""How quickly answers are scored, beside torch's own padded Transformer and the machine's peak.
+"""Scoring speed, compared with a padded Transformer of torch and with the peak of the machine.
 
     python benchmarks/evaluate.py STORE [--sizes tp-transformer-small:4096 tp-transformer:128]
                                   [--precisions float32 bfloat16] [--parts 4]
 
-For each preset, so many random test questions over all modules: what `tpt evaluate` does of them,
-from the store to verdicts, in float32 and, where the processor has it, in bfloat16 with float32 for
-what that leaves in doubt. The weights are drawn, not learned: an untrained model leaves more in
-doubt than a trained one. The peer is a `torch.nn.Transformer` of the same size that scores the same
-questions padded, in batches of 128, in the order in which they come. The questions are divided into
-parts; all score a part in turn, so that a busy moment hits them alike. Writes a dated JSON and
-Markdown file.
+For each preset, this number of random test questions over all modules is scored as by `tpt
+evaluate`, from the store to verdicts: in float32 and, if the processor has native bfloat16, in
+bfloat16 with small margins recomputed in float32. Weights are random; an untrained model has more
+small margins than a trained one. The peer is a `torch.nn.Transformer` of the same size that scores
+the same questions padded, in batches of 128, in their given order. The questions are divided into
+parts; all models score a part in turn, so that other processes affect them alike. Writes a dated
+JSON and Markdown file.
 """
 
 import argparse
@@ -40,7 +40,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass
 class Contestant:
-    """Something that scores questions, and how long each part took."""
+    """A model that scores questions, and its time for each part."""
 
     name: str
     precision: str
@@ -49,7 +49,7 @@ class Contestant:
 
 
 def ours(model: tpt.Transformer, split: Split, precision: str) -> Contestant:
-    """What `tpt evaluate` does."""
+    """The scoring of `tpt evaluate`."""
     find = JUDGES[precision]
 
     def score(rows: Numbers) -> None:
@@ -61,7 +61,7 @@ def ours(model: tpt.Transformer, split: Split, precision: str) -> Contestant:
 
 
 def peer(model: tpt.Transformer, split: Split) -> Contestant:
-    """What one would write without this project."""
+    """Scoring with a padded Transformer of torch."""
     config, vocabulary = model.config, model.vocabulary
     other = Peer(config.d_model, config.d_ff, config.n_heads, config.n_layers, config.n_vocab)
     other.eval()
@@ -78,7 +78,7 @@ def peer(model: tpt.Transformer, split: Split) -> Contestant:
 
 
 def measure_size(entry: str, split: Split, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All contestants of one size, on the same questions."""
+    """Measure all models of one size on the same questions."""
     preset, _, count = entry.partition(":")
     model = tpt.build(preset).eval()
     drawn = np.random.default_rng(0).choice(len(split), int(count), replace=False)
@@ -106,7 +106,7 @@ def measure_size(entry: str, split: Split, options: argparse.Namespace) -> list[
 
 
 def table(entry: str, results: list[dict[str, Any]]) -> str:
-    """A size's results for people."""
+    """Return the results of a size as Markdown."""
     preset, _, count = entry.partition(":")
     lines = [
         f"## {preset}, {count} questions",
@@ -123,7 +123,7 @@ def table(entry: str, results: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     parser.add_argument(

@@ -1,10 +1,11 @@
-"""How quickly a store gives training batches, and how quickly it opens.
+"""Speed of training batches from a store, and of opening a store.
 
     python benchmarks/feed.py [rows ...]        (default: 1,000,000 and 10,000,000)
 
-Makes stores of synthetic rows with the published data's average lengths and assembles batches of
-1024 on one core: the sampler chooses the rows, the store gives their tokens, and they are cut into
-padded parts. The rate and the time to open must not depend on the number of rows.
+Writes stores of synthetic rows with the average lengths of the published data, and assembles
+batches of 1024 on one core: the sampler selects rows, the store returns their tokens, and the batch
+is divided into padded parts. Neither the speed nor the time to open a store should depend on the
+number of rows.
 """
 
 import statistics
@@ -27,7 +28,7 @@ BATCH = 1024
 
 
 def texts(chance: np.random.Generator, count: int, shortest: int, longest: int) -> pa.StringArray:
-    """Random texts of random lengths."""
+    """Return random texts of random lengths."""
     offsets = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(chance.integers(shortest, longest + 1, count), out=offsets[1:])
     characters = np.frombuffer(CHARACTERS.encode(), np.uint8)
@@ -37,7 +38,7 @@ def texts(chance: np.random.Generator, count: int, shortest: int, longest: int) 
 
 
 def make_store(folder: Path, n_rows: int) -> None:
-    """A training split of that many rows, spread evenly over modules and difficulties."""
+    """Write a training split of this many rows, divided evenly among modules and difficulties."""
     chance = np.random.default_rng(0)
     keys = [(module, difficulty) for module in MODULE_NAMES for difficulty in DIFFICULTIES]
     counts = np.diff(np.linspace(0, n_rows, len(keys) + 1).astype(int))
@@ -48,7 +49,7 @@ def make_store(folder: Path, n_rows: int) -> None:
 
 
 def measure(folder: Path, seconds: float = 5.0) -> tuple[float, float, float]:
-    """Milliseconds to open, milliseconds until the first batch, and samples per second."""
+    """Return milliseconds to open, milliseconds to the first batch, and samples per second."""
     vocabulary = MATHEMATICS.vocabulary
     opened, first = [], []
     for _ in range(5):

@@ -1,11 +1,11 @@
-"""How much faster the questions are made: our replacements against DeepMind's own code.
+"""Speed of generation: the replacements of this package compared with DeepMind's own code.
 
     python benchmarks/generate.py                # about ten minutes
     python benchmarks/generate.py --rounds 1 --questions 3
 
-Both paths draw the same questions, in blocks that alternate, each block with sympy's cache
-emptied first, so that neither path profits from what the other left behind. Then whole chunks go
-through 1 and through 2 workers, again in turn. Results go to benchmarks/results/.
+Both implementations generate the same questions in alternating blocks. The cache of sympy is
+cleared before each block, so that neither benefits from the other. Then whole chunks are generated
+by 1 and by 2 workers, also in turn. Results are written to benchmarks/results/.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from tp_transformer.data.mathematics.modules import MODULE_NAMES, TRAIN_SPLITS
 from tp_transformer.foundation.parallel import Pool, in_order, workers
 
 RESULTS = Path(__file__).parent / "results"
-# The share of one core that other processes may use in a round that counts.
+# Share of one core that other processes may use in a round that is counted.
 QUIET = 0.05
 
 
 def main() -> None:
-    """Measure, print, and write the results."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--questions", type=int, default=20, help="of each module in a block")
@@ -44,7 +44,7 @@ def main() -> None:
     options = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
     stem = RESULTS / f"{date.today().isoformat()}-generate"
-    # A part that is measured again replaces what was found earlier in the day.
+    # A part that is measured again replaces its earlier results of the same day.
     earlier = stem.with_suffix(".json")
     result: dict[str, Any] = json.loads(earlier.read_text()) if earlier.exists() else {}
     result |= {"date": date.today().isoformat(), "machine": machine()}
@@ -59,13 +59,13 @@ def main() -> None:
 
 
 def measure_paths(rounds: int, n_questions: int) -> dict[str, dict[str, float]]:
-    """Milliseconds a question by module and path: the median over the rounds."""
+    """Return milliseconds per question by module and implementation: the median over rounds."""
     times: dict[str, dict[str, list[float]]] = {
         module: {"slow": [], "fast": []} for module in MODULE_NAMES
     }
     for number in range(rounds):
         for module in MODULE_NAMES:
-            # Whichever path comes first is the other one next time.
+            # The order alternates between rounds.
             for path in ("slow", "fast") if number % 2 == 0 else ("fast", "slow"):
                 seconds = time_block(module, number, n_questions, fast=path == "fast")
                 times[module][path].append(1000 * seconds / n_questions)
@@ -77,7 +77,7 @@ def measure_paths(rounds: int, n_questions: int) -> dict[str, dict[str, float]]:
 
 
 def time_block(module: str, number: int, n_questions: int, *, fast: bool) -> float:
-    """Seconds of this process, whatever else runs, for questions of all three difficulties."""
+    """Return seconds of processor time for questions of all three difficulties."""
     addresses = [
         Address(module=module, split=TRAIN_SPLITS[i % 3], seed=number, index=i)
         for i in range(n_questions)
@@ -92,10 +92,10 @@ def time_block(module: str, number: int, n_questions: int, *, fast: bool) -> flo
 
 
 def measure_workers(rounds: int, size: int) -> dict[str, Any]:
-    """Questions a second through 1 and 2 workers: the median over the quiet rounds.
+    """Return questions per second with 1 and 2 workers: the median over quiet rounds.
 
-    This is wall time: a core that another process uses is one that no worker can have. So a
-    round counts only if other processes used less than a twentieth of one core meanwhile.
+    This is elapsed time, which other processes increase. A round is counted only if other processes
+    used less than a twentieth of one core.
     """
     found: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     for number in range(rounds):
@@ -114,7 +114,7 @@ def measure_workers(rounds: int, size: int) -> dict[str, Any]:
 
 
 def processor_seconds() -> tuple[float, float]:
-    """What all processes of the machine have used so far, and what our own have."""
+    """Return the processor time used so far by all processes, and by those of this benchmark."""
     ours = sum(os.times()[:4])
     if not Path("/proc/stat").exists():
         return ours, ours
@@ -123,7 +123,7 @@ def processor_seconds() -> tuple[float, float]:
 
 
 def throughput(n_workers: int, seed: int, size: int) -> float:
-    """Questions a second over the even mix, without the start of the processes."""
+    """Return questions per second over all modules, without the start of the processes."""
     with workers(n_workers)() as pool:
 
         def open_pool() -> AbstractContextManager[Pool]:
@@ -137,14 +137,14 @@ def throughput(n_workers: int, seed: int, size: int) -> float:
 
 
 def mix(seed: int, size: int) -> Iterator[Chunk]:
-    """One chunk of every module and difficulty."""
+    """Return one chunk of each module and difficulty."""
     for module in MODULE_NAMES:
         for split in TRAIN_SPLITS:
             yield Chunk(module, split, seed, 0, size)
 
 
 def machine() -> dict[str, str]:
-    """What the numbers depend on."""
+    """Return the versions and the machine."""
     model = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -160,7 +160,7 @@ def machine() -> dict[str, str]:
 
 
 def describe_workers(found: dict[str, Any]) -> str:
-    """The ratio of two workers to one, if the machine was quiet enough to tell."""
+    """Describe the ratio of two workers to one, if the machine was quiet."""
     quiet, n_rounds = found["quiet"], len(found["rounds"][1 if 1 in found["rounds"] else "1"])
     counted = f"{quiet[0]} and {quiet[1]} of {n_rounds} rounds were quiet"
     if "one" not in found:
@@ -173,7 +173,7 @@ def describe_workers(found: dict[str, Any]) -> str:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [f"# Making questions, {result['date']}", ""]
     lines += ["; ".join(f"{name} {value}" for name, value in result["machine"].items()), ""]
     lines += [describe_workers(result["workers"]), ""] if "workers" in result else []

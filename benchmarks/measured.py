@@ -1,4 +1,4 @@
-"""What every benchmark tells: the machine, and where its results are written."""
+"""The machine and the results files of all benchmarks."""
 
 import json
 import os
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine(device: str = "cpu") -> dict[str, str]:
-    """What the numbers were measured on."""
+    """Return a description of the machine."""
     return {
         "processor": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "cores": str(os.cpu_count()),
@@ -27,18 +27,18 @@ def machine(device: str = "cpu") -> dict[str, str]:
 
 
 def described(found: dict[str, str]) -> str:
-    """A machine in one line."""
+    """Describe a machine in one line."""
     return "; ".join(f"{name} {value}" for name, value in found.items())
 
 
 def precisions() -> list[str]:
-    """Those that the processor has circuits for."""
+    """Return the precisions that the processor supports natively."""
     is_there = has_bfloat16(torch.device("cpu"))
     return ["float32", "bfloat16"] if is_there else ["float32"]
 
 
 def write(name: str, result: dict[str, Any], text: str) -> Path:
-    """Write a dated result as JSON and Markdown; returns the path without its ending."""
+    """Write a dated result as JSON and Markdown; return the path without its suffix."""
     RESULTS.mkdir(exist_ok=True)
     stem = RESULTS / f"{result['date']}-{name}"
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")

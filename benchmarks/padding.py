@@ -1,10 +1,10 @@
-"""How much of a training batch is padding, and how much of it cutting leaves.
+"""Share of padding in a training batch, before and after it is divided into parts.
 
     python benchmarks/padding.py STORE
 
-Takes random batches of 1024 training rows and compares the positions that one padded batch has,
-those that its parts have, and the symbols. A target position counts as 4/3 of a source position, as
-the decoder's cells have 4/3 of the encoder's parameters.
+Compares, for random batches of 1024 training rows, the positions of one padded batch, the positions
+of its parts, and the tokens. A target position counts as 4/3 of a source position, because the
+cells of the decoder have 4/3 of the parameters of those of the encoder.
 """
 
 import sys
@@ -19,13 +19,13 @@ BATCH, STEPS = 1024, 50
 
 
 def positions(batches: list[Batch]) -> tuple[int, int]:
-    """Source and target positions, the target's without the start symbol."""
+    """Return the source and target positions, the latter without the start token."""
     source = sum(batch.source.numel() for batch in batches)
     return source, sum(batch.target_output.numel() for batch in batches)
 
 
 def symbols(source: Ragged, target: Ragged) -> tuple[int, int]:
-    """What of them holds a symbol."""
+    """Return the number of positions that hold a token."""
     return int(source.lengths.sum()), int((target.lengths - 1).sum())
 
 
@@ -46,12 +46,12 @@ def main(folder: str) -> None:
         ):
             total[0] += counts[0]
             total[1] += counts[1]
-    print(f"one padded batch: symbols at {held[0] / whole[0]:.1%} of source positions, ", end="")
+    print(f"one padded batch: tokens at {held[0] / whole[0]:.1%} of source positions, ", end="")
     print(f"{held[1] / whole[1]:.1%} of target positions")
     print(f"cut into {n_parts / STEPS:.1f} parts: {held[0] / cut_up[0]:.1%} and ", end="")
     print(f"{held[1] / cut_up[1]:.1%}")
     cost = [source + 4 / 3 * target for source, target in (whole, cut_up, held)]
-    print(f"times the symbols alone: {cost[0] / cost[2]:.3f}, and cut {cost[1] / cost[2]:.3f}")
+    print(f"times the tokens alone: {cost[0] / cost[2]:.3f}, and cut {cost[1] / cost[2]:.3f}")
 
 
 if __name__ == "__main__":

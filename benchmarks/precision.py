@@ -1,11 +1,11 @@
-"""Whether training in bfloat16 follows training in float32: the loss curves of several seeds.
+"""Loss curves of training in bfloat16 and in float32, for several seeds.
 
     python benchmarks/precision.py STORE [--config tp-transformer-tiny] [--batch 32] [--seeds 3]
 
-Trains the same runs in both precisions, seed by seed, from the same weights on the same batches.
-Two curves of one seed differ by the precision alone, two curves of one precision by the seed
-alone: the first difference should be the smaller one. Further options, such as
---model.d_model=32, are passed on. Results and a figure go to benchmarks/results/.
+Trains the same runs in both precisions, for each seed from the same weights and with the same
+batches. Two curves of one seed differ only in the precision, and two curves of one precision only
+in the seed; the first difference should be smaller. Further options, such as --model.d_model=32,
+are passed on. Results and a figure are written to benchmarks/results/.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.run import train
 
 PRECISIONS = ("float32", "bfloat16")
-WINDOW = 20  # steps that a point of a curve averages: single batches differ more than anything else
+WINDOW = 20  # steps that a point of a curve averages, because losses of single batches vary
 
 Curves = dict[str, list[list[float]]]  # precision -> seed -> loss at each step
 
 
 def main() -> None:
-    """Train, print, and write the results."""
+    """Train, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     parser.add_argument("--config", default="tp-transformer-tiny")
@@ -69,7 +69,7 @@ def main() -> None:
 def losses(
     options: argparse.Namespace, overrides: Sequence[str], precision: str, seed: int
 ) -> list[float]:
-    """The loss of each window of a run."""
+    """Return the loss of each window of a run."""
     values = settings.run_values(
         options.config,
         {
@@ -92,7 +92,7 @@ def losses(
 
 
 def compare(curves: Curves) -> dict[str, Any]:
-    """How far apart curves are; in the second half, where they have come close, by itself."""
+    """Return the distances between curves: over all steps, and over the second half."""
     n_points = len(curves["float32"][0])
     late = {name: [curve[n_points // 2 :] for curve in found] for name, found in curves.items()}
     return {
@@ -105,7 +105,7 @@ def compare(curves: Curves) -> dict[str, Any]:
 
 
 def distances(curves: Curves) -> dict[str, float]:
-    """The mean distance of two curves that differ by their precision, and by their seed."""
+    """Return the mean distances of curves that differ in precision, and in the seed."""
     single, half = curves["float32"], curves["bfloat16"]
     return {
         "precisions": statistics.mean(map(distance, single, half)),
@@ -115,12 +115,12 @@ def distances(curves: Curves) -> dict[str, float]:
 
 
 def distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """The mean absolute difference of two curves."""
+    """Return the mean absolute difference of two curves."""
     return statistics.mean(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
 def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
-    """The mean over the seeds at each point."""
+    """Return the mean over the seeds at each point."""
     return [statistics.mean(points) for points in zip(*curves, strict=True)]
 
 
@@ -132,7 +132,7 @@ def write(result: dict[str, Any]) -> None:
 
 
 def report(result: dict[str, Any], stem: str) -> str:
-    """The result for people."""
+    """Return the result as Markdown."""
     run, last = result["run"], result["last loss"]
     spread = result["last loss, spread over seeds"]
     options = "".join(f", {option}" for option in run["options"])
@@ -169,11 +169,11 @@ the seeds' mean curves in the two precisions.
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Every curve, and below it what the precision changes against what the seed changes."""
+    """Plot all curves and, below them, the effects of the precision and of the seed."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "precision"  # the same numbers, the same file
+    mpl.rcParams["svg.hashsalt"] = "precision"  # the same numbers give the same file
     from matplotlib import pyplot as plt
 
     single, half = (result["curves"][name] for name in PRECISIONS)
@@ -193,7 +193,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
         away = [a - b for a, b in zip(one, other, strict=True)]
         label = None if number else "bfloat16 minus float32, same seed"
         below.plot(steps, away, "C1--", label=label)
-    above.set_ylabel("training loss per symbol")
+    above.set_ylabel("training loss per token")
     below.set_ylabel("difference")
     below.set_xlabel("step")
     for axes in (above, below):

@@ -1,9 +1,9 @@
-"""How long `tpt data prepare` takes, beside reading the same archive with Python's gzip alone.
+"""Time of `tpt data prepare`, compared with reading the same archive with Python's gzip.
 
     python benchmarks/prepare.py ARCHIVE [repeats]
 
-The two run in turn, so that a machine that is busy is busy for both. Prints every repeat, the
-ratio of the medians, and the most memory that was used.
+Both run in turn, so that other processes affect them alike. Prints each repetition, the ratio of
+the medians, and the maximum memory.
 """
 
 import gzip
@@ -21,7 +21,7 @@ from tp_transformer.data.mathematics.corpus import prepare
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds by the clock, and seconds of processor time."""
+    """Return elapsed seconds, and seconds of processor time."""
     start, start_cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - start, time.process_time() - start_cpu
@@ -35,7 +35,7 @@ def read_with_gzip(archive: Path) -> None:
 
 
 def main(archive: Path, repeats: int = 7) -> None:
-    """Print both times, again and again, and their ratio."""
+    """Print both times for each repetition, and their ratio."""
     with tempfile.TemporaryDirectory() as folder:
         prepare(archive, Path(folder) / "first")
         gzips, prepares = [], []

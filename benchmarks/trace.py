@@ -1,7 +1,7 @@
-"""What the trace's named points cost while nothing is traced.
+"""Cost of the trace points while nothing is traced.
 
-Answers one question at a time with the smallest model, where overhead shows most, with the points
-in place and with them cut out, interleaved, and prints the ratio of the medians.
+Answers one question at a time with the smallest model, for which overhead matters most, alternately
+with and without the trace points, and prints the ratio of the medians.
 """
 
 import statistics
@@ -16,16 +16,16 @@ QUESTION = ["What is the first derivative of 13*a**2 - 627434*a + 11914106?"]
 
 
 def seconds(model: tpt.Transformer) -> float:
-    """The time of one answer of 30 symbols."""
+    """Return the time of one answer of 30 tokens."""
     start = time.perf_counter()
     model.solve(QUESTION)
     return time.perf_counter() - start
 
 
 def main(repeats: int = 200) -> None:
-    """Measure both ways in turn and print what came out."""
+    """Measure both in turn and print the result."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # the tensors are too small for a second one
+    torch.set_num_threads(1)  # the tensors are too small for more threads
     model = tpt.build("tp-transformer-tiny").eval()
     with_points = Traced.point
     times: dict[str, list[float]] = {"with": [], "without": []}

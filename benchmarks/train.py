@@ -1,19 +1,18 @@
-"""How quickly models train, beside torch's own padded Transformer and the machine's peak.
+"""Training speed, compared with a padded Transformer of torch and with the peak of the machine.
 
     python benchmarks/train.py STORE [--sizes tp-transformer-small:256 tp-transformer:128]
                                [--precisions float32 bfloat16] [--bindings none hadamard]
                                [--batches 5] [--name train]
 
-For each preset (with its batch size), precision (bfloat16 only where the processor has it, unless
-asked for) and binding: samples and symbols (padding not counted) per second, and the share of the
-machine's peak in matrix products, which is measured in the same run. All take one step on the same
-random batch over all modules, in turn, then all on the next one, so that a busy moment hits them
-alike; what is compared is the median of the ratios. A step is all that training does: divide the
-batch, forward, backward, clip, Adam.
+For each preset (with its batch size), precision (by default bfloat16 only if native) and binding,
+prints samples and tokens (without padding) per second, and the share of the peak of the machine in
+matrix products, which is measured in the same run. All models take one step on the same random
+batch over all modules, in turn, then on the next batch, so that other processes affect them alike;
+the result is the median of the ratios. A step consists of everything that training does: dividing
+the batch, forward, backward, clipping, Adam.
 
-The peer is `torch.nn.Transformer` of the same size in float32 on the padded batch: what one would
-write without this project; beside the LSTM, which has no bindings, it has the size of
-transformer-saxton. Writes a dated JSON and Markdown file.
+The peer is `torch.nn.Transformer` of the same size in float32 on the padded batch; for the LSTM,
+which has no bindings, it has the size of transformer-saxton. Writes a dated JSON and Markdown file.
 """
 
 import argparse
@@ -43,12 +42,12 @@ from tp_transformer.training.optim import OptimConfig, clip, make_optimizer
 
 Rows = tuple[Ragged, Ragged]
 LSTM = "lstm"  # in place of a binding
-LIMIT = 16_384  # symbols per pass, as TrainingConfig has it
+LIMIT = 16_384  # tokens of a micro-batch, as in TrainingConfig
 
 
 @dataclass
 class Contestant:
-    """Something that takes steps, and how long each took."""
+    """A model that takes steps, and the time of each step."""
 
     name: str
     precision: str
@@ -59,7 +58,7 @@ class Contestant:
 
 
 class Peer(nn.Module):
-    """A Transformer as torch offers it: padded, one embedding for input and output."""
+    """A Transformer of torch: padded, with one embedding for input and output."""
 
     def __init__(self, d_model: int, d_ff: int, n_heads: int, n_layers: int, n_vocab: int) -> None:
         super().__init__()
@@ -70,12 +69,12 @@ class Peer(nn.Module):
         self.register_buffer("positions", sinusoids(200, d_model).float(), persistent=False)
 
     def loss(self, source: Tensor, target: Tensor, pad: int) -> Tensor:
-        """The mean loss of the targets' symbols."""
+        """Return the mean loss of the target tokens."""
         logits = self.scores(source, target, pad)
         return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=pad)
 
     def scores(self, source: Tensor, target: Tensor, pad: int) -> Tensor:
-        """The scores after each position of the targets but the last."""
+        """Return the logits after each position of the targets but the last."""
         inputs = target[:, :-1]
         causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
         padding = torch.zeros(source.shape).masked_fill(source == pad, -math.inf)
@@ -95,7 +94,7 @@ class Peer(nn.Module):
 
 
 def peer(preset: str) -> Contestant:
-    """Torch's Transformer with the sizes of a preset."""
+    """A Transformer of torch with the sizes of a preset."""
     preset = "transformer-saxton" if preset == "lstm-saxton" else preset
     plain = tpt.build(preset, binding="none", embedding_binding=False)
     config, pad = plain.config, plain.vocabulary.pad
@@ -116,7 +115,7 @@ def peer(preset: str) -> Contestant:
 
 
 def contestants(preset: str, options: argparse.Namespace) -> list[Contestant]:
-    """All that are asked for of one size: the peer first."""
+    """Return all requested models of one size, the peer first."""
     config = tpt.build(preset).config
     bindings = options.bindings if isinstance(config, tpt.TransformerConfig) else [LSTM]
     return [peer(preset)] + [
@@ -125,7 +124,7 @@ def contestants(preset: str, options: argparse.Namespace) -> list[Contestant]:
 
 
 def ours(preset: str, precision: str, binding: str) -> Contestant:
-    """A model of this project, stepping as the training loop does."""
+    """A model of this project, which takes steps like the training loop."""
     fields: dict[str, Any] = {}
     if binding != LSTM:
         fields = {"binding": binding, "embedding_binding": binding != "none"}
@@ -151,12 +150,12 @@ def ours(preset: str, precision: str, binding: str) -> Contestant:
 
 
 def operations(model: tpt.Transformer | tpt.LSTM, rows: Rows) -> float:
-    """The multiplications and additions of a step's matrix products, attention's included."""
+    """Return the operations of the matrix products of a step, including attention."""
     return training_flops(model, rows[0].lengths, rows[1].lengths)
 
 
 def peak(precision: str, size: int = 2048) -> float:
-    """The most operations per second in a product of two large matrices."""
+    """Return the maximum number of operations per second in a product of two large matrices."""
     a, b = torch.randn(2, size, size).to(getattr(torch, precision))
     seconds = []
     for _ in range(5):
@@ -167,7 +166,7 @@ def peak(precision: str, size: int = 2048) -> float:
 
 
 def race(store: Path, batch_size: int, contestants: list[Contestant], n: int) -> list[Rows]:
-    """Let all take a step on each batch in turn; the first batch only warms them up."""
+    """Let all models take a step on each batch in turn; the first batch is a warm-up."""
     split = open_store(store)["train"]
     feed = Feed(split, batch_size=batch_size)
     batches = [split.tokens(feed.sampler.rows(step), feed.vocabulary) for step in range(n + 1)]
@@ -183,7 +182,7 @@ def race(store: Path, batch_size: int, contestants: list[Contestant], n: int) ->
 def reached(
     contestant: Contestant, racing: list[Contestant], batches: list[Rows]
 ) -> dict[str, Any]:
-    """What a contestant reached, how many times the peer that is, and what its binding costs."""
+    """Return the speed of a model, its ratio to the peer, and the cost of its binding."""
     total = sum(contestant.seconds)
     n_rows = sum(len(source.lengths) for source, _ in batches)
     n_symbols = sum(int(s.lengths.sum() + t.lengths.sum()) for s, t in batches) - n_rows
@@ -201,21 +200,21 @@ def reached(
 
 
 def time_ratio(contestant: Contestant, other: Contestant) -> float:
-    """How many times as long as another a contestant takes for the same batch."""
+    """Return the ratio of the times of two models for the same batches."""
     return statistics.median(
         own / its for own, its in zip(contestant.seconds, other.seconds, strict=True)
     )
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Every size, one after another."""
+    """Measure all sizes."""
     precisions = {"float32", *options.precisions}
     peaks = dict.fromkeys(precisions, 0.0)
     sizes = {}
     for entry in options.sizes:
         preset, _, batch_size = entry.partition(":")
         racing = contestants(preset, options)
-        # Again and again, as a busy moment lowers it: the peak is the best that was seen.
+        # Measured repeatedly, because other processes lower it; the peak is the maximum.
         peaks = {one: max(peaks[one], peak(one)) for one in precisions}
         batches = race(options.store, int(batch_size), racing, options.batches)
         peaks = {one: max(peaks[one], peak(one)) for one in precisions}
@@ -233,12 +232,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(entry: str, results: list[dict[str, Any]]) -> str:
-    """A size's results for people."""
+    """Return the results of a size as Markdown."""
     preset, _, batch_size = entry.partition(":")
     lines = [
         f"## {preset}, batches of {batch_size}",
         "",
-        "| model | precision | parameters | samples/s | symbols/s | of peak | times torch "
+        "| model | precision | parameters | samples/s | tokens/s | of peak | times torch "
         "| time over plain |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
@@ -254,7 +253,7 @@ def table(entry: str, results: list[dict[str, Any]]) -> str:
 
 
 def report(result: dict[str, Any]) -> str:
-    """All results for people."""
+    """Return all results as Markdown."""
     peaks = ", ".join(
         f"{value:.0f} GFLOPS in {name}" for name, value in result["peak_gflops"].items()
     )
@@ -271,7 +270,7 @@ plain" that of a step's time to the one without binding.
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     parser.add_argument(

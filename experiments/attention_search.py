@@ -1,13 +1,13 @@
-"""How often the attention search is wrong about heads whose rule is known.
+"""Error rates of the attention search for synthetic heads whose rule is known.
 
     python experiments/attention_search.py --count 128 --searches 8
     python experiments/attention_search.py --count 32 --searches 8
 
-Heads are synthetic. Structure-blind ones go by characters, distance and position, and must not be
-called clear for any relation; the others follow one relation with a share of their attention and
-should be. All have noise of their own at every pair of positions. Of a head it prints in how many
-searches, or verdicts, it is clear, and the greatest or the mean margin in points; at the end, how
-many questions of two modules have a numerator to skip. What came out stands in
+Structure-blind heads depend on characters, distance and position only, and must not be called clear
+for any relation. The others follow one relation with a share of their attention, and should be
+called clear. All have independent noise at each pair of positions. For each head, prints the number
+of searches or verdicts in which it is clear, and the largest or mean margin in points; at the end,
+the number of questions of two modules that have a numerator to skip. The results are in
 docs/interpretation.md.
 """
 
@@ -24,19 +24,19 @@ from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import RELATIONS, Relation
 
 Floats = npt.NDArray[np.float64]
-Head = Callable[[str, int], Floats]  # the strength of every key, for a text and a query
+Head = Callable[[str, int], Floats]  # the strength of each key, for a text and a query
 
 MODULE = "arithmetic__mixed"
 OPERATORS = "+-*/"
-NOISE = 0.5  # standard deviation of the logits around what the rule says
-SHARES = (0.2, 0.4, 0.8)  # of the attention, in heads that follow a relation
+NOISE = 0.5  # standard deviation of the logits around those of the rule
+SHARES = (0.2, 0.4, 0.8)  # shares of attention in heads that follow a relation
 SKIPPING = "denominator to its division, past a numerator"  # the rarest relation
 COUNTED = 1000  # questions in which its occurrences are counted
-STEEP = 20.0  # logits from a distance to the next: the nearest gets everything
+STEEP = 20.0  # difference of logits between two distances: the nearest key gets all attention
 
 
 def _nearest(characters: str, *, steepness: float, left: bool = True, right: bool = True) -> Head:
-    """A head that looks at certain characters on one side or both, the nearest most."""
+    """Return a head that attends to certain characters on one or both sides, mostly the nearest."""
 
     def head(text: str, at: int) -> Floats:
         distance = np.arange(len(text)) - at
@@ -79,7 +79,7 @@ BLIND: dict[str, Head] = {
 
 
 def blind(head: Head, text: str, rng: np.random.Generator) -> Floats:
-    """The weights (query, key) of a structure-blind head; even where it sees nothing."""
+    """Return the weights (query, key) of a structure-blind head; uniform without matching keys."""
     strengths = np.stack([head(text, at) for at in range(len(text))])
     strengths[strengths.sum(axis=1) == 0] = 1
     strengths *= np.exp(NOISE * rng.standard_normal(strengths.shape))
@@ -89,7 +89,7 @@ def blind(head: Head, text: str, rng: np.random.Generator) -> Floats:
 def follower(
     relation: Relation, expression: Expression, share: float, rng: np.random.Generator
 ) -> Floats:
-    """The weights (query, key) of a head that follows a relation, and looks around otherwise."""
+    """Return the weights (query, key) of a head that follows a relation, or else its neighbours."""
     weights = blind(_neighbours, token_characters(expression.question), rng)
     for query, keys in relation(expression):
         weights[query] *= 1 - share
@@ -105,13 +105,13 @@ def search(heads: Sequence[Sequence[Floats]], expressions: Sequence[Expression])
 
 
 def questions(count: int, seed: int, module: str = MODULE) -> list[Expression]:
-    """Questions of a module, by default the paper's for its analyses."""
+    """Return questions of a module, by default the paper's for its analyses."""
     drawn = generate(module, split="interpolate", count=count, seed=seed)
     return [expression for one in drawn if (expression := parse(one.question))]
 
 
 def main() -> None:
-    """Print how often each blind head is called clear, and how often each follower is."""
+    """Print how often each structure-blind head and each head that follows a relation is clear."""
     parser = argparse.ArgumentParser(description="error rates of the attention search")
     parser.add_argument("--count", type=int, default=128, help="questions in a search")
     parser.add_argument("--searches", type=int, default=8)

@@ -1,20 +1,20 @@
-"""The polynomial degree of each encoder layer's output as a function of its input (section 2.1).
+"""The polynomial degree of the output of each encoder layer in its input (section 2.1).
 
     python experiments/degree.py
 
-TP-attention multiplies a filler by a role, which are both linear in the layer's input, so the paper
-says that layers can raise the degree of their representations in the input of the Transformer, and
-plain attention cannot. That holds of a network in which only the binding is left as a
-non-linearity. Here, in a model with initial weights:
+TP-attention multiplies a filler by a role, both of which are linear in the input of the layer.
+According to the paper, layers can therefore raise the degree of their representations in the input
+of the Transformer, and plain attention cannot. This holds for a network in which the binding is the
+only non-linearity. Here, in a model with initial weights:
 
 - the feed-forward layers add nothing (their last map is zero);
-- the attention weights stay as they are at the line's middle, since a softmax is no polynomial;
-- every LayerNorm divides by the standard deviation that it has at the line's middle; it still
-  subtracts the mean, which is linear.
+- the attention weights are fixed at the middle of the line, because a softmax is not a polynomial;
+- each LayerNorm divides by its standard deviation at the middle of the line; it still subtracts the
+  mean, which is linear.
 
-All states of the embedding move along a line in a random direction. The degree is read from finite
-differences over equally spaced points of the line: those of an order above the degree vanish, up to
-rounding. What came out stands in docs/experiments.md.
+All states of the embedding move along a line in a random direction. The degree is computed from
+finite differences over equally spaced points of the line: those of an order above the degree
+vanish, up to rounding. The results are in docs/experiments.md.
 """
 
 from collections.abc import Collection
@@ -30,16 +30,16 @@ from tp_transformer.model.transformer import Transformer
 Floats = npt.NDArray[np.float64]
 
 QUESTION = "What is (1/2)/(3/4)?"
-N_LAYERS = 4  # float64 sees no more: a degree of 32 has differences below its rounding
-HIGHEST = 2**N_LAYERS + 2  # order of the differences that are looked at
-REACH = 10  # of the line, in standard deviations of the states: far out, high powers show
-VANISHES = 1e-13  # of the values, for a difference divided by the sum of its coefficients
+N_LAYERS = 4  # the maximum in float64: the differences for a degree of 32 are below rounding errors
+HIGHEST = 2**N_LAYERS + 2  # largest order of differences
+REACH = 10  # of the line, in standard deviations of the states; high powers need large values
+VANISHES = 1e-13  # relative to the values, for a difference divided by the sum of its coefficients
 ATTENTION, SCALE = HELD = ("attention weights", "scale of LayerNorm")
-ROLES = "roles"  # as a control: without them the binding is linear
+ROLES = "roles"  # a control: with fixed roles, the binding is linear
 
 
 class FixedScale(nn.Module):
-    """A LayerNorm that divides by the standard deviations of the first state that it sees."""
+    """A LayerNorm that divides by the standard deviations of its first input."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class FixedScale(nn.Module):
 
 
 def prepared(preset: str, seed: int, held: Collection[str] = HELD) -> Transformer:
-    """A model in float64 whose feed-forward layers add nothing, with or without fixed scales."""
+    """Return a model in float64 without feed-forward layers, with or without fixed scales."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = tpt.build(preset, n_layers=N_LAYERS).double().eval()
@@ -70,7 +70,7 @@ def prepared(preset: str, seed: int, held: Collection[str] = HELD) -> Transforme
 
 @torch.no_grad()
 def outputs(model: Transformer, seed: int, held: Collection[str] = HELD) -> list[Floats]:
-    """What each layer hands on, (point, position * d_model), along a line of its input."""
+    """Return the output of each layer, (point, position * d_model), along a line of its input."""
     source = torch.from_numpy(model.vocabulary.encode([QUESTION]).padded(model.vocabulary.pad))
     names = {ATTENTION: "weights", ROLES: "role"}
     fixed = [
@@ -97,12 +97,12 @@ def outputs(model: Transformer, seed: int, held: Collection[str] = HELD) -> list
 
 
 def degree(values: Floats) -> int | None:
-    """The degree of a polynomial, given its values (point, output) at equally spaced points.
+    """Return the degree of a polynomial from its values (point, output) at equally spaced points.
 
-    None where no order of differences is reached from which on all of them vanish.
+    None if there is no order from which on all differences vanish.
     """
     largest = np.abs(values).max()
-    # The coefficients of a difference of order k add up to 2^k in magnitude, and so does rounding.
+    # The absolute coefficients of a difference of order k sum to 2^k, and so do rounding errors.
     sizes = [
         np.abs(np.diff(values, n=order, axis=0)).max() / 2**order / largest
         for order in range(len(values))
@@ -112,12 +112,12 @@ def degree(values: Floats) -> int | None:
 
 
 def degrees(preset: str, seed: int, held: Collection[str] = HELD) -> list[int | None]:
-    """The degree of each layer's output; None where it is no polynomial."""
+    """Return the degree of the output of each layer; None if it is not a polynomial."""
     return [degree(values) for values in outputs(prepared(preset, seed, held), seed, held)]
 
 
 def main() -> None:
-    """Print the degrees, layer by layer, for three draws of weights and directions."""
+    """Print the degrees by layer, for three random draws of weights and directions."""
     tp, plain = "tp-transformer-tiny", "transformer-tiny"
     cases = [(tp, (*HELD, ROLES))]
     cases += [(preset, held) for held in (HELD, HELD[:1], HELD[1:], ()) for preset in (tp, plain)]

@@ -1,7 +1,7 @@
-"""What the analyses of roles and of information say where the truth is known.
+"""Simulations of the analyses of roles and of information with known truth.
 
     python experiments/roles_simulations.py clusters   # unrelated clusters, mutual information
-    python experiments/roles_simulations.py readers    # how far linear readers of the text get
+    python experiments/roles_simulations.py readers    # accuracy of linear text probes
     python experiments/roles_simulations.py reversal   # planted sides, random vectors, the text
     python experiments/roles_simulations.py draws      # section 6.1's samples, synthetic states
     python experiments/roles_simulations.py trained --model runs/tp --data quotients
@@ -39,14 +39,14 @@ Integers = npt.NDArray[np.int64]
 DrawSamples = Callable[[Integers, int, np.random.Generator], Draws]
 
 MIXED, QUOTIENTS = "arithmetic__mixed", "quotients"
-QUESTIONS = 128  # as many as the analyses take
+QUESTIONS = 128  # the default of the analyses
 
 CLUSTERS = 20
 CLUSTER_DRAWS = 400
 STRETCHES = {"clusters of single characters": 1, "clusters of five characters in a row": 5}
 PERMUTATIONS, EXCEEDED = 99, 95  # an exact baseline has 95 of 99 below the score in 5% of cases
 
-REACHES = tuple(range(0, 18, 2))  # characters on each side that a reader sees
+REACHES = tuple(range(0, 18, 2))  # characters on each side that a text probe sees
 STRONG_RIDGE = 1.0
 
 VECTOR_DRAWS = 200
@@ -69,7 +69,7 @@ N_PAPER = 100  # the paper's n
 
 
 def sample_of(source: str, count: int) -> Sample:
-    """The first test questions of the paper's module, or of the task quotients."""
+    """Return the first test questions of the paper's module, or of the task quotients."""
     if source == MIXED:
         drawn = generate(MIXED, split="interpolate", count=count, seed=0)
         pairs = [(example.question, example.answer) for example in drawn]
@@ -81,18 +81,18 @@ def sample_of(source: str, count: int) -> Sample:
 
 
 def row(*cells: object) -> str:
-    """A line of a Markdown table."""
+    """Return a line of a Markdown table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def heading(n_texts: int, *names: str) -> Iterator[str]:
-    """The first two lines of a Markdown table; all columns after the first few are numbers."""
+    """Return the first two lines of a Markdown table; columns after the first few are numbers."""
     yield row(*names)
     yield f"|{'---|' * n_texts}{'---:|' * (len(names) - n_texts)}"
 
 
 def clusters(count: int, draws: int) -> Iterator[str]:
-    """How often the mutual information of random clusters exceeds that of permuted labels."""
+    """Print how often the mutual information of random clusters exceeds that of permuted labels."""
     positions = Positions.of(sample_of(MIXED, count))
     n_positions = len(positions.characters)
     yield from heading(1, "label", *STRETCHES)
@@ -110,7 +110,7 @@ def clusters(count: int, draws: int) -> Iterator[str]:
 
 
 def exceeds(clusters: Integers, labelled: Labelled, rng: np.random.Generator) -> bool:
-    """Whether clusters of all positions tell more of the labels than of permuted ones."""
+    """Whether clusters have more information on the labels than on permuted ones."""
     own, n_classes = clusters[labelled.position], len(labelled.classes)
     permuted = (labelled.permuted(rng) for _ in range(PERMUTATIONS))
     tables = [
@@ -122,7 +122,7 @@ def exceeds(clusters: Integers, labelled: Labelled, rng: np.random.Generator) ->
 
 
 def readers(count: int) -> Iterator[str]:
-    """The accuracy of linear readers of the text, by how many characters they see."""
+    """Print the accuracy of linear text probes by the number of characters that they see."""
     positions = Positions.of(sample_of(MIXED, count))
     strong = f"best, ridge {STRONG_RIDGE:g}"
     yield from heading(1, "label", *map(str, REACHES), strong)
@@ -145,7 +145,7 @@ def _accuracy(positions: Positions, labelled: Labelled, reach: int) -> float:
 
 
 def reversal(count: int, draws: int) -> Iterator[str]:
-    """Which sides probes give after they are fitted where reversed and unreversed agree."""
+    """Print the predicted sides of probes that are fitted where reversed and unreversed agree."""
     yield from heading(
         2,
         *("vectors", "questions", "correct where labels agree", "reversed where they disagree"),
@@ -180,7 +180,7 @@ def _random(positions: Positions, seed: int) -> Floats:
 
 
 def _planted(positions: Positions, sides: Sides, labels: Integers, seed: int) -> Floats:
-    """Noise, and at each position that has a side one unit in that side's dimension."""
+    """Return noise, plus one unit in the dimension of the side at each position that has one."""
     vectors = PLANTED_NOISE * _random(positions, seed)
     vectors[sides.position, labels] += 1
     return vectors
@@ -203,15 +203,15 @@ class Layer:
 
     values: Floats  # (position, head, d_head)
     states: Floats  # (position, d_model)
-    question: Integers  # (position,): of which question, from 0
+    question: Integers  # (position,): the index of the question
 
     @property
     def n_questions(self) -> int:
-        """How many there are."""
+        """The number of questions."""
         return int(self.question.max()) + 1
 
     def some(self, count: int, rng: np.random.Generator) -> "Layer":
-        """As many questions at random, numbered anew."""
+        """Return this many random questions, renumbered."""
         chosen = np.sort(rng.permutation(self.n_questions)[:count])
         here = np.isin(self.question, chosen)
         return Layer(
@@ -221,7 +221,7 @@ class Layer:
         )
 
     def error(self, positions: Integers) -> float:
-        """The paper's error at some positions: fitted and scored there, averaged over heads."""
+        """Return the error of the paper's protocol at some positions, averaged over heads."""
         states = self.states[positions]
         heads = self.values[positions].swapaxes(0, 1)
         residuals = [states - predict(head, states, head) for head in heads]
@@ -231,7 +231,7 @@ class Layer:
 def single_draws(
     layer: Layer, n: int, read: DrawSamples, count: int, rng: np.random.Generator
 ) -> Floats:
-    """The errors of single draws of n samples from all questions."""
+    """Return the errors of single draws of n samples from all questions."""
     errors: list[float] = []
     while len(errors) < count:
         errors += map(layer.error, read(layer.question, n, rng).positions)
@@ -241,7 +241,7 @@ def single_draws(
 def coverage(
     errors: Floats, few: Iterable[Layer], n: int, read: DrawSamples, rng: np.random.Generator
 ) -> Floats:
-    """The share of errors in the interval that a few of the questions give, for each few."""
+    """Yield the share of errors in the interval from each of several samples of questions."""
     shares = []
     for layer in few:
         found = in_sample(layer.values, layer.states, read(layer.question, n, rng))
@@ -253,7 +253,7 @@ def coverage(
 
 
 def synthetic(world: str, rng: np.random.Generator) -> Layer:
-    """States of many questions, and values of one head that tell some of their dimensions."""
+    """Return states of many questions, and values of one head that contain some dimensions."""
     states = rng.standard_normal((ALL_QUESTIONS, POSITIONS_EACH, D_STATE))
     if world != "noise":
         common = rng.standard_normal((ALL_QUESTIONS, 1, D_STATE))
@@ -270,7 +270,7 @@ def synthetic(world: str, rng: np.random.Generator) -> Layer:
 
 
 def draws(sets: int, singles: int) -> Iterator[str]:
-    """How many single draws lie in the interval that a few of the questions give."""
+    """Print how many single draws are in the interval from a sample of questions."""
     columns = [f"{world}: {reading}" for world in WORLDS for reading in READINGS]
     yield from heading(0, "questions", "n", *columns)
     for n_questions, n in SIZES:
@@ -288,7 +288,7 @@ def draws(sets: int, singles: int) -> Iterator[str]:
 
 
 def trained(model: str, data: str, sets: int, singles: int) -> Iterator[str]:
-    """The same on the output of a trained model's last encoder layer, for all test questions."""
+    """Print the same for the output of the last encoder layer of a trained model."""
     store = open_store(data)
     split = store[store.task.test_splits[0]]
     texts, answers = split.rows(list(range(len(split))))
@@ -313,7 +313,7 @@ def trained(model: str, data: str, sets: int, singles: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table that was asked for."""
+    """Print the requested table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="table", required=True)
     for table, makes, sizes in (

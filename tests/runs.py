@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
 from tp_transformer.foundation.settings import run_values
-from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.config import run_config, section_kinds
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
@@ -82,7 +82,7 @@ def options(**changed):
 
 
 def config(**changed):
-    values = run_values("tp-transformer-tiny", settings(**changed), RunConfig)
+    values = run_values("tp-transformer-tiny", settings(**changed), section_kinds())
     return run_config(values)
 
 

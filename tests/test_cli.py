@@ -13,11 +13,13 @@ import tp_transformer as tpt
 from commands import groups, verbs
 from tp_transformer import __version__
 from tp_transformer.cli import main, parse
+from tp_transformer.data.mathematics.modules import with_difficulties
 from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.foundation.settings import missing, read, sections
+from tp_transformer.foundation.settings import missing, read
+from tp_transformer.model.config import TransformerConfig
 from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.training.config import RunConfig, config_values, run_config
+from tp_transformer.training.config import config_values, run_config, section_kinds
 from tp_transformer.verbs.data import MATHEMATICS_COUNT, Generate
 from tp_transformer.verbs.model import Solve
 from tp_transformer.verbs.scoring import Evaluate
@@ -67,6 +69,9 @@ def test_models_prints_the_counts_beside_the_papers(capsys, monkeypatch):
         (("train", "--budgte=3"), "there is no option --budgte (did you mean --budget?)"),
         (("train", "--trainig.steps=3"), "(did you mean --training.steps?)"),
         (("train", "--training.stesp=3"), "(did you mean --training.steps?)"),
+        (("data", "generate", "--out=x", "--splits", "trian"), "invalid choice: 'trian'"),
+        (("data", "generate", "--out=x", "--difficulties", "esy"), "invalid choice: 'esy'"),
+        (("data", "generate", "--task.count=3"), "--task.count (did you mean --count?)"),
         (("train", "--training=3"), "there is no option --training"),
         (("train", "--data.steps=3"), "there is no option --data.steps"),
         (("train", "--training.steps"), "--training.steps: expected one argument"),
@@ -164,10 +169,12 @@ def one_line(text):
 def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = run(capsys, "train", "--help")
-    for section, names in sections(RunConfig).items():
+    for section, kinds in section_kinds().items():
         assert f"\nsettings of {section}:\n" in out
-        for name in names:
+        for name in (field.name for kind in kinds for field in fields(kind)):
             assert re.search(rf"^  --{section}\.{name} ", out, re.MULTILINE)
+    for name in TransformerConfig.option_types():
+        assert re.search(rf"^  --model\.{name} ", out, re.MULTILINE)
     text = one_line(out)
     assert "after warmup, before the schedule decreases it (default: 0.0001)" in text
     assert "--optim.clip_value CLIP_VALUE" in text
@@ -187,9 +194,7 @@ def test_defaults_that_two_classes_state_are_the_same():
     for field in fields(Order):
         if field.name != "splits":
             assert own[field.name] == field.default
-    order = Order()
-    difficulties = [f"train-{name}" for name in own["difficulties"]]
-    assert order.splits == (*difficulties, *own["splits"][1:])
+    assert Order().splits == with_difficulties(own["splits"], own["difficulties"])
 
 
 def test_arguments_become_the_fields_of_a_verb():

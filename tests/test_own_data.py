@@ -37,12 +37,16 @@ def test_the_pages_commands_work_one_after_another(tmp_path, monkeypatch, capsys
     assert (tmp_path / "pairs.csv").read_text("utf-8").startswith(example)
     five, further = blocks("console", PAGE)
     assert five.count("$ ") == 5
+    assert "&&" not in five
     for program, *arguments in commands(f"```console\n{five}```\n```console\n{further}```"):
         assert program == "tpt"
         cli.main([*arguments, *(SMALL if arguments[0] == "train" else [])])
     printed = capsys.readouterr().out
     assert "on average over 2 seeds (0, 1), standard deviation" in " ".join(printed.split())
     assert {path.suffix for path in (tmp_path / "analysis").iterdir()} >= {".json", ".png", ".svg"}
+    for seed in (0, 1):
+        name = tpt.Results.read(f"results-seed-{seed}.json").name
+        assert name.endswith(f"seed-{seed}")
     store = tpt.data.open("mirror")
     found = json.loads((tmp_path / "analysis" / "attention-encoder.json").read_text("utf-8"))
     tested = {example.question for example in store["test"]}

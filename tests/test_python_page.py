@@ -62,7 +62,7 @@ def test_it_names_all_that_is_public():
 
 @pytest.mark.slow
 def test_type_checkers_accept_it(program, tmp_path):
-    wrong = "\ntpt.evaluat\ntpt.data.opens\nstore['train'].collat\nresults.to_panda\n"
+    wrong = "\ntpt.evaluat\ntpt.data.opens\nstore['train'].collat\nresults.fram\n"
     for name, code in (("page", program), ("wrong", f"{program}{wrong}")):
         (tmp_path / f"{name}.py").write_text(code, "utf-8")
     command = [sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports"]

@@ -15,7 +15,7 @@ from torch import nn
 
 import tp_transformer as tpt
 from documents import ROOT, blocks
-from runs import config, make_store
+from runs import SETTINGS, config, make_store
 from tp_transformer.cli import main
 from tp_transformer.data.generated import write_task
 from tp_transformer.data.mathematics.task import MATHEMATICS
@@ -31,7 +31,7 @@ from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.scoring import compare
 from tp_transformer.scoring.results import Results
-from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.config import run_config, section_kinds
 from tp_transformer.training.optim import OPTIMIZERS
 from tp_transformer.training.run import train
 
@@ -146,7 +146,7 @@ class Small(LSTM):
     config_type = SmallConfig
 
 
-def test_an_architecture_is_built_saved_and_loaded(register, tmp_path):
+def test_an_architecture_is_built_saved_and_loaded(register, tmp_path, monkeypatch):
     register(ARCHITECTURES, "small", Small)
     made = model_config({"architecture": "small", "d_hidden": 4})
     model = from_config(made)
@@ -155,6 +155,48 @@ def test_an_architecture_is_built_saved_and_loaded(register, tmp_path):
     assert type(loaded) is Small
     assert loaded.config == made
     assert loaded.solve(["1"], max_length=2) == model.solve(["1"], max_length=2)
+    monkeypatch.undo()
+    message = "there is no architecture 'small'.*import the module that registers another"
+    with pytest.raises(UserError, match=message):
+        tpt.load(tmp_path / "model")
+
+
+def test_an_architecture_of_the_contributing_page_trains(store, tmp_path, monkeypatch, capsys):
+    """Its own settings are options of `tpt train`, in its help and in the model folder."""
+    monkeypatch.setattr(ARCHITECTURES, "_entries", {**ARCHITECTURES._entries})
+    exec(compile(snippet("RepeatedConfig"), "CONTRIBUTING.md", "exec"), {"__name__": "mine"})  # noqa: S102
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "[repeated] number of times (default: 2)" in shown
+    assert shown.count("size of the feed-forward layer") == 1  # that of the base class
+    run, settings = tmp_path / "run", [f"--{n}={v}" for n, v in SETTINGS.items()]
+    options = ["--model.architecture=repeated", "--model.n_rounds=3", "--training.steps=2"]
+    main(
+        [
+            "train",
+            "--config=tp-transformer-tiny",
+            f"--data={store}",
+            f"--run={run}",
+            *settings,
+            *options,
+        ]
+    )
+    model = tpt.load(run)
+    assert model.config.n_rounds == 3
+    batch = tpt.Batch.from_text(["1"], ["2"], model.vocabulary)
+    three_rounds = model.loss(batch).total.detach()
+    object.__setattr__(model.config, "n_rounds", 1)
+    assert model.loss(batch).total.detach() != three_rounds
+    main(["train", f"--run={run}", "--training.steps=3"])  # the recorded settings are read again
+
+
+def test_an_architecture_needs_settings_of_its_own(monkeypatch):
+    """Its settings tell which architecture a model has."""
+    monkeypatch.setattr(ARCHITECTURES, "_entries", {**ARCHITECTURES._entries})
+    message = "the architecture mine needs a config_type of its own, because lstm has LSTMConfig"
+    with pytest.raises(ValueError, match=message):
+        ARCHITECTURES.register("mine")(type("Mine", (LSTM,), {}))
 
 
 def momentum(model: nn.Module, config):
@@ -165,9 +207,15 @@ def momentum(model: nn.Module, config):
     return torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
 
 
-def test_an_optimizer_trains_and_resumes_exactly(register, store, tmp_path):
-    register(OPTIMIZERS, "momentum", momentum)
-    options = {"optim__optimizer": "momentum", "training__keep": 9}
+def adafactor(model: nn.Module, config):
+    """Its state of a matrix is a row and a column."""
+    return torch.optim.Adafactor(model.parameters(), lr=config.learning_rate)
+
+
+@pytest.mark.parametrize("make", [momentum, adafactor])
+def test_an_optimizer_trains_and_resumes_exactly(make, register, store, tmp_path):
+    register(OPTIMIZERS, "mine", make)
+    options = {"optim__optimizer": "mine", "training__keep": 9}
     train(config(**options, training__steps=9), store, tmp_path / "whole", quiet=True)
     run = tmp_path / "whole"
     expected = tpt.load(run / "last").state_dict()
@@ -179,26 +227,21 @@ def test_an_optimizer_trains_and_resumes_exactly(register, store, tmp_path):
 
 
 class Forgetful(torch.optim.SGD):
-    """Its state is a number, or a tensor of another shape than the parameter's."""
+    """Its state is a number, not a tensor."""
 
-    kept: object
     n_steps = 0
 
     def step(self, closure=None):
         super().step(closure)
         Forgetful.n_steps += 1
         for parameter in self.param_groups[0]["params"]:
-            self.state[parameter]["kept"] = self.kept
+            self.state[parameter]["kept"] = 3
 
 
-@pytest.mark.parametrize(
-    ("kept", "message"),
-    [(3, "keeps 'kept', which is not a tensor"), (torch.ones(3, 1), r"of shape \(3, 1\)")],
-)
 def test_an_optimizer_whose_state_cannot_be_saved_is_refused_at_once(
-    kept, message, register, store, tmp_path, monkeypatch
+    register, store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(Forgetful, "kept", kept, raising=False)
+    message = "keeps 'kept', which is not a tensor"
     monkeypatch.setattr(Forgetful, "n_steps", 0)
     register(OPTIMIZERS, "forgetful", lambda model, _: Forgetful(model.parameters(), lr=0.1))
     options = {"optim__optimizer": "forgetful", "training__steps": 9}
@@ -267,7 +310,7 @@ def test_a_task_is_made_trained_scored_compared_shown_and_exported(
     assert json.loads(lines.splitlines()[0])["question"] == store["longer"][0].question
     with pytest.raises(SystemExit):
         main(["data", "export", str(data), "--format", "v1.0", "--out", str(tmp_path / "v1")])
-    assert "v1.0 is for the Mathematics Dataset alone" in capsys.readouterr().err
+    assert "v1.0 is only for the Mathematics Dataset" in capsys.readouterr().err
 
 
 def test_what_does_not_belong_to_a_task_is_refused(register, tmp_path, store):
@@ -387,7 +430,7 @@ def test_the_lstm_trains_end_to_end(store, tmp_path):
             "validation.count": "12",
             "validation.every": "3",
         },
-        RunConfig,
+        section_kinds(),
     )
     outcome = train(run_config(values), store, tmp_path / "run", quiet=True)
     assert outcome.step == 6
@@ -410,6 +453,26 @@ def test_the_padded_path_trains_as_the_packed_one(store, tmp_path, monkeypatch):
     assert len(packed) > 3
     assert packed == pytest.approx(padded, rel=1e-4)
     assert packed[-1] < 0.8 * packed[0]
+
+
+@pytest.mark.filterwarnings("default")
+def test_compilation_trains_end_to_end(store, tmp_path, monkeypatch):
+    """Traced and differentiated by torch, but not translated to C++, which takes a minute."""
+    torch.compiler.reset()
+    compiled = []
+
+    def compile_quickly(module, **options):
+        compiled.append(module)
+        nn_compile(module, **options, backend="aot_eager")
+
+    nn_compile = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", compile_quickly)
+    settings = config(model__dropout=0.0, training__steps=4)
+    train(settings, store, tmp_path / "eager", quiet=True)
+    assert not compiled
+    train(settings, store, tmp_path / "compiled", compile=True, quiet=True)
+    assert [type(cell).__name__ for cell in compiled] == ["EncoderCell", "DecoderCell"]
+    assert losses(tmp_path / "eager") == pytest.approx(losses(tmp_path / "compiled"), rel=1e-4)
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
-"""`tpt` and `python -m tp_transformer`: prepared for Ctrl-C before anything else is imported."""
+"""`tpt` and `python -m tp_transformer`: handlers for Ctrl-C are installed before other imports."""
 
 from tp_transformer.foundation import interruptions
 
 
 def run() -> None:
-    """Run `tpt` with the arguments of the command line, as a process of its own."""
+    """Run `tpt` with the arguments of the command line, as a separate process."""
     interruptions.prepare()
     try:
         from tp_transformer.cli import main

@@ -1,4 +1,4 @@
-"""The command line: from what was typed to a verb, and how it ends."""
+"""The command line: parsing of arguments, running of verbs, and exit codes."""
 
 import argparse
 import io
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Verb:
-    """The verb that the arguments ask for, which has not run yet.
+    """Return the verb that the arguments name, without running it.
 
     Raises:
         SystemExit: if they ask for help, the version or a completion script, which is printed
@@ -80,7 +80,7 @@ def parse(arguments: Sequence[str]) -> Verb:
     flags = [flag for flag in own if flag.startswith("--")]
     _refuse_unknown(arguments[len(words) :], [*flags, *(["--help"] if words else _OWN)])
     parser = _parser(verb if "--print_shtab" not in arguments else None)
-    if isinstance(verb, Group):  # without a verb, help is shown, as `gh` does
+    if isinstance(verb, Group):  # without a verb, help is shown
         _parse(parser, arguments if len(arguments) > len(words) else [*words, "--help"], own)
         raise ArgumentError(None, f"name a verb: {', '.join(verb.verbs)}")
     options = _parse(parser, _with_negative_values(arguments, own), own)
@@ -95,7 +95,7 @@ def parse(arguments: Sequence[str]) -> Verb:
 
 
 def _find(arguments: Sequence[str]) -> tuple[list[str], "type[Verb] | Group"]:
-    """The words that name a verb, and the verb."""
+    """Return the words that name a verb, and the verb."""
     words: list[str] = []
     verb: type[Verb] | Group = TPT
     for word in arguments:
@@ -113,7 +113,7 @@ def _find(arguments: Sequence[str]) -> tuple[list[str], "type[Verb] | Group"]:
 
 
 def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse an option that does not exist, naming the nearest that does."""
+    """Raise for an option that does not exist; suggest the nearest one that does."""
     for argument in arguments:
         option = argument.partition("=")[0]
         if option == "--":
@@ -123,7 +123,7 @@ def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _with_negative_values(arguments: Sequence[str], known: Arguments) -> list[str]:
-    """Join an option and a value such as -2h, which argparse takes for another option."""
+    """Join an option and a value such as -2h, which argparse would parse as another option."""
     joined: list[str] = []
     for argument in arguments:
         flag = joined[-1] if joined and "--" not in joined else ""
@@ -137,30 +137,36 @@ def _with_negative_values(arguments: Sequence[str], known: Arguments) -> list[st
 
 
 def _meant(option: str, known: Iterable[str]) -> str:
-    """Suggest the option that was probably meant; often a setting only lacks its section."""
+    """Suggest the intended option; often only the section of a setting is missing."""
     by_field = {flag.rpartition(".")[2]: flag for flag in known if "." in flag}
     by_name = {flag.removeprefix("--"): flag for flag in known}
     name = option.removeprefix("--")
     field = name.replace("-", "_")
+    without_section = by_name.get(name.rpartition(".")[2]) if "." in name else None
     started = next((flag for flag in known if flag.startswith(option)), None)
     containing = next((flag for flag in known if field in re.split("[-._]", flag)), None)
     found = (
-        by_field.get(field) or started or containing or by_name.get(closest(name, by_name) or "")
+        by_field.get(field)
+        or without_section
+        or started
+        or containing
+        or by_name.get(closest(name, by_name) or "")
     )
     found = found or by_field.get(closest(field, by_field) or "")
     return f" (did you mean {found}?)" if found else ""
 
 
 def _explain(error: BaseException) -> int:
-    """Say in a line why a command has ended; its exit code. Unexpected exceptions are re-raised."""
+    """Print why a command has ended, and return its exit code; re-raise unexpected exceptions."""
     number = error.number if isinstance(error, Terminated) else interruptions.received()
     if isinstance(error, KeyboardInterrupt) and number is None:
         number = signal.SIGINT
-    if number is not None:  # whatever a library has made of it
+    if number is not None:  # even if a library has converted it to another exception
         complain(interruptions.describe(number))
         return 128 + number
     if isinstance(error, BrokenPipeError):
-        # Whoever read our output has had enough. Python would complain when it flushes the rest.
+        # The reader of the output has closed it. Python would report an error when it flushes the
+        # rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, ArgumentError | UserError):
@@ -176,16 +182,16 @@ def _explain(error: BaseException) -> int:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says so; torch has a class of its own for GPUs, and none for CPUs."""
+    """Whether an error means a lack of memory; torch has a class for GPUs, but none for CPUs."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return "DefaultCPUAllocator" in str(error)
 
 
 def _allow_any_character() -> None:
-    """Have characters that the terminal's encoding lacks replaced: bars are no reason to fail.
+    """Replace characters that the encoding of the terminal lacks, instead of failing.
 
-    UTF-8 lacks what Python makes of a file's name that is not UTF-8.
+    Even UTF-8 cannot encode file names that are not valid UTF-8.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -194,7 +200,7 @@ def _allow_any_character() -> None:
 def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -> Namespace:
     try:
         return parser.parse_args(arguments)
-    except OverflowError as error:  # which the parser lets pass
+    except OverflowError as error:  # which the parser does not catch
         raise ArgumentError(None, f"a number is too large: {error}") from error
     except ArgumentError as error:
         wrong = re.search(r'key "(\w+)"(?: element \d+)?:.* value: (.*)', str(error), re.DOTALL)
@@ -212,7 +218,7 @@ def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -
 
 
 def _required(flags: Iterable[str]) -> str:
-    """Say which arguments are missing: positional ones, then options."""
+    """Return a message about missing arguments: positional ones, then options."""
     names = [flag.upper() for flag in flags if not flag.startswith("-")]
     options = [flag for flag in flags if flag.startswith("-")]
     parts = [f"name the {' and the '.join(names)}"] if names else []
@@ -226,9 +232,9 @@ def _field(flag: str) -> str:
 
 
 def _parser(chosen: "type[Verb] | Group | None") -> ArgumentParser:
-    """The parser of all verbs, with the arguments of the chosen one, or of all.
+    """Return the parser of all verbs, with the arguments of the chosen one, or of all.
 
-    To find the settings of `tpt train` takes an import of torch.
+    The settings of `tpt train` are found by importing torch.
     """
     parser = ArgumentParser(
         prog="tpt",
@@ -250,7 +256,7 @@ def _parser(chosen: "type[Verb] | Group | None") -> ArgumentParser:
 
 
 def _add_verbs(parser: ArgumentParser, group: Group, chosen: "type[Verb] | Group | None") -> None:
-    """Give a parser its verbs, and those verbs their arguments or verbs of their own."""
+    """Add verbs to a parser, with their arguments or verbs of their own."""
     subcommands = parser.add_subcommands(
         dest="verb", required=True, title="verbs", description=None, metavar="VERB"
     )

@@ -279,7 +279,7 @@ class _Parser:
     def _open(self, sign: str, at: int) -> None:
         n_open = sum(operator in {_OPEN, _ROOT} for operator, _ in self._operators)
         if self._is_algebra and n_open >= MAX_DEPTH:
-            raise UnreadableError(f"more than {MAX_DEPTH} parentheses inside one another")
+            raise UnreadableError(f"more than {MAX_DEPTH} nested parentheses")
         self._operators.append((sign, at))
 
     def _close(self, at: int) -> None:

@@ -1,10 +1,10 @@
 """The numbers printed in the papers, each with its source.
 
 Schlag et al. 2020: "Enhancing the Transformer With Explicit Relational Encoding for Math Problem
-Solving", https://arxiv.org/abs/1910.06611. Its Table 1 repeats the first two rows from
-Saxton et al. 2019: "Analysing Mathematical Reasoning Abilities of Neural Models",
+Solving", https://arxiv.org/abs/1910.06611. Its Table 1 repeats the first two rows from Saxton et
+al. 2019: "Analysing Mathematical Reasoning Abilities of Neural Models",
 https://arxiv.org/abs/1904.01557. Accuracies are fractions of questions answered exactly, averaged
-over modules; `None` stands where the paper prints a dash.
+over modules; `None` is a dash in the paper.
 """
 
 from dataclasses import dataclass

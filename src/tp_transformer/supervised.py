@@ -1,7 +1,8 @@
 """`python -m tp_transformer.supervised` is `tpt` that stops when its standard input ends.
 
-Who starts it holds the other end of a pipe. When that process ends, however it ends, the system
-closes the pipe, and this one stops as at SIGTERM: training saves, so that it can go on.
+The process that starts it holds the other end of a pipe. When that process ends for any reason, the
+system closes the pipe, and this process stops as at SIGTERM: training saves a checkpoint, from
+which it can resume.
 """
 
 import os

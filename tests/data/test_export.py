@@ -131,7 +131,7 @@ def test_some_modules(tmp_path, store):
         "extrapolate.jsonl",
         "train.jsonl",
     ]
-    with pytest.raises(StoreError, match="no rows of the modules"):
+    with pytest.raises(StoreError, match="no rows of these modules"):
         export(store, tmp_path / "none", format="jsonl", modules="calculus__*")
 
 
@@ -156,7 +156,7 @@ def test_a_failure_leaves_nothing(tmp_path, store):
 
 def test_v1_needs_difficulties(tmp_path):
     store = make_store(tmp_path / "store", {("train", "numbers__gcd", None): [("1", "2")]})
-    with pytest.raises(StoreError, match="does not tell the difficulty of numbers__gcd"):
+    with pytest.raises(StoreError, match="does not record the difficulty of numbers__gcd"):
         export(tpt.data.open(store), tmp_path / "out", format="v1.0")
 
 

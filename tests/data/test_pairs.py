@@ -137,7 +137,7 @@ FAULTS = {
             "question with a character that is not text: '\\n'",
         ),
         ('question,answer\na,b\n\n"c"d,e\n', 4, "not a row of a table"),
-        ("question,answer,split\na,b,train\na,b,../x\n", 3, "a split that cannot be the name"),
+        ("question,answer,split\na,b,train\na,b,../x\n", 3, "a split that cannot be a file name"),
         ("question,answer,group\na,b,x\na,b,\n", 3, "empty group"),
         ("question,answer\na,b\n\udcff,e\n", 3, "question with a character that is not text"),
     ],
@@ -183,7 +183,11 @@ def test_a_fault_is_named_by_file_and_line(suffix, text, line, reason, tmp_path,
         ("frage,answer\na,b\n", [], "no column 'question'; name the column of questions with --qu"),
         ("question,answer\na,b\n", ["--splits=train=0.5"], "shares above 0 with a sum of 1"),
         ("question,answer\na,b\n", ["--splits=train"], "shares above 0 with a sum of 1"),
-        ("question,answer\na,b\n", ["--splits=a/b=1"], "a split cannot be called 'a/b'"),
+        (
+            "question,answer\na,b\n",
+            ["--splits=a/b=1"],
+            "the split name 'a/b' cannot be a file name",
+        ),
         ("question,answer\na,b\n", [], "none of the 1 rows is in the split"),
         ("question,answer,split\na,b,x\n", ["--splits=train=1"], "names the splits of its rows"),
         ("question,answer\n", [], "has no rows"),
@@ -232,6 +236,22 @@ def test_without_a_task_it_is_the_mathematics_dataset_or_a_clear_message(tmp_pat
     assert "--splits is for pairs of your own" in capsys.readouterr().err
     cli.main(arguments)
     assert tpt.data.open(tmp_path / "store").task.name == "mathematics"
+
+
+def test_from_python_a_task_makes_them_pairs(tmp_path):
+    file = write(tmp_path, ".csv")
+    with pytest.raises(SettingsError, match="name their task"):
+        tpt.data.prepare(file, tmp_path / "store")
+    store = tpt.data.prepare(file, tmp_path / "store", task="mine", tokenisation="words")
+    assert store.task.name == "mine"
+    assert store.task.vocabulary.tokenisation == "words"
+    folder = tmp_path / "v1" / "train-easy"
+    folder.mkdir(parents=True)
+    (folder / "numbers__gcd.txt").write_text("What is 3?\n3\n")
+    with pytest.raises(SettingsError, match="seed are for pairs of your own"):
+        tpt.data.prepare(folder.parent, tmp_path / "mathematics", seed=1)
+    found = tpt.data.prepare(folder.parent, tmp_path / "mathematics")
+    assert found.task.name == "mathematics"
 
 
 def test_an_unreadable_parquet_file(tmp_path):

@@ -225,7 +225,7 @@ def damage(path, kind):
         return "does not describe one"
     if kind == "newer":
         manifest.write_text(json.dumps({**described, "version": 3}))
-        return "of version 3, and this is for version 2"
+        return "of version 3, which this release does not read"
     if kind == "incomplete":
         del described["splits"]["train"]["segments"]
         manifest.write_text(json.dumps(described))
@@ -325,7 +325,7 @@ WRONG_VALUES = [
         {"../train": ["a"]},
         "the split name '../train' must be usable as a file name",
     ),
-    (("task", "splits", "train"), ["a", "a"], "each with a name of its own"),
+    (("task", "splits", "train"), ["a", "a"], "must have modules with different names"),
     (("task", "splits", "train"), [7], r"task.splits.train\[\] must be a text"),
     (("task", "continues"), {"a": 1}, "task.continues.'a' must be a text"),
     (("task", "area_separator"), 7, "task.area_separator must be a text"),

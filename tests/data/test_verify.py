@@ -69,7 +69,7 @@ def test_any_changed_byte_is_found(store, capsys):
         main(["data", "verify", str(store)])
     assert stop.value.code == 2
     assert capsys.readouterr().err == (
-        f"tpt: {store} is damaged: store.json is not what was written\n"
+        f"tpt: {store} is damaged: store.json was changed after it was written\n"
     )
 
 

@@ -192,5 +192,5 @@ def test_a_vocabulary_is_saved_as_it_was_and_words_as_words():
 
 def test_words_come_from_several_texts():
     assert Vocabulary.of(["jump twice", "jump"], "words").tokens[3:] == ("jump", "twice")
-    with pytest.raises(ValueError, match="made of a list of texts, not of one text"):
+    with pytest.raises(ValueError, match="needs a list of texts, not one text"):
         Vocabulary.of("jump twice", "words")

@@ -25,7 +25,13 @@ from runs import (
     tensors,
     wait_for,
 )
-from tp_transformer.foundation.distributed import Ranks, choose_device, open_ranks
+from tp_transformer.foundation import distributed
+from tp_transformer.foundation.distributed import (
+    Ranks,
+    choose_device,
+    has_bfloat16,
+    open_ranks,
+)
 from tp_transformer.foundation.errors import SettingsError
 
 # 7 samples are not divisible by 2 or 3; dropout would differ, as each rank draws its own.
@@ -183,3 +189,24 @@ def test_a_device_that_is_not_there_is_refused():
     if not torch.cuda.is_available():
         with pytest.raises(SettingsError, match=r"cuda is not available here; available: .*cpu"):
             choose_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("fpu avx2 avx512f avx512_bf16 sse4_2", True),
+        ("amx_bf16 amx_tile", True),
+        ("fp asimd bf16", True),  # ARM
+        ("fpu avx2 avx512f avx512_fp16", False),
+        (None, False),
+    ],
+)
+def test_native_bfloat16_is_read_from_the_flags_of_the_processor(
+    flags, expected, tmp_path, monkeypatch
+):
+    file = tmp_path / "cpuinfo"
+    if flags is not None:
+        file.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbogomips\t: 1\n")
+    monkeypatch.setattr(distributed, "CPU_INFO", file)
+    assert has_bfloat16(torch.device("cpu")) is expected
+    assert has_bfloat16(torch.device("cuda"))

@@ -19,7 +19,7 @@ SAID = {
     signal.SIGTERM: "tpt: ended by SIGTERM",
     signal.SIGHUP: "tpt: ended by SIGHUP",
 }
-GOES_ON = "; the same command goes on where this one stopped"
+GOES_ON = "; the same command resumes"
 
 
 STARTED = []

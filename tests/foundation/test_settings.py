@@ -104,12 +104,6 @@ class Work:
     binding: Literal["none", "some"] = "some"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    stage: Stage | Other
-    work: Work
-
-
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "mine.yaml"
@@ -119,7 +113,7 @@ def file(tmp_path):
 
 def run_values(file, *changes):
     changed = dict(change.split("=", 1) for change in changes)
-    return settings.run_values(file, changed, Run)
+    return settings.run_values(file, changed, {"stage": (Stage, Other), "work": (Work,)})
 
 
 def test_changes_go_on_top_of_the_file(file):

@@ -117,7 +117,8 @@ def test_the_order_of_questions_does_not_matter(store, trained, undisturbed, tmp
     chance = np.random.default_rng(0)
 
     def shuffled(source, target, limit):
-        yield from np.array_split(chance.permutation(len(source)), 30)
+        parts = np.array_split(chance.permutation(len(source)), 30)
+        yield from (part for part in parts if len(part))  # there may be few near-ties
 
     monkeypatch.setattr("tp_transformer.scoring.questions.passes", shuffled)
     choice, work = Choice(train_count=200), Work(diagnose=10)

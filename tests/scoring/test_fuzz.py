@@ -65,14 +65,14 @@ def test_damaged_results_are_shown_or_refused(tmp_path, count, seed):
                 render_comparison(results, console)
                 for text in (markdown(results), csv_text(results), latex(results)):
                     text.encode()
-            found.write(tmp_path / "again.json")
+            found.save(tmp_path / "again.json")
     assert 0.1 * count < n_read < 0.9 * count  # some damages matter, some do not
 
 
 @pytest.mark.parametrize(("count", "seed"), [pytest.param(40, 2, id="quick"), slow(2_000)])
 def test_the_command_line_refuses_damaged_results_in_one_line(tmp_path, capsys, count, seed):
     good, file = tmp_path / "good.json", tmp_path / "r.json"
-    small_results(0).write(good)
+    small_results(0).save(good)
     data = good.read_bytes()
     for name, chance in trials(count, seed):
         file.write_bytes(mutate_bytes(data, chance))

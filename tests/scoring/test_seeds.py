@@ -76,7 +76,7 @@ def test_the_output_says_how_many_seeds_there_are(tmp_path, capsys):
     files = []
     for number, one in enumerate([*TP, *PLAIN]):
         files.append(str(tmp_path / f"{number}.json"))
-        one.write(files[-1])
+        one.save(files[-1])
     main(["compare", *files])
     text = " ".join(capsys.readouterr().out.split())
     assert "tp, Interpolation: 90.00% on average over 3 seeds (0, 1, 2), standard deviation" in text
@@ -98,7 +98,7 @@ def test_every_format_has_the_seeds():
     line = next(line for line in both.differences if "Welch" in line)
     assert f"- {line}" in both.to_markdown()
     assert "Welch" in both.to_latex()
-    rows = both.to_pandas()
+    rows = both.frame()
     tested = rows[rows.kind == "seeds difference"].iloc[0]
     assert (tested.model, tested.versus, tested.seeds) == ("tp", "plain", 3)
     assert tested.p < 0.05

@@ -19,7 +19,7 @@ NAMED = made_up("<b>$x_1$</b>", splits=SPLITS)
 
 
 def test_results_are_frames():
-    frame = ONE.to_pandas()
+    frame = ONE.frame()
     assert len(frame) == 3
     scores = [(s, m, one) for s, split in ONE.splits.items() for m, one in split.modules.items()]
     for row, (split, module, score) in zip(frame.itertuples(), scores, strict=True):
@@ -31,7 +31,7 @@ def test_results_are_frames():
 def test_frames_need_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match=r"pip install 'tp-transformer\[pandas\]'"):
-        ONE.to_pandas()
+        ONE.frame()
 
 
 def test_results_are_short_as_text_and_in_notebooks():
@@ -46,11 +46,11 @@ def test_results_are_short_as_text_and_in_notebooks():
 
 def test_a_comparison_is_a_frame_with_what_the_command_writes(tmp_path, capsys):
     for one in (ONE, TWO):
-        one.write(tmp_path / f"{one.name}.json")
+        one.save(tmp_path / f"{one.name}.json")
     compared = tpt.compare(ONE, tmp_path / "two.json")
     main(["compare", str(tmp_path / "one.json"), str(tmp_path / "two.json"), "--format=csv"])
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    frame = compared.to_pandas()
+    frame = compared.frame()
     assert list(frame.columns) == list(lines[0])
     assert frame["kind"].tolist() == [line["kind"] for line in lines]
     printed = [float(line["accuracy"] or "nan") for line in lines]
@@ -66,7 +66,7 @@ def test_a_comparison_is_a_frame_with_what_the_command_writes(tmp_path, capsys):
 def test_a_comparison_as_text_is_what_the_command_prints(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     for one in (ONE, TWO):
-        one.write(tmp_path / f"{one.name}.json")
+        one.save(tmp_path / f"{one.name}.json")
     main(["compare", str(tmp_path / "one.json"), str(tmp_path / "two.json")])
     assert str(tpt.compare(ONE, TWO)) == capsys.readouterr().out
     assert repr(tpt.compare(ONE, TWO)) == "Comparison(one, two; mathematics)"

@@ -89,7 +89,7 @@ def test_one_module(store):
     assert "linear_1d" not in text
     with pytest.raises(SettingsError, match="no module matches 'nonsense'"):
         summarise(store, "nonsense")
-    with pytest.raises(StoreError, match="no rows of the modules"):
+    with pytest.raises(StoreError, match="no rows of these modules"):
         summarise(store, "calculus__*")
 
 

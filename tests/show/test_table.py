@@ -217,7 +217,7 @@ def test_many_results_are_told_apart_in_a_narrow_terminal(n_results):
 
 
 def test_a_terminal_of_another_encoding_is_no_reason_to_stop(tmp_path):
-    ONE.write(tmp_path / "r.json")
+    ONE.save(tmp_path / "r.json")
     command = [sys.executable, "-m", "tp_transformer", "compare", str(tmp_path / "r.json")]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     found = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -329,10 +329,10 @@ def test_latex_compiles(tmp_path):
 
 
 def test_results_are_read_as_they_were_written(tmp_path):
-    ONE.write(tmp_path / "r.json")
+    ONE.save(tmp_path / "r.json")
     again = Results.read(tmp_path / "r.json")
     assert again.to_json() == ONE.to_json()
-    again.write(tmp_path / "s.json")
+    again.save(tmp_path / "s.json")
     assert (tmp_path / "s.json").read_bytes() == (tmp_path / "r.json").read_bytes()
 
 
@@ -380,8 +380,8 @@ def test_damaged_results_are_refused(tmp_path, text, message):
 
 def test_figures_are_saved_in_every_format_and_repeatably(tmp_path, capsys):
     files = [tmp_path / "one.json", tmp_path / "two.json"]
-    ONE.write(files[0])
-    TWO.write(files[1])
+    ONE.save(files[0])
+    TWO.save(files[1])
     for folder in ("a", "b"):
         main(["compare", *map(str, files), "--format=csv", "--figures", str(tmp_path / folder)])
     captured = capsys.readouterr()
@@ -415,7 +415,7 @@ def test_bars_can_be_read(tmp_path, monkeypatch, n_results):
 
 def test_figures_name_what_they_need(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    ONE.write(tmp_path / "r.json")
+    ONE.save(tmp_path / "r.json")
     with pytest.raises(SystemExit) as stop:
         main(["compare", str(tmp_path / "r.json"), "--figures", str(tmp_path / "f")])
     assert stop.value.code == 2

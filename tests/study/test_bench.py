@@ -128,12 +128,12 @@ def done(finished, tmp_path):
 
 
 def models_of(chosen):
-    return [Results.read(cell.results).model["sha256"] for cell in chosen.cells()]
+    return [Results.read(run.results).model["sha256"] for run in chosen.runs()]
 
 
 def test_an_interrupted_bench_resumes_to_the_same_table(tmp_path, finished, monkeypatch):
     chosen = plan(tmp_path / "resumed")
-    stopped, begun = chosen.cells()[2].run, []
+    stopped, begun = chosen.runs()[2].folder, []
     take, trained = Loop._step, run.train
 
     def step(self, ahead):
@@ -155,7 +155,7 @@ def test_an_interrupted_bench_resumes_to_the_same_table(tmp_path, finished, monk
     assert all(row.cost is None for row in partial.rows)
     assert "2 of 4 runs are done" in markdown(partial)
     resumed = run_here(chosen)
-    assert begun == [cell.run for cell in (*chosen.cells()[:3], *chosen.cells()[2:])]
+    assert begun == [run.folder for run in (*chosen.runs()[:3], *chosen.runs()[2:])]
     assert "resuming from step 3" in (stopped / "log.txt").read_text()
     assert models_of(chosen) == models_of(finished[0])
     assert without_costs(resumed) == without_costs(finished[1])
@@ -218,15 +218,15 @@ def test_variants_have_the_fields_that_follow_their_name(tmp_path):
 def accuracies_of(chosen, split):
     """The accuracy of each variant and seed, from the files of scores."""
     found = {}
-    for cell in chosen.cells():
-        modules = Results.read(cell.results).splits[split].modules.values()
-        found[cell.variant, cell.seed] = np.mean([one.verdicts.mean() for one in modules])
+    for planned in chosen.runs():
+        modules = Results.read(planned.results).splits[split].modules.values()
+        found[planned.variant, planned.seed] = np.mean([one.verdicts.mean() for one in modules])
     return found
 
 
 def flips(chosen, split):
     """The p-value of 20,000 explicit flips of the questions' signs."""
-    scores = {(cell.variant, cell.seed): Results.read(cell.results) for cell in chosen.cells()}
+    scores = {(run.variant, run.seed): Results.read(run.results) for run in chosen.runs()}
     rng, statistic = np.random.default_rng(1), np.zeros(20_001)
     for module in ("even", "odd"):
         right = {key: one.splits[split].modules[module].verdicts for key, one in scores.items()}
@@ -268,7 +268,7 @@ def test_the_numbers_of_the_table(finished):
 
 def test_samples_to_learn_are_those_of_the_first_validation_above_90_percent(done):
     chosen, _ = done
-    file = chosen.cells()[1].run / "metrics.jsonl"  # hadamard, seed 0
+    file = chosen.runs()[1].folder / "metrics.jsonl"  # hadamard, seed 0
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
         if line["kind"] == "validation":

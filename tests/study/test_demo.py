@@ -1,68 +1,115 @@
 import io
 import json
-import re
 
 import pytest
 from rich.console import Console
 
-import runs
 import tp_transformer as tpt
+from tp_transformer.foundation.errors import FolderError
+from tp_transformer.model import bundled
 from tp_transformer.scoring.results import Results
-from tp_transformer.study import watch
-from tp_transformer.study.demo import MODULES, Size, demo
+from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, Size, demo
 
-FILES = {
-    "questions",
-    "tp-transformer",
-    "tp-transformer.json",
-    "tp-transformer-answers.jsonl",
-    "transformer",
-    "transformer.json",
-    "transformer-answers.jsonl",
-}
+NAMES = ("first", "twin")
+WIDTH = 100
 
 
-def shown(folder, size, width=80):
+def shown(folder):
     file = io.StringIO()
-    demo(folder, Console(file=file, width=width), size)
+    demo(folder, Console(file=file, width=WIDTH), Size(test_count=2, diagnose=1))
     return file.getvalue()
 
 
-def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
-    monkeypatch.setattr(watch.subprocess, "Popen", runs.Forked)
-    folder = tmp_path / "demo"
-    text = shown(folder, Size(count=30, test_count=8, seconds=3))
-    assert re.search(r"Training reached its time limit after \d+ of 2,000 steps", text)
-    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == FILES
-    for name in FILES | MODULES.keys():
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    """A folder of bundled models, untrained."""
+    folder = tmp_path_factory.mktemp("shipped") / "bundled"
+    for name, preset in zip(NAMES, ("tp-transformer-tiny", "transformer-tiny"), strict=True):
+        tpt.build(preset, n_layers=1).save(folder / name)
+    (folder / bundled.INDEX).write_text(json.dumps(NAMES), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def bundle(shipped, monkeypatch):
+    monkeypatch.setattr(bundled, "FOLDER", shipped)
+
+
+@pytest.fixture(scope="module")
+def shown_once(shipped, tmp_path_factory):
+    """A demo: its folder, and what it printed."""
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bundled, "FOLDER", shipped)
+        return folder, shown(folder)
+
+
+def test_the_files_of_a_demo(shown_once):
+    folder, text = shown_once
+    files = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    assert files == {QUESTIONS, REPORT, *(f"{name}.json" for name in NAMES)}
+    for name in files:
         assert name in text
-    assert "✗" in text
-    # Lines with paths, and those of the progress, are for programs that wrap them.
-    wide = ("$ tpt", "Next:", "In ", "tp-transformer: step", "transformer: step")
-    said = [line for line in text.splitlines() if not line.startswith(wide)]
-    assert max(map(len, said)) <= 80
-    lines = (folder / "transformer-answers.jsonl").read_text("utf-8").splitlines()
-    answers = [json.loads(line) for line in lines]
-    assert len(answers) == 5 * 8
-    model = tpt.load(folder / "transformer")
-    solved = model.solve(
-        [line["question"] for line in answers], max_length=model.config.n_positions
-    )
-    assert solved == [line["predicted"] for line in answers]
-    before = (folder / "transformer" / "metrics.jsonl").read_bytes()
-    again = shown(folder, Size(count=30, test_count=8, seconds=3))
-    assert (folder / "transformer" / "metrics.jsonl").read_bytes() == before
-    assert again.splitlines()[-3:] == text.splitlines()[-3:]
+    for name in NAMES:
+        assert name in (folder / REPORT).read_text("utf-8")
 
 
-@pytest.mark.slow
-def test_the_demo_learns_a_module(tmp_path):
-    shown(tmp_path / "demo", Size(seconds=3600))  # a busy machine takes longer, and learns as much
-    accuracies = [
-        score.accuracy
-        for name in ("tp-transformer", "transformer")
-        for score in Results.read(tmp_path / "demo" / f"{name}.json")
-        .splits["interpolate"]
-        .modules.values()
-    ]
-    assert max(accuracies) > 0.8
+def test_every_area_has_an_answer_and_a_score(shown_once):
+    folder, text = shown_once
+    areas = {
+        module.partition("__")[0]
+        for module in tpt.data.open(folder / QUESTIONS)["interpolate"].modules
+    }
+    assert len(areas) == 8
+    answers, scores = text.split("3. Their scores")
+    for area in areas:
+        assert any(line.startswith(area) for line in answers.splitlines())
+        assert any(line.startswith(area) for line in scores.splitlines())
+    assert "✗" in answers
+    results = [Results.read(folder / f"{name}.json") for name in NAMES]
+    for found in results:
+        split = found.splits["interpolate"]
+        assert split.n == 2 * 56
+        assert f"{split.average[0]:.1%}" in scores
+    assert "one seed" in scores
+
+
+def test_marks_agree_with_the_answers(shown_once, bundle):
+    folder, text = shown_once
+    split = tpt.data.open(folder / QUESTIONS)["interpolate"]
+    model = tpt.load("first")
+    firsts = [next(iter(split.examples(module))) for module in split.modules]
+    right = [example for example in firsts if model.solve([example.question]) == [example.answer]]
+    n_areas = len({example.module.partition("__")[0] for example in right})
+    answers = text.split("2. Their answers")[1].split("3. Their scores")[0]
+    assert answers.count("✓") >= n_areas  # the twin may have more
+
+
+def test_lines_fit_the_terminal(shown_once):
+    _, text = shown_once
+    wide = ("In ", "Next:", *NAMES)  # with paths
+    assert all(len(line) <= WIDTH for line in text.splitlines() if not line.startswith(wide))
+
+
+def test_again_from_the_same_folder(shown_once, bundle):
+    folder, text = shown_once
+    before = (folder / REPORT).read_bytes()
+    assert shown(folder).split("2. Their answers")[1] == text.split("2. Their answers")[1]
+    assert (folder / REPORT).read_bytes() == before
+
+
+def test_a_demo_in_a_file_is_refused(tmp_path):
+    file = tmp_path / "demo"
+    file.write_text("mine", encoding="utf-8")
+    with pytest.raises(FolderError, match="is a file"):
+        demo(file)
+    assert file.read_text("utf-8") == "mine"
+
+
+@pytest.mark.skipif(not bundled.names(), reason="no model is bundled")
+@pytest.mark.parametrize("name", bundled.names())
+def test_the_seed_is_not_that_of_training(name):
+    trained = json.loads((bundled.FOLDER / name / "training.json").read_text("utf-8"))
+    seeds = {run["data"]["seed"] for run in trained["runs"]}
+    assert seeds
+    assert SEED not in seeds

@@ -13,7 +13,7 @@ from runs import SETTINGS, assert_same_run, config, records
 from tp_transformer import train
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.training import muon as muon_file
-from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.config import run_config, section_kinds
 from tp_transformer.training.muon import ELEMENT_SIZE, MOMENTUM, Muon, matrix_blocks, orthogonalise
 from tp_transformer.training.optim import (
     OptimConfig,
@@ -257,7 +257,7 @@ def lstm_config():
     shared = {name: value for name, value in SETTINGS.items() if not name.startswith("model.")}
     changed = {**shared, **RUN, "model.d_hidden": 16}
     given = {name: json.dumps(value) for name, value in changed.items()}
-    return run_config(run_values("lstm-saxton", given, RunConfig))
+    return run_config(run_values("lstm-saxton", given, section_kinds()))
 
 
 @pytest.mark.parametrize("model", ["transformer", "lstm"])

@@ -4,7 +4,7 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer.foundation import settings
-from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.config import run_config, section_kinds
 from tp_transformer.training.optim import OptimConfig
 
 SCHLAG = ("tp-transformer", "tp-transformer-b", "tp-transformer-c", "transformer")
@@ -14,7 +14,7 @@ OURS = ("tp-transformer-small", "transformer-small", "tp-transformer-tiny", "tra
 
 
 def resolved(name):
-    return run_config(settings.run_values(name, {}, RunConfig))
+    return run_config(settings.run_values(name, {}, section_kinds()))
 
 
 def test_every_preset_is_covered_here():

@@ -131,7 +131,7 @@ def test_two_processes_on_one_run(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "nothing"], "nothing; `tpt data prepare`"),
+        (["--data", "nothing"], "nothing; create one with `tpt data prepare`"),
         (["--config", "nonsense"], "there is no preset 'nonsense'"),
         (["--budget", "soon"], "'soon' is not a positive duration"),
         (["--training.stesp=3"], "--training.stesp (did you mean --training.steps?)"),

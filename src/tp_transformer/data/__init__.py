@@ -1,4 +1,4 @@
-"""Questions and answers: their tasks, their tokens, their files, their batches."""
+"""Tasks, vocabularies, stores of questions and answers, and batches."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tp_transformer.data.feed import Feed
     from tp_transformer.data.generated import write_task
-    from tp_transformer.data.mathematics.corpus import prepare
     from tp_transformer.data.mathematics.generate import generate
     from tp_transformer.data.pair_files import Columns
-    from tp_transformer.data.pairs import prepare_pairs
+    from tp_transformer.data.prepared import prepare
     from tp_transformer.data.store import Example, Split, Store
     from tp_transformer.data.store import open_store as open  # noqa: A004
 
@@ -22,11 +21,10 @@ __all__ = [
     "generate",
     "open",
     "prepare",
-    "prepare_pairs",
     "write_task",
 ]
 
-# Loaded when first used: importing the package must stay quick.
+# Imported on first use, so that importing the package is fast.
 _HOMES = {
     "Columns": ("pair_files", "Columns"),
     "Example": ("store", "Example"),
@@ -35,8 +33,7 @@ _HOMES = {
     "Store": ("store", "Store"),
     "generate": ("mathematics.generate", "generate"),
     "open": ("store", "open_store"),
-    "prepare": ("mathematics.corpus", "prepare"),
-    "prepare_pairs": ("pairs", "prepare_pairs"),
+    "prepare": ("prepared", "prepare"),
     "write_task": ("generated", "write_task"),
 }
 

@@ -1,9 +1,9 @@
-"""Batches: questions and answers as ids, in a layout.
+"""Batches: questions and answers as token ids, in a layout.
 
-Of the positions of a random batch over all modules only 42% of the source's and 22% of the target's
-hold a token. `Packed` rows have no padding at all; where a model or a device wants padded rows,
-`cut` divides a batch into parts of rows of similar lengths, in which seven of eight positions hold
-a token. The losses of parts add up to that of the whole.
+In a random batch over all modules, only 42% of the source positions and 22% of the target positions
+hold a token. `Packed` rows have no padding. For models or devices that need padded rows, `cut`
+divides a batch into parts with rows of similar lengths, in which seven of eight positions hold a
+token. The losses of the parts sum to the loss of the batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,24 +19,25 @@ from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 
-# Measured over 50 random batches of 1024 of the v1.0 sample: three classes of target length and the
-# cost below make 26 parts with 1.14 times the positions of the tokens alone. Full search over both
-# lengths comes to the same and takes ten times as long.
+# Measured on 50 random batches of 1024 of the v1.0 sample: with three classes of target length and
+# the cost below, a batch has 26 parts with 1.14 times as many positions as tokens. A full search
+# over both lengths gives the same result and takes ten times as long.
 TARGET_CLASSES = (5, 10)
-PART_COST = 300  # source positions that one more part must save
+PART_COST = 300  # minimum number of source positions that another part must save
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Questions and answers as ids; a question is `<sos> text <eos>` and so is an answer.
+    """Questions and answers as ids, each of the form `<sos> text <eos>`.
 
-    The decoder reads an answer without its end and predicts it without its start, so both have one
-    layout. All tensors are (row, position) if padded and (1, position) if packed.
+    The decoder reads an answer without its end token and predicts it without its start token, so
+    input and output have the same layout. All tensors are (row, position) if padded and (1,
+    position) if packed.
     """
 
     source: Tensor
-    target_input: Tensor  # what the decoder reads
-    target_output: Tensor  # what it should predict after each position
+    target_input: Tensor  # input of the decoder
+    target_output: Tensor  # the token to predict after each position
     source_layout: Layout
     target_layout: Layout
     pad: int
@@ -56,7 +57,7 @@ class Batch:
     def from_ragged(
         cls, source: Ragged, target: Ragged, pad: int, layout: type[Layout] = Padded
     ) -> Self:
-        """Lay out rows of ids."""
+        """Return rows of ids in a layout."""
         source_ids, source_layout = layout.lay_out(source, pad)
         target_input, target_output, target_layout = layout.shift(target, pad)
         return cls(
@@ -77,7 +78,7 @@ class Batch:
         return self.target_output != self.pad
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on another device."""
+        """Return the batch on another device."""
         return type(self)(
             source=self.source.to(device),
             target_input=self.target_input.to(device),
@@ -91,11 +92,11 @@ class Batch:
 def group_by_length(
     *lengths: Ids, limit: int, cost: Ids | None = None, longest_first: bool = False
 ) -> list[Ids]:
-    """Rows in groups of similar lengths, shortest first by default, each of at most `limit` in all.
+    """Return rows in groups of similar lengths, shortest first by default.
 
-    What is limited is the number of rows, or the sum of their `cost`; a row that costs more by
-    itself is a group of its own. Rows of equal length are sorted by their next length, if several
-    are given.
+    A group has at most `limit` rows or, if `cost` is given, rows with a total cost of at most
+    `limit`; a row that costs more is a group by itself. If several lengths are given, rows are
+    sorted by the first, then by the next.
     """
     order = np.lexsort(lengths[::-1])
     if longest_first:
@@ -111,10 +112,10 @@ def group_by_length(
 
 
 def cut(source: Ragged, target: Ragged, pad: int, part_cost: int = PART_COST) -> list[Batch]:
-    """A batch in padded parts with little padding, each row in one of them.
+    """Divide a batch into padded parts with little padding.
 
-    Rows whose targets are about as long come together, and of these the ones whose sources are; a
-    part is cut in two for as long as that saves more than `part_cost` source positions.
+    Rows are divided by target length into classes, and sorted by source length within each. A part
+    is divided in two as long as this saves more than `part_cost` source positions.
     """
     target_class = np.searchsorted(TARGET_CLASSES, target.lengths - 1)  # without the start token
     order = np.lexsort((source.lengths, target_class))
@@ -134,7 +135,7 @@ def cut(source: Ragged, target: Ragged, pad: int, part_cost: int = PART_COST) ->
 
 
 def _cuts(lengths: Ids, start: int, end: int, part_cost: int) -> Iterator[int]:
-    """Where to cut the sorted lengths between two places, in order."""
+    """Yield the places at which to divide the sorted lengths between two places, in order."""
     if end - start < 2:
         return
     part = lengths[start:end]

@@ -1,6 +1,6 @@
-"""The description of an export: a dataset card for people, and Croissant metadata for programs.
+"""The description of an export: a dataset card and Croissant metadata.
 
-The card, `README.md`, begins with the YAML from which Hugging Face `datasets` learns the split of
+The card, `README.md`, begins with the YAML from which Hugging Face `datasets` reads the split of
 each file. `croissant.json` follows the Croissant format of MLCommons, version 1.0.
 """
 
@@ -25,7 +25,7 @@ COLUMNS = {
     "answer": "the answer",
 }
 _ENCODINGS = {"parquet": "application/x-parquet", "jsonl": "application/jsonlines"}
-# The terms of Croissant 1.0, as its specification gives them.
+# The terms of Croissant 1.0, from its specification.
 _TERMS = (
     *(
         "citeAs",
@@ -98,7 +98,7 @@ def _summary(store: Store) -> str:
 
 
 def split_name(split: str) -> str:
-    """The name of a split as Hugging Face `datasets` admits it."""
+    """Return the name of a split in a form that Hugging Face `datasets` accepts."""
     return split.replace("-", "_")
 
 

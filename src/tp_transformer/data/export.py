@@ -1,9 +1,8 @@
-"""The store, for other tools: v1.0 text, Parquet or JSON lines.
+"""Exports of a store for other tools: v1.0 text, Parquet or JSON lines.
 
 Parquet and JSON lines have one file for each split, with the columns split, module, difficulty,
 question and answer, and a description of the files (`card.py`). `prepare` reads each format back
-into the same store. Everything is written to a hidden place first and takes its name when it is
-complete.
+into the same store. Files are written atomically.
 """
 
 import json
@@ -42,19 +41,21 @@ def export(
     modules: str | list[str] = "*",
     progress: Update | None = None,
 ) -> int:
-    """Write a store, or some modules of it, in another format; gives the number of rows.
+    """Write a store, or some of its modules, in another format; return the number of rows.
 
-    v1.0 becomes an archive if `out` ends in `.tar.gz` or `.tgz`, and a folder otherwise.
+    v1.0 is an archive if `out` ends in `.tar.gz` or `.tgz`, and a folder otherwise.
     """
     path = Path(out)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise StoreError(f"{path} already exists; choose a new name")
     chosen = [(split, segment) for split in store.values() for segment in split.select(modules)]
     if not chosen:
-        raise StoreError(f"{store.path} has no rows of the modules asked for")
+        raise StoreError(f"{store.path} has no rows of these modules")
     if format == "v1.0":
         if store.task.name != MATHEMATICS.name:
-            raise StoreError("v1.0 is for the Mathematics Dataset alone; take parquet or jsonl")
+            raise StoreError(
+                "the format v1.0 is only for the Mathematics Dataset; use parquet or jsonl"
+            )
         v1.refuse_unknown_difficulty(store, chosen)
     counted = _Counted(sum(segment.count for _, segment in chosen), progress)
     try:
@@ -71,7 +72,7 @@ def export(
 
 
 class _Counted:
-    """Counts the rows that pass, for the progress bar."""
+    """Counts the rows that are read, for the progress bar."""
 
     def __init__(self, total: int, progress: Update | None) -> None:
         self.total, self._progress, self._done = total, progress, 0
@@ -117,15 +118,15 @@ def _with_split(batch: pa.RecordBatch, split: str) -> pa.RecordBatch:
 
 def _write_parquet(file: Path, task: Task, batches: Iterator[pa.RecordBatch]) -> None:
     columns = pa.schema([(SPLIT, pa.dictionary(pa.int8(), pa.string())), *schema(task)])
-    # Names stay numbers until Parquet numbers them itself. Without Arrow's schema in the file, they
-    # are read as the texts that they are.
+    # Names are dictionary-encoded by Parquet itself. Arrow's schema is not stored in the file, so
+    # that names are read as texts.
     with parquet.ParquetWriter(file, columns, compression="zstd", store_schema=False) as writer:
         for batch in batches:
             writer.write_batch(batch, _ROWS_PER_GROUP)
 
 
 def _write_json_lines(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
-    # Arrow puts the lines together, column by column.
+    # Arrow joins the columns to lines.
     with file.open("wb") as text:
         for batch in batches:
             text.write(_json_lines(batch))
@@ -145,7 +146,7 @@ def _json_lines(batch: pa.RecordBatch) -> memoryview:
 
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:
-    """Texts as JSON has them; no token is a control character."""
+    """Return texts as JSON strings; no token is a control character."""
     for character in ("\\", '"'):
         if character.encode() in bytes(texts_as_bytes(texts)[1]):
             texts = pc.replace_substring(texts, character, "\\" + character)

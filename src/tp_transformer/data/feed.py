@@ -1,4 +1,4 @@
-"""The batches of a store, step by step, and the questions held out of them."""
+"""The batches of a store by step, and the questions held out for validation."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import NonNegative, Size, check_fields
 
-MOST_HELD_OUT = 0.05  # of a segment's rows, so that a small store keeps nearly all of them
+MOST_HELD_OUT = 0.05  # share of the rows of a segment, also of a small one
 STEPS_AHEAD = 4
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class FeedConfig:
-    """What to train on.
+    """The training data.
 
     Attributes:
         batch_size: samples in a batch, over all ranks
@@ -44,16 +44,16 @@ class FeedConfig:
 
 
 class Feed:
-    """What a model trains on: for each step the rows that the sampler names, as batches.
+    """The training batches of a store, by step.
 
-    It has no state: `parts(step)` is the same whenever it is asked for. As an iterable it gives the
-    batch of each step from the first on, without end.
+    A feed has no state: `parts(step)` always returns the same batch. As an iterable it yields the
+    batch of each step, starting with the first, and does not end.
 
-    The last rows of every segment are held out: never trained on, always the same, they are what a
-    run is validated with. (The rows of a segment are in random order.) The test splits must not
-    serve for that: the best checkpoint is chosen by its validation, and a model that was chosen by
-    the test questions has seen them. A question of a small module may occur more than once in the
-    training split, and so also among the rows that are not held out.
+    The last rows of each segment are held out for validation and never trained on. (The rows of a
+    segment are in random order.) Questions of the test splits are not used for validation, because
+    the best checkpoint is selected by it, and selection by test questions would bias the test
+    score. A question of a small module may occur more than once in the training split, so a
+    held-out question may also occur among the rows that are trained on.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Feed:
         )
 
     def tokens(self, step: int, rank: int = 0, n_ranks: int = 1) -> tuple[Ragged, Ragged]:
-        """The sources and targets of a step's batch, or of a rank's share of it."""
+        """Return the sources and targets of the batch of a step, or of the part of a rank."""
         return self.split.tokens(self.sampler.rows(step, rank, n_ranks), self.vocabulary)
 
     def parts(self, step: int, rank: int = 0, n_ranks: int = 1) -> list[Batch]:
-        """The same, cut into parts with little padding."""
+        """Return the batch of a step in parts with little padding."""
         return cut(*self.tokens(step, rank, n_ranks), self.vocabulary.pad)
 
     @property
@@ -99,12 +99,12 @@ class Feed:
 
     @property
     def example(self) -> str:
-        """A question of the data: the first that is held out, or the first that is trained on."""
+        """Return an example question: the first held-out one, or the first that is trained on."""
         rows = self.held_out_rows if len(self.held_out_rows) else self.sampler.rows(0)
         return self.split.rows(rows[:1])[0][0]
 
     def validation(self, rank: int = 0, n_ranks: int = 1) -> dict[str, tuple[Ragged, Ragged]]:
-        """The rows held out, or a rank's share of them, module by module."""
+        """Return the held-out rows, or those of a rank, by module."""
         by_module: dict[str, list[Rows]] = {}
         for one in self._held_out:
             by_module.setdefault(one.module, []).append(np.arange(one.start, one.start + one.count))
@@ -127,12 +127,12 @@ def _select(split: Split, modules: Iterable[str]) -> tuple[Segment, ...]:
 def _hold_out(
     segments: Sequence[Segment], count: int, weights: Mapping[str, float] | None
 ) -> tuple[list[Segment], list[Segment]]:
-    """What stays of the segments, and what is held out of each: about `count` rows in all."""
+    """Return the segments to train on and the held-out ranges, about `count` rows in total."""
     used = [one for one in segments if weights is None or weights.get(one.module, 0) > 0]
     kept, held_out = list(segments), []
     for number, one in enumerate(used if count else ()):
         share = count // len(used) + (number < count % len(used))
-        # Of a small segment one row at least, or a small store would have no validation at all.
+        # At least one row of each segment; otherwise a small store would have no validation.
         most = max(int(one.count * MOST_HELD_OUT), 1) if one.count > 1 else 0
         n_rows = min(share, most)
         if n_rows:
@@ -143,14 +143,14 @@ def _hold_out(
 
 
 class Ahead(Generic[T]):
-    """Makes what the next steps need in a thread, while the present step is computed.
+    """Prepares the batches of the next steps in a thread, while the current step is computed.
 
     >>> with Ahead(feed.parts, first=0) as ahead:
     ...     parts = ahead.next()
     """
 
     def __init__(self, make: Callable[[int], T], first: int, depth: int = STEPS_AHEAD) -> None:
-        self.waited = 0.0  # seconds, in all
+        self.waited = 0.0  # seconds in total
         self._make = make
         self._step = first
         self._depth = depth
@@ -164,7 +164,7 @@ class Ahead(Generic[T]):
         self._thread.shutdown(cancel_futures=True)
 
     def next(self) -> T:
-        """What the next step needs; an error that was raised for it is raised here."""
+        """Return what the next step needs; raise the exception that preparing it has raised."""
         while len(self._made) < self._depth:
             self._made.append(self._thread.submit(self._make, self._step))
             self._step += 1

@@ -1,4 +1,4 @@
-"""Registered tasks by name: their options, and the stores of tasks that are generated as a whole.
+"""Registered tasks by name: their options, and the stores of generated tasks.
 
 Importing this module registers the tasks of the package.
 """
@@ -35,7 +35,7 @@ class TaskOption:
 
 
 def task_summary(name: str) -> str:
-    """Return what a task is, in one line."""
+    """Return the one-line summary of a task."""
     return (TASKS[name].__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
@@ -61,7 +61,7 @@ def task_options(name: str) -> dict[str, TaskOption]:
 
 
 def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a task, checked against their types; a text may stand for a number."""
+    """Return all options of a task, checked against their types; texts are converted to numbers."""
     known = task_options(name)
     for option in given:
         if option not in known:
@@ -79,10 +79,10 @@ def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_task(folder: str | Path, name: str, *, overwrite: bool = False, **options: Any) -> Store:
-    """Write the store of a registered task that is generated as a whole, in memory.
+    """Generate the questions of a registered task in memory, and write its store.
 
-    The rows of a module are shuffled: training holds out the last ones for validation. Another
-    store in the folder is an error, unless it may be overwritten.
+    The rows of a module are shuffled, because training holds out the last ones for validation. A
+    different store in the folder is an error, unless `overwrite` is true.
     """
     chosen = resolved_options(name, options)
     task = TASKS[name](**chosen)

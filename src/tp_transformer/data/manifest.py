@@ -1,8 +1,8 @@
-"""`store.json`: what a store says about itself, validated when it is read.
+"""`store.json`: the description of a store, validated when it is read.
 
-It names the splits, and of each its file and its segments: how many rows, how long their texts are,
-checksums of the texts. Every count is checked against the others and the file's size, so that code
-that uses a store never meets a wrong type or a number out of range.
+It lists the splits, and for each its file and its segments: numbers of rows, lengths of texts,
+checksums of texts. All counts are checked against each other and against the size of the file, so
+that code that uses a store need not check types or ranges.
 """
 
 import hashlib
@@ -20,60 +20,60 @@ from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.errors import StoreError
 
 MANIFEST = "store.json"
-# Stores of version 1 are of the Mathematics Dataset and do not say so.
+# Stores of version 1 contain the Mathematics Dataset and do not record their task.
 FORMAT, VERSIONS = "tp-transformer-store", (1, 2)
 
-_BYTES_PER_ROW = 2 * (4 + 1) + 2  # at least: offset and text of two columns, numbers of two names
+_BYTES_PER_ROW = 2 * (4 + 1) + 2  # at least: offsets and texts of two columns, two names
 _HASH = "sha256"
-# Of the fields of `source`, those that count rows by file.
+# The fields of `source` that count rows by file.
 _COUNTS = ("redrawn", "still_in_training", "training_repeats")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive rows of one module and difficulty, and how long their texts are."""
+    """Consecutive rows of one module and difficulty, with the lengths of their texts."""
 
     module: str
     difficulty: str | None
     start: int
     count: int
-    checksum: str  # of the texts; independent of how the files are laid out
-    question_lengths: tuple[int, ...]  # how many questions have 0, 1, 2, … tokens
+    checksum: str  # of the texts; independent of the layout of the file
+    question_lengths: tuple[int, ...]  # number of questions with 0, 1, 2, … tokens
     answer_lengths: tuple[int, ...]
 
     @property
     def rows(self) -> range:
-        """The rows' numbers in their split."""
+        """The numbers of the rows in the split."""
         return range(self.start, self.start + self.count)
 
 
 @dataclass(frozen=True)
 class SplitEntry:
-    """What a manifest says about one split."""
+    """The description of one split."""
 
     rows: int
     bytes: int
-    digest: str  # of the content, see `content_digest`
+    digest: str  # of the content; see `content_digest`
     segments: tuple[Segment, ...]
-    sha256: str | None = None  # of the file; absent in stores made before it was kept
-    # The file's record batches in the order of the rows; absent if they lie in that order.
+    sha256: str | None = None  # of the file; absent in older stores
+    # The record batches of the file in the order of the rows; absent if that is their order.
     order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is in a store, and where it came from."""
+    """The contents and the source of a store."""
 
     task: Task
     made_by: str
     source: dict[str, Any]
     skipped: list[dict[str, Any]]
     splits: dict[str, SplitEntry]
-    sha256: str | None = None  # of all other values; absent in stores made before it was kept
+    sha256: str | None = None  # of all other values; absent in older stores
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and validate `store.json`; anything that is not as a writer leaves it is refused."""
+    """Read and validate `store.json`; raise if it is damaged."""
     values = _load(folder)
     try:
         return _manifest(values)
@@ -90,7 +90,7 @@ def write_manifest(
     skipped: list[dict[str, Any]],
     splits: dict[str, dict[str, Any]],
 ) -> None:
-    """Write `store.json`, with a hash of what it says."""
+    """Write `store.json`, including a hash of its values."""
     values = {
         "format": FORMAT,
         "version": VERSIONS[-1],
@@ -105,14 +105,14 @@ def write_manifest(
 
 
 def matches_hash(folder: Path) -> bool | None:
-    """Whether `store.json` says what it said when it was written; None if it has no hash."""
+    """Whether `store.json` is unchanged since it was written; None if it has no hash."""
     values = _load(folder)
     recorded = values.pop(_HASH, None)
     return None if recorded is None else recorded == _hash_of(values)
 
 
 def is_store(folder: str | Path) -> bool:
-    """Whether a folder is a store, of whatever version and however damaged."""
+    """Whether a folder is a store, of any version and even if damaged."""
     try:
         manifest = json.loads((Path(folder) / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -121,7 +121,7 @@ def is_store(folder: str | Path) -> bool:
 
 
 def content_digest(segments: Sequence[Segment]) -> str:
-    """A hash of a split's rows, whatever the layout of its file."""
+    """Return a hash of the rows of a split, independent of the layout of the file."""
     content = [[s.module, s.difficulty, s.count, s.checksum] for s in segments]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -129,7 +129,9 @@ def content_digest(segments: Sequence[Segment]) -> str:
 def _load(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST
     if not folder.is_dir():
-        raise StoreError(f"there is no store {folder}; `tpt data prepare` or `generate` makes one")
+        raise StoreError(
+            f"there is no store {folder}; create one with `tpt data prepare` or `tpt data generate`"
+        )
     if not file.is_file():
         raise StoreError(f"{folder} is not a store: it has no {MANIFEST}")
     try:
@@ -141,8 +143,8 @@ def _load(folder: Path) -> dict[str, Any]:
     if values.get("version") not in VERSIONS:
         version = reprlib.repr(values.get("version"))
         raise StoreError(
-            f"{folder} is a store of version {version}, and this is for version {VERSIONS[-1]}; "
-            f"prepare it again"
+            f"{folder} is a store of version {version}, which this release does not read; "
+            "prepare it again"
         )
     return values
 
@@ -178,7 +180,7 @@ def _manifest(values: dict[str, Any]) -> Manifest:
 
 
 def _check_source(source: Any) -> None:
-    """Where a store came from: plain values, and lists and mappings of plain values."""
+    """Return the source of a store: plain values, and lists and mappings of plain values."""
     for key, value in checked(source, dict, "source").items():
         inner = value.values() if isinstance(value, dict) else value
         if isinstance(value, (list, dict)) and any(isinstance(v, (list, dict)) for v in inner):
@@ -260,7 +262,7 @@ def _segment(entry: Any, split: str, task: Task, start: int, where: str) -> Segm
 
 def _check_lengths(counts: Any, longest: int | None, total: int, where: str) -> None:
     try:
-        array("Q", checked(counts, list, where))  # one quick pass: whole numbers from 0 up
+        array("Q", checked(counts, list, where))  # a fast check: integers of at least 0
     except (TypeError, OverflowError) as error:
         raise ValueError(f"{where} must be whole numbers from 0 up: {error}") from error
     if longest is not None and not 2 <= len(counts) <= longest + 1:

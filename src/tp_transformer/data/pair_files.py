@@ -1,7 +1,8 @@
-"""Files of questions and answers in common formats, read row by row with the lines they stand on.
+"""Files of questions and answers in common formats, read row by row.
 
-Python's readers of CSV and JSON give the line of each row, which Arrow's do not; they read about a
-million rows in a few seconds. Only one row, or one record batch of Parquet, is in memory at a time.
+Python's readers of CSV and JSON give the line of each row, for messages; those of Arrow do not.
+They read about a million rows in a few seconds. Only one row, or one record batch of Parquet, is in
+memory at a time.
 """
 
 import csv
@@ -44,7 +45,7 @@ class Columns:
 
 
 class RawRow(NamedTuple):
-    """A row as a file has it; a value that is absent or not text is None."""
+    """A row of a file; a value that is missing or not a text is None."""
 
     line: int
     question: str | None
@@ -57,7 +58,7 @@ class PairFile:
     """A file of pairs.
 
     Attributes:
-        name: as errors call it
+        name: the name of the file in messages
         has_splits: whether its rows name their splits
         has_groups: whether its rows name their groups
     """
@@ -79,7 +80,7 @@ class PairFile:
         return _SHARD.sub("", self.path.stem)
 
     def rows(self, report: Report) -> Iterator[RawRow]:
-        """Yield the rows; what cannot be read as a row is reported."""
+        """Yield the rows; report those that cannot be read."""
         read: Callable[[Report], Iterator[RawRow]]
         if self.path.suffix == ".parquet":
             read = self._parquet_rows
@@ -96,7 +97,7 @@ class PairFile:
             report.fault(self.name, None, reason, 0)
 
     def _column_names(self) -> list[str] | None:
-        """Return the names of the columns; None if the format has none, or none in common."""
+        """Return the names of the columns; None if there are none that all rows share."""
         if self.path.suffix == ".parquet":
             with parquet.ParquetFile(self.path) as file:
                 return list(file.schema_arrow.names)
@@ -121,8 +122,8 @@ class PairFile:
                 )
 
     def _open(self) -> TextIO:
-        # Bytes that are not UTF-8 become surrogates, which no text may have: they are reported as
-        # faults of a row.
+        # Bytes that are not UTF-8 become surrogates, which no valid text contains; they are
+        # reported as faults of their row.
         return self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 
     def _row(self, line: int, values: Mapping[str, Any]) -> RawRow:
@@ -185,7 +186,7 @@ class PairFile:
                     reason = "a row with another number of columns than the header"
                     detail = f"{reason}: {len(cells)}, not {len(header)}"
                     report.fault(self.name, line, reason, 1, detail)
-                elif cells:  # a blank line is none
+                elif cells:  # blank lines are ignored
                     yield self._row(line, dict(zip(header, cells, strict=True)))
                 line = reader.line_num + 1
 
@@ -206,7 +207,7 @@ class PairFile:
 
 
 def _text(value: Any) -> str | None:
-    """A value as text: numbers are written out, anything else is none."""
+    """Return a value as text; numbers are formatted, other types are None."""
     if isinstance(value, str):
         return value
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -214,7 +215,7 @@ def _text(value: Any) -> str | None:
 
 
 def pair_files(source: str | Path, columns: Columns) -> list[PairFile]:
-    """Return the files of pairs at a path: the file itself, or those of a folder, by name."""
+    """Return the file of pairs at a path, or those of a folder, sorted by name."""
     path = Path(source)
     formats = ", ".join(FORMATS)
     if path.is_dir():
@@ -232,7 +233,7 @@ def pair_files(source: str | Path, columns: Columns) -> list[PairFile]:
 
 
 def looks_like_pairs(source: str | Path) -> bool:
-    """Whether a path is of files of pairs, and not of a copy of the Mathematics Dataset."""
+    """Whether a path has files of pairs rather than a copy of the Mathematics Dataset."""
     path = Path(source)
     if path.is_file():
         return path.suffix in FORMATS
@@ -243,7 +244,7 @@ def looks_like_pairs(source: str | Path) -> bool:
 
 
 def split_shares(text: str) -> dict[str, float]:
-    """Read shares of splits, such as `train=0.9,test=0.1`."""
+    """Parse shares of splits, such as `train=0.9,test=0.1`."""
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, _, share = part.strip().partition("=")

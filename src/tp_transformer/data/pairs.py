@@ -1,7 +1,7 @@
-"""Questions and answers of one's own, from files into a store.
+"""Questions and answers of a user, from files to a store.
 
-The files are read twice: first to find the tokens, the splits and the groups, and all faults; then
-to write the rows. Of all rows, memory holds 3%, and 8 bytes for each if they name their splits.
+Files are read twice: first to find tokens, splits, groups and all faults, then to write the rows.
+Of all rows, 3% are kept in memory, and 8 bytes of each if they name their splits.
 """
 
 import hashlib
@@ -30,9 +30,10 @@ from tp_transformer.foundation.progress import Update
 SHARES = {TRAIN: 0.9, "test": 0.1}
 _TASK_NAME = re.compile(r"\w[\w-]{0,99}")
 _MOST_GROUPS = 1000
-_BLOCK = 2**16  # rows that are sorted by split and group, and shuffled, at once
-# Training holds out at most 2% of the rows of a module, the last ones, for validation. A random
-# share of the rows is kept for the end, so that those are a random sample of a long file, too.
+_BLOCK = 2**16  # rows that are sorted by split and group, and shuffled, together
+# Training holds out the last rows of a module for validation, at most 2% of them. A random share of
+# the rows is therefore written last, so that the held-out rows are a random sample of a long file
+# too.
 _LAST_SHARE = 0.03
 
 Tokenisation = Literal["characters", "words"]
@@ -58,12 +59,12 @@ def prepare_pairs(
         out: folder of the store
         task: name of the task
         columns: names of the columns
-        tokenisation: whether tokens are characters, or words that blanks separate
-        shares: shares of the splits, where the rows do not name theirs; equal questions are in the
+        tokenisation: whether tokens are characters, or words separated by blanks
+        shares: shares of the splits, if rows do not name their splits; equal questions are in the
             same split
         seed: seed of the splits and of the order of rows
-        skip_errors: leave out invalid rows and list them in the store, in place of an error
-        progress: called with the rows that were read, and with their number
+        skip_errors: skip invalid rows and list them in the store, instead of raising
+        progress: called with the number of rows read and the total number
     """
     refuse_other(Path(out))
     if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
@@ -96,7 +97,7 @@ def prepare_pairs(
 
 
 class _Reading:
-    """The rows of files, checked; `shares` is None if the rows or the files name the splits."""
+    """The checked rows of files; `shares` is None if the rows or the files name the splits."""
 
     def __init__(
         self,
@@ -121,10 +122,10 @@ class _Reading:
         names = self.shares or ([file.stem for file in files] if self._is_by_file else ())
         for name in names:
             if not SPLIT_NAME.fullmatch(name):
-                raise SettingsError(f"a split cannot be called {name!r}, since a file is to be")
+                raise SettingsError(f"the split name {name!r} cannot be a file name")
 
     def rows(self, report: Report) -> Iterator[Row]:
-        """Yield the valid rows; the others are reported."""
+        """Yield the valid rows; report the others."""
         for file in self._files:
             for raw in file.rows(report):
                 reason, detail = self._check.fault(raw, file)
@@ -146,19 +147,19 @@ class _Reading:
 
 
 class _Check:
-    """Finds what is wrong with a row."""
+    """Checks rows."""
 
     def __init__(self, tokenisation: Tokenisation) -> None:
         self._is_words = tokenisation == "words"
-        self._good: set[str] = set()  # characters that are text
+        self._good: set[str] = set()  # characters that are known to be valid
 
     def fault(self, row: RawRow, file: PairFile) -> tuple[str, str]:
-        """Return the kind of a fault and its particulars; empty if there is none."""
+        """Return the kind of a fault and its details; empty if there is none."""
         for noun, text in (("question", row.question), ("answer", row.answer)):
             if reason := self._text_fault(noun, text):
                 return reason.partition(": ")[0], reason
         if file.has_splits and not SPLIT_NAME.fullmatch(row.split or ""):
-            reason = "a split that cannot be the name of a file"
+            reason = "a split that cannot be a file name"
             return reason, f"{reason}: {row.split!r}"
         if file.has_groups and not (row.group and row.group.isprintable()):
             return "empty group", ""
@@ -184,7 +185,7 @@ class _Check:
 
 @dataclass
 class _Survey:
-    """What the rows have in common: tokens, groups by split, hashes of the questions by split."""
+    """The tokens, groups and hashes of questions of all rows, by split."""
 
     name: str
     tokenisation: Tokenisation
@@ -195,7 +196,7 @@ class _Survey:
     hashes: "dict[tuple[str, str], array[int]]" = field(default_factory=dict)
 
     def add(self, row: Row) -> None:
-        """Count a row."""
+        """Add a row."""
         self.n_rows += 1
         for text in (row.question, row.answer):
             self.tokens.update(text.split(" ") if self.tokenisation == "words" else text)
@@ -204,14 +205,14 @@ class _Survey:
         if len(groups) > _MOST_GROUPS:
             raise CorpusError(
                 f"the split {row.split} has more than {_MOST_GROUPS:,} groups, which are scored "
-                "one by one; name a column with fewer values (--group-column)"
+                "separately; name a column with fewer values (--group-column)"
             )
         if self.has_named_splits:
             own = self.hashes.setdefault((row.split, row.module), array("Q"))
             own.append(_hash(row.question, b"known"))
 
     def refuse_empty(self, source: Path, shares: Mapping[str, float] | None) -> None:
-        """Raise an error if there are no rows, or none of a split that was asked for."""
+        """Raise if there are no rows, or none of a requested split."""
         if not self.n_rows:
             raise CorpusError(f"{source} has no rows")
         for split in shares or ():
@@ -244,7 +245,7 @@ class _Survey:
 
 
 class _Writing:
-    """Collects rows in blocks, which are shuffled and written by split and group."""
+    """Collects rows in blocks, shuffles each block, and writes it by split and group."""
 
     def __init__(self, writer: StoreWriter, seed: int) -> None:
         self._writer, self._rng = writer, np.random.default_rng(seed)
@@ -260,7 +261,7 @@ class _Writing:
             self._block = []
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         self._write(self._block)
         self._write(self._last)
 
@@ -275,7 +276,7 @@ class _Writing:
 
 
 def _hash(question: str, purpose: bytes, seed: int = 0) -> int:
-    """A random number of 64 bits that depends on a question, a purpose and a seed alone."""
+    """Return a random number of 64 bits that depends only on a question, a purpose and a seed."""
     key = seed.to_bytes(8, "little")
     hashed = hashlib.blake2b(question.encode(), digest_size=8, key=key, person=purpose)
     return int.from_bytes(hashed.digest())

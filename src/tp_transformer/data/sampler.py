@@ -1,7 +1,7 @@
-"""Which rows make up which batch: a pure function of the seed and the step.
+"""The rows of each batch, as a pure function of the seed and the step.
 
-Nothing is remembered between steps. So a run resumes at any step, its batches are dealt out to any
-number of ranks, and the sequence of samples is the same every time.
+Nothing is remembered between steps. A run can therefore resume at any step with any number of
+ranks, and the sequence of samples is always the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from tp_transformer.foundation.settings import nearest
 
 Rows = npt.NDArray[np.int64]
 
-BLOCK = 2**12  # places among which a mixture is exact: weights are rounded to one in so many
+BLOCK = 2**12  # places in which a mixture is exact: weights are rounded to multiples of 1 / BLOCK
 
 
 class RowRange(Protocol):
-    """Consecutive rows of one module, such as a store's segment."""
+    """Consecutive rows of one module, such as a segment of a store."""
 
     @property
     def module(self) -> str: ...  # noqa: D102
@@ -35,10 +35,10 @@ class RowRange(Protocol):
 
 @dataclass(frozen=True)
 class _Pool:
-    """Rows of one or many ranges, numbered from 0 without gaps."""
+    """Rows of one or several ranges, numbered from 0 without gaps."""
 
     starts: Rows
-    ends: Rows  # of each range in that numbering, cumulated
+    ends: Rows  # cumulative sizes of the ranges
 
     @classmethod
     def of(cls, ranges: Sequence[RowRange]) -> "_Pool":
@@ -56,14 +56,14 @@ class _Pool:
 
 @dataclass(frozen=True)
 class _Mixture:
-    """Modules in fixed proportions: in every block of places, each has exactly its quota."""
+    """Modules in fixed proportions: in each block of places, each module has exactly its quota."""
 
     pools: Sequence[_Pool]
     quotas: Rows
     seed: int
 
     def rows(self, place: Rows) -> Rows:
-        """Give each place a module, and that module its next row."""
+        """Return a row for each place: the next row of the module at that place."""
         blocks, number = np.divmod(place, BLOCK)
         module, turn = np.empty_like(place), np.empty_like(place)
         for block in np.unique(blocks):
@@ -79,9 +79,9 @@ class _Mixture:
         return rows
 
     def _block(self, block: int) -> tuple[Rows, Rows]:
-        """The module at each place of a block, and its running index within the module.
+        """Return the module at each place of a block, and its running index within the module.
 
-        Counted over all blocks so far, of which each has exactly the module's quota.
+        The index counts all earlier blocks too, each of which has exactly the quota of the module.
         """
         shuffled = permute(np.arange(BLOCK), BLOCK, key_of(self.seed, block, 1))
         module = np.searchsorted(np.cumsum(self.quotas), shuffled, side="right")
@@ -95,9 +95,9 @@ class _Mixture:
 class Sampler:
     """The batches of a training run.
 
-    Without weights every row comes once per epoch, in an order of its own for each epoch. With
-    weights the modules share the batches in these proportions, and each module's rows come once
-    before any of them comes again.
+    Without weights, each row occurs once per epoch, in a different order in each epoch. With
+    weights, the modules have these proportions in each batch, and all rows of a module are used
+    once before any of them is repeated.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Sampler:
         if batch_size < 1:
             raise SettingsError(f"a batch must have at least one sample, not {batch_size}")
         self.batch_size, self.seed = batch_size, seed
-        # Sorted, so that the order of the files in a store does not matter to a mixture.
+        # Sorted, so that a mixture does not depend on the order of the files in a store.
         self.modules = sorted({one.module for one in filled})
         self._all = _Pool.of(filled)
         self._mixture = None
@@ -124,21 +124,21 @@ class Sampler:
             self._mixture = _Mixture([_Pool.of(ranges) for ranges in by_module], quotas, seed)
 
     def __len__(self) -> int:
-        """How many rows there are to sample from: those of modules with a weight."""
+        """The number of rows to sample from, which are those of modules with a positive weight."""
         if self._mixture is None:
             return len(self._all)
         pools = zip(self._mixture.pools, self._mixture.quotas, strict=True)
         return sum(len(pool) for pool, quota in pools if quota)
 
     def rows(self, step: int, rank: int = 0, n_ranks: int = 1) -> Rows:
-        """The rows of the batch of a step, or those that fall to one of several ranks."""
+        """Return the rows of the batch of a step, or those of one of several ranks."""
         if not 0 <= rank < n_ranks:
             raise ValueError(f"rank {rank} is not one of {n_ranks}")
         place = np.arange(step * self.batch_size + rank, (step + 1) * self.batch_size, n_ranks)
         return self._in_turn(place) if self._mixture is None else self._mixture.rows(place)
 
     def epoch(self, step: int) -> float:
-        """How many times as many samples as there are rows have been taken before a step."""
+        """Return the number of samples before a step, divided by the number of rows."""
         return step * self.batch_size / len(self)
 
     def _in_turn(self, place: Rows) -> Rows:
@@ -147,7 +147,7 @@ class Sampler:
 
 
 def _quotas(weights: Mapping[str, float], modules: Sequence[str]) -> Rows:
-    """How many places of a block fall to each module: its share, rounded so that all add up."""
+    """Return the number of places of each module in a block, in proportion to its weight."""
     for name, weight in weights.items():
         if name not in modules:
             raise SettingsError(

@@ -1,10 +1,10 @@
-"""The store: questions and answers in Arrow files, mapped into memory, any row at once.
+"""Stores: questions and answers in memory-mapped Arrow files, with random access to rows.
 
-A folder with a file for each split, such as `train.arrow`, which any reader of Arrow files opens as
-it is, and `store.json`, which says what is in them and of which task. The rows of a split are
-numbered by module and difficulty in the order of the task; a segment is the run of rows that share
-both. A record batch holds rows of one segment only. The batches may lie in the file in another
-order, as they came; `store.json` has the order of the rows.
+A store is a folder with a file for each split, such as `train.arrow`, which any reader of Arrow
+files can open, and `store.json`, which describes the files and the task. The rows of a split are
+numbered by module and difficulty, in the order of the task; consecutive rows with the same module
+and difficulty are a segment. Each record batch has rows of only one segment. Record batches are in
+the file in the order in which they were written; `store.json` has the order of the rows.
 """
 
 import operator
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
     from tp_transformer.data.batch import Batch
 
-_SHOWN_ROWS = 5  # of a split, in a notebook
+_SHOWN_ROWS = 5  # rows of a split shown in a notebook
 _TEXT_COLUMNS = ("question", "answer")
 
 Rows = npt.ArrayLike
 
 
 def schema(task: Task) -> pa.Schema:
-    """The columns of a task's files."""
-    # Names as numbers: as texts they would add a third to the size of the file.
+    """Return the schema of the files of a task."""
+    # Dictionary-encoded names: as texts they would enlarge the file by a third.
     n_names = max(len(task.difficulties), *map(len, task.splits.values()))
     name = pa.dictionary(pa.int8() if n_names < 128 else pa.int32(), pa.string())
     columns = {"module": name, "difficulty": name, "question": pa.string(), "answer": pa.string()}
@@ -63,24 +63,24 @@ class Example:
 if TYPE_CHECKING:
 
     class _Examples(Sequence[Example], Dataset[Example]):
-        """What torch's loader asks of type checkers; when it runs, a sequence will do."""
+        """The type that torch's loader declares; at run time, any sequence is accepted."""
 else:
     _Examples = Sequence
 
 
 def open_store(folder: str | Path) -> "Store":
-    """Open a store; quick whatever its size, since nothing but its description is read."""
+    """Open a store; fast for any size, because only `store.json` is read."""
     return Store(folder)
 
 
 class NoSplitError(StoreError, KeyError):
-    """A split that a store does not have."""
+    """Raised for a split that a store does not have."""
 
-    __str__ = Exception.__str__  # KeyError would put quotes around the message
+    __str__ = Exception.__str__  # KeyError would quote the message
 
 
 class Store(Mapping[str, "Split"]):
-    """A store on disk: its splits by name, and where they came from."""
+    """A store on disk: its splits by name, its task and its source."""
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder)
@@ -127,9 +127,9 @@ class Store(Mapping[str, "Split"]):
 
 
 class Split(_Examples):
-    """The rows of one split, by number from 0; a module's rows are one range of numbers.
+    """The rows of one split, numbered from 0; the rows of a module are contiguous.
 
-    A split is also a map-style dataset for torch's loader, which makes batches with `collate`:
+    A split is also a map-style dataset for a DataLoader of torch, with `collate` as `collate_fn`:
 
     >>> DataLoader(split, batch_size=64, shuffle=True, num_workers=2, collate_fn=split.collate)
     """
@@ -167,7 +167,7 @@ class Split(_Examples):
         return self.__getitems__([number + len(self) if number < 0 else number])[0]
 
     def __getitems__(self, rows: Rows) -> list[Example]:
-        """The examples of some rows, in the order asked for; torch's loader reads batches by it."""
+        """Return the examples of some rows, in the given order; torch's DataLoader calls this."""
         segments = (self.segments[place] for place in self.segment_of(rows))
         return [
             Example(segment.module, segment.difficulty, question, answer)
@@ -190,7 +190,7 @@ class Split(_Examples):
 
     @cached_property
     def modules(self) -> dict[str, range]:
-        """The modules that have rows here, and the numbers of their rows."""
+        """The modules that have rows in this split, with the numbers of their rows."""
         found: dict[str, range] = {}
         for segment in self.segments:
             start = found[segment.module].start if segment.module in found else segment.start
@@ -203,7 +203,7 @@ class Split(_Examples):
 
     @property
     def max_lengths(self) -> tuple[int, int]:
-        """The tokens of the longest question and of the longest answer."""
+        """The number of tokens of the longest question, and of the longest answer."""
         return (
             max((len(s.question_lengths) for s in self.segments), default=1) - 1,
             max((len(s.answer_lengths) for s in self.segments), default=1) - 1,
@@ -212,7 +212,7 @@ class Split(_Examples):
     def select(
         self, modules: str | Iterable[str] = "*", difficulties: Iterable[str | None] | None = None
     ) -> tuple[Segment, ...]:
-        """The segments of the modules that match the patterns, of all or some difficulties."""
+        """Return the segments of matching modules, of all or some difficulties."""
         names = set(self.task.match(modules, self.name))
         wanted = None if difficulties is None else set(difficulties)
         return tuple(
@@ -222,11 +222,11 @@ class Split(_Examples):
         )
 
     def segment_of(self, rows: Rows) -> Ids:
-        """Which of the segments each row is in, by its place in `segments`."""
+        """Return the index in `segments` of the segment of each row."""
         return np.searchsorted(self._starts, self._checked(rows), side="right") - 1
 
     def examples(self, modules: str | Iterable[str] = "*") -> Iterator[Example]:
-        """The rows of the modules that match the patterns, one by one."""
+        """Yield the rows of the modules that match the patterns."""
         for segment in self.select(modules):
             for batch in self.batches(segment):
                 try:
@@ -237,12 +237,12 @@ class Split(_Examples):
                     yield Example(segment.module, segment.difficulty, question, answer)
 
     def rows(self, rows: Rows) -> tuple[list[str], list[str]]:
-        """The questions and the answers of some rows, in the order asked for."""
+        """Return the questions and the answers of some rows, in the given order."""
         batch, row = self._locate(rows)
         return self._texts(0, batch, row), self._texts(1, batch, row)
 
     def tokens(self, rows: Rows, vocabulary: Vocabulary) -> tuple[Ragged, Ragged]:
-        """The questions and the answers of some rows as ids, each `<sos> text <eos>`."""
+        """Return the questions and the answers of some rows as ids, each `<sos> text <eos>`."""
         if vocabulary.is_words != self.task.vocabulary.is_words:
             raise SettingsError(
                 f"the tokens of {self.path.parent} are {self.task.vocabulary.tokenisation}, those "
@@ -256,7 +256,7 @@ class Split(_Examples):
         )
 
     def collate(self, examples: Sequence[Example], vocabulary: Vocabulary | None = None) -> "Batch":
-        """Examples as a padded batch, in the ids of the task or of another vocabulary."""
+        """Return examples as a padded batch, with the ids of the task or of another vocabulary."""
         from tp_transformer.data.batch import Batch
 
         questions = [example.question for example in examples]
@@ -264,7 +264,7 @@ class Split(_Examples):
         return Batch.from_text(questions, answers, vocabulary or self.task.vocabulary)
 
     def to_hf(self) -> "datasets.Dataset":
-        """The same rows as a dataset of Hugging Face, whose texts are mapped from the file."""
+        """Return the rows as a Hugging Face dataset, whose texts are memory-mapped."""
         try:
             from datasets import Dataset
             from datasets.table import InMemoryTable
@@ -276,7 +276,7 @@ class Split(_Examples):
         return Dataset(InMemoryTable(pa.Table.from_batches(batches, reader.schema)))
 
     def lengths(self, rows: Rows) -> tuple[Ids, Ids]:
-        """How many tokens the questions and the answers of some rows have."""
+        """Return the numbers of tokens of the questions and of the answers of some rows."""
         batch, row = self._locate(rows)
         count, data = self.task.vocabulary.count, self._file.data
         return (
@@ -285,11 +285,11 @@ class Split(_Examples):
         )
 
     def batches(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """The rows of a segment as Arrow record batches.
+        """Yield the rows of a segment as Arrow record batches.
 
-        They are read, not mapped, so that going through a whole store keeps one batch in memory.
-        A batch is given when its offsets are known to be in bounds. That the texts are those that
-        were written is known when the segment has been gone through.
+        They are read, not memory-mapped, so that only one batch is in memory when a whole store is
+        read. The offsets of a batch are checked before it is yielded, and the checksums of the
+        texts at the end of the segment.
         """
         starts, order = self._file.starts, self._file.order
         first, end = np.searchsorted(starts, [segment.start, segment.start + segment.count])
@@ -338,7 +338,7 @@ class Split(_Examples):
         return numbers.astype(np.int64, copy=False)
 
     def _locate(self, rows: Rows) -> tuple[Ids, Ids]:
-        """The record batch of each row, and its number there."""
+        """Return the record batch of each row, and the number of the row in it."""
         numbers = self._checked(rows)
         batch = np.searchsorted(self._file.starts, numbers, side="right") - 1
         return batch, numbers - self._file.starts[batch]
@@ -353,7 +353,7 @@ class Split(_Examples):
             if not self.task.vocabulary.knows(data, offsets):
                 raise ValueError("a text has a token that its task does not have")
             bounds = zip(offsets[:-1].tolist(), ends.tolist(), strict=True)
-            if self.task.vocabulary.is_ascii:  # decoded at once, since a byte is a character
+            if self.task.vocabulary.is_ascii:  # all texts at once, because a byte is a character
                 text = data.decode("ascii")
                 return [text[start:end] for start, end in bounds]
             return [data[start:end].decode("utf-8") for start, end in bounds]
@@ -362,13 +362,14 @@ class Split(_Examples):
 
 
 class _MappedFile:
-    """An Arrow file as plain bytes, and where in them each batch's questions and answers lie.
+    """An Arrow file as bytes, with the positions of the questions and answers of each record batch.
 
-    Arrow keeps a column of texts as one run of bytes and one run of 32-bit offsets into it. With
-    the positions of both in the file, the bytes of any rows are found by arithmetic on arrays: no
-    object per row or batch is made, and only the pages that hold those rows are read. What a
-    damaged file could lead out of bounds is checked here: the layout of the batches at once, the
-    offsets of a row whenever it is asked for.
+    Arrow stores a column of texts as contiguous bytes and as 32-bit offsets into them. With the
+    positions of both in the file, the bytes of any rows can be computed with array operations,
+    without an object for each row or batch, and only the pages that contain these rows are read.
+
+    Damage that would lead out of bounds is detected: the layout of the batches is checked when the
+    file is opened, the offsets of a row whenever it is read.
     """
 
     def __init__(
@@ -391,12 +392,12 @@ class _MappedFile:
             reason = " ".join(str(error).split())
             raise StoreError(f"{path} is damaged or not an Arrow file: {reason}") from error
         self.data: npt.NDArray[np.uint8] = np.frombuffer(buffer, dtype=np.uint8)
-        # The format aligns every buffer to 8 bytes.
+        # The Arrow format aligns each buffer to 8 bytes.
         self._words = np.frombuffer(buffer, dtype="<i4", count=buffer.size // 4)
         self.starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
 
     def spans(self, column: int, batch: Ids, row: Ids) -> tuple[Ids, Ids]:
-        """Where in the file each row's text starts, and how long it is."""
+        """Return the position of the text of each row in the file, and its number of bytes."""
         offsets_at, data_at, sizes = self._tables[column]
         place = offsets_at[batch] + row
         start = self._words[place].astype(np.int64)
@@ -411,10 +412,10 @@ class _MappedFile:
 
 
 def _positions(arrays: Sequence[pa.Array], file: pa.Buffer) -> tuple[Ids, Ids, Ids]:
-    """Of each array, the place of its offsets in the file's words and of its data in the bytes.
+    """Return, for each array, the positions of its offsets (in words) and of its data (in bytes).
 
-    The last is how many bytes the data has. Buffers that are not where an intact file has them,
-    within the bytes of the file, raise a ValueError.
+    The third value is the number of bytes of the data. Buffers that are outside of the file or
+    overlap its ends raise a ValueError.
     """
     found = np.empty((len(arrays), 3), dtype=np.int64)
     for number, array in enumerate(arrays):
@@ -422,7 +423,7 @@ def _positions(arrays: Sequence[pa.Array], file: pa.Buffer) -> tuple[Ids, Ids, I
         if validity is not None or offsets is None or data is None or not len(array):
             raise ValueError(f"record batch {number} lacks texts")
         at, data_at = (part.address - file.address for part in (offsets, data))
-        # A byte before and one behind a text may be read along with it.
+        # Encoding also reads the byte before and the byte after a text.
         is_inside = at >= 0 and data_at > 0 and data_at + data.size < file.size
         if at % 4 or not is_inside or at + 4 * (len(array) + 1) > min(at + offsets.size, file.size):
             raise ValueError(f"the buffers of record batch {number} are out of bounds")
@@ -431,12 +432,12 @@ def _positions(arrays: Sequence[pa.Array], file: pa.Buffer) -> tuple[Ids, Ids, I
 
 
 def _check_batch(batch: pa.RecordBatch, segment: Segment) -> None:
-    """Refuse a batch whose offsets are out of bounds or whose names are not its segment's.
+    """Raise if the offsets of a batch are out of bounds, or its names are not those of its segment.
 
-    Arrow's own full validation decodes every text as well, which takes three times as long as
-    this and its checksum together.
+    The full validation of Arrow also decodes each text, which takes three times as long as this and
+    the checksum together.
     """
-    batch.validate()  # the sizes of the buffers, and of the offsets the first and the last
+    batch.validate()  # checks the sizes of the buffers, the first offset and the last one
     for name in _TEXT_COLUMNS:
         _, offsets_buffer, _ = batch.column(name).buffers()
         offsets = np.frombuffer(offsets_buffer, np.int32)[: batch.num_rows + 1]

@@ -1,6 +1,6 @@
-"""What the texts of a segment add up to: how many of which length, and checksums.
+"""Summaries of the texts of a segment: the distribution of lengths, and checksums.
 
-Computed when a store is written, and again when its rows are read through.
+They are computed when a store is written, and again when its rows are read.
 """
 
 import zlib
@@ -14,18 +14,18 @@ from tp_transformer.data.task import Task
 
 
 class Summary:
-    """What a segment's texts add up to, whatever the pieces they came in."""
+    """The summary of the texts of a segment, independent of how they are divided into pieces."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        # How many questions and how many answers have 0, 1, 2, … tokens.
+        # Numbers of questions and of answers with 0, 1, 2, … tokens.
         self._lengths = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
-        # Of lengths and bytes of questions, lengths and bytes of answers: one each, so that the
-        # sizes of the pieces do not matter. SHA-256 would take twice the time (0.6 ns a byte).
+        # Separate checksums of the lengths and of the bytes of questions and of answers, so that
+        # the sizes of pieces have no effect. SHA-256 would take twice the time (0.6 ns per byte).
         self._checksums = [0, 0, 0, 0]
 
     def add(self, questions: pa.StringArray, answers: pa.StringArray) -> None:
-        """Count further texts, which must be valid Arrow arrays."""
+        """Add texts, which must be valid Arrow arrays."""
         vocabulary = self._task.vocabulary
         limits = self._task.max_question, self._task.max_answer
         for column, (texts, limit) in enumerate(zip((questions, answers), limits, strict=True)):
@@ -39,7 +39,7 @@ class Summary:
                 most = "any number of" if limit is None else limit
                 raise ValueError(f"every text must have 1 to {most} {vocabulary.tokenisation}")
             self._lengths[column] = _added(self._lengths[column], np.bincount(counts))
-            # As small as the longest text allows.
+            # No longer than the longest text requires.
             longest = 2**31 - 1 if limit is None else limit * vocabulary.bytes_per_token
             lengths = n_bytes.astype(np.min_scalar_type(longest)).tobytes()
             parts: tuple[bytes, bytes | memoryview] = lengths, data
@@ -47,7 +47,7 @@ class Summary:
                 self._checksums[place] = zlib.crc32(part, self._checksums[place])
 
     def segment(self, module: str, difficulty: str | None, start: int) -> Segment:
-        """The texts as a segment of a split that starts at a row."""
+        """Return the texts as a segment of a split that starts at a row."""
         question_lengths, answer_lengths = (tuple(counts.tolist()) for counts in self._lengths)
         return Segment(
             module=module,
@@ -68,7 +68,7 @@ def _added(some: npt.NDArray[np.int64], more: npt.NDArray[np.int64]) -> npt.NDAr
 
 
 def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memoryview]:
-    """The offsets of an array's texts, from 0, and their bytes end to end; nothing is copied."""
+    """Return the offsets of the texts of an array, from 0, and their bytes; nothing is copied."""
     _, offsets_buffer, data = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     text = memoryview(data if data is not None else b"")[offsets[0] : offsets[-1]]

@@ -1,7 +1,7 @@
-"""Tasks: what there is to learn, in general; which tokens, modules and splits it has.
+"""Tasks: tokens, modules and splits of questions and answers.
 
-A task is written into the store of its questions, so that whatever reads a store or the results of
-a model on it needs no other source. A task from outside the package is a function with one line:
+The description of a task is written into the stores of its questions, so that code that reads a
+store or results needs nothing else. A task of another package is a function with a decorator:
 
 >>> @TASKS.register("mine")
 ... def mine(*, count: int = 1000) -> Task: ...
@@ -23,11 +23,11 @@ from tp_transformer.foundation.registry import Registry
 TRAIN = "train"
 
 SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
-_MOST_LISTED = 20  # modules that an error lists
+_MOST_LISTED = 20  # number of modules that an error message lists
 
 
 class Row(NamedTuple):
-    """A question with its answer, and where it belongs."""
+    """A question with its answer, its split and its module."""
 
     split: str
     module: str
@@ -37,21 +37,21 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Questions and answers of one origin.
+    """The description of a set of questions and answers.
 
     Attributes:
         name: of the task
         vocabulary: the tokens of questions and answers
         splits: the modules of each split, in the order of their rows. A module is a group of
             questions that are scored together. `train` is trained on, all others are for tests.
-        difficulties: by which the training questions of a module are divided, easy ones first
+        difficulties: the difficulties of training questions, the easiest first
         continues: the training module that a module of a test split continues, where the names
             differ
-        area_separator: what divides the name of a module into an area and the rest
+        area_separator: the text between the area and the rest of the name of a module
         titles: display names of splits
         max_question: tokens of the longest question; absent means any number
         max_answer: tokens of the longest answer; absent means any number
-        rows: gives every question of a task that is generated as a whole; not saved
+        rows: yields all questions of a generated task; not saved
     """
 
     name: str
@@ -73,7 +73,7 @@ class Task:
                     "(letters, digits, _ and -)"
                 )
             if not modules or not all(modules) or len(set(modules)) != len(modules):
-                raise ValueError(f"{split} must have modules, each with a name of its own")
+                raise ValueError(f"{split} must have modules with different names")
 
     @cached_property
     def modules(self) -> tuple[str, ...]:
@@ -82,12 +82,12 @@ class Task:
 
     @cached_property
     def test_splits(self) -> tuple[str, ...]:
-        """The splits that are not trained on."""
+        """The splits for testing."""
         return tuple(split for split in self.splits if split != TRAIN)
 
     @cached_property
     def areas(self) -> tuple[str, ...]:
-        """The areas of all modules; one without a name if modules have none."""
+        """The areas of all modules; a single area without a name if modules have none."""
         return tuple(dict.fromkeys(map(self.area, self.modules)))
 
     def area(self, module: str) -> str:
@@ -95,7 +95,7 @@ class Task:
         return module.partition(self.area_separator)[0] if self.area_separator else ""
 
     def title(self, split: str) -> str:
-        """What a split is called in tables."""
+        """Return the name of a split for tables."""
         return self.titles.get(split, split.capitalize())
 
     @cached_property
@@ -114,16 +114,16 @@ class Task:
         return self._places[split][module]
 
     def rank(self, split: str, module: str, difficulty: str | None) -> tuple[int, int]:
-        """Where a module and difficulty stand in the order of a split's rows."""
+        """Return the rank of a module and difficulty in the order of the rows of a split."""
         levels = self.difficulties
         return self.place(split, module), levels.index(difficulty) if difficulty else len(levels)
 
     def match(self, patterns: str | Iterable[str], split: str) -> tuple[str, ...]:
-        """The modules of a split that match a pattern, such as `arithmetic__*`.
+        """Return the modules of a split that match a pattern, such as `arithmetic__*`.
 
-        A module that continues another matches by either name, so that one choice of modules serves
-        every split. A pattern that matches nothing in any split is refused; the result can still be
-        empty, since not every split has every module.
+        A module that continues another one matches by either name, so that the same patterns can be
+        used for all splits. A pattern that matches no module of any split is an error; the result
+        can still be empty, because not every split has every module.
         """
         chosen = [patterns] if isinstance(patterns, str) else list(patterns)
         for pattern in chosen:
@@ -146,10 +146,10 @@ class Task:
             there = f"{example}, and the areas are {', '.join(self.areas)}"
         else:
             there = f"and the modules are {listed(self.modules)}"
-        return f"no module matches {pattern!r}{meant}; `*` stands for any characters, {there}"
+        return f"no module matches {pattern!r}{meant}; `*` matches any characters, {there}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the values to write as JSON."""
         return {
             "name": self.name,
             "vocabulary": self.vocabulary.to_json(),
@@ -164,7 +164,7 @@ class Task:
 
     @classmethod
     def from_json(cls, values: Any) -> "Task":
-        """Inverse of `to_json`; raises ValueError for invalid values."""
+        """Return what `to_json` converted; raise a ValueError for invalid values."""
         check_keys(values, "task", cls.__dataclass_fields__.keys() - {"rows"})
         separator = values["area_separator"]
         return cls(
@@ -184,7 +184,7 @@ class Task:
 
 
 def listed(modules: Iterable[str]) -> str:
-    """Return the names of modules as an error lists them, the first of them if there are many."""
+    """Return the names of modules for an error message, only the first ones if there are many."""
     names = list(modules)
     return ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
 

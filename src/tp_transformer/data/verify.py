@@ -1,4 +1,4 @@
-"""Whether a store is what was written: every byte, against the hashes made when it was written."""
+"""Verification of a store: all bytes, compared with the hashes recorded when it was written."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,20 +13,20 @@ _READ_BYTES = 2**22
 
 
 def verify(folder: str | Path, progress: Update | None = None) -> list[str]:
-    """Check a store against its hashes and checksums; gives a line for each file.
+    """Compare a store with its hashes and checksums; return a line for each file.
 
-    All damage that is found is named in one StoreError. A line says so where a store, made before
-    hashes were kept, leaves something that cannot be checked.
+    All damage is reported in one StoreError. If an older store lacks hashes, its lines say what
+    cannot be checked.
     """
-    store = open_store(folder)  # refuses what is malformed
+    store = open_store(folder)  # raises if it is malformed
     faults = []
     lines = [f"{MANIFEST}: matches its hash"]
     is_unchanged = matches_hash(store.path)
     if is_unchanged is None:
         lines = [f"{MANIFEST}: is well-formed; has no hash, so its source is not checked"]
     elif not is_unchanged:
-        faults.append(f"{MANIFEST} is not what was written")
-    # A file is read for its hash, if it has one, and once more for its texts.
+        faults.append(f"{MANIFEST} was changed after it was written")
+    # A file is read once for its hash, if it has one, and once for its texts.
     n_bytes = sum(split.n_bytes * (1 + (split.sha256 is not None)) for split in store.values())
     counted = _Counted(n_bytes, progress)
     for split in store.values():
@@ -37,7 +37,7 @@ def verify(folder: str | Path, progress: Update | None = None) -> list[str]:
             checked = "rows match their checksums, the file its hash"
         lines.append(f"{split.path.name}: {len(split):,} {checked}")
     if faults:
-        # A file that cannot be read at all says the same in each of its segments.
+        # The same error occurs for each segment of a file that cannot be read.
         raise StoreError(f"{store.path} is damaged: {'; '.join(dict.fromkeys(faults))}")
     return lines
 
@@ -55,7 +55,7 @@ class _Counted:
 
 
 def _wrong_bytes(split: Split, counted: _Counted) -> Iterator[str]:
-    """What is wrong with a split's file as a whole, if its hash was kept."""
+    """Yield what is wrong with the file of a split as a whole, if its hash was recorded."""
     found = hashlib.sha256()
     with split.path.open("rb") as file:
         while split.sha256 is not None and (data := file.read(_READ_BYTES)):
@@ -66,7 +66,7 @@ def _wrong_bytes(split: Split, counted: _Counted) -> Iterator[str]:
 
 
 def _wrong_texts(split: Split, counted: _Counted) -> Iterator[str]:
-    """The segments whose rows are not what was written."""
+    """Yield the segments whose rows have changed."""
     n_rows = 0
     for segment in split.segments:
         try:

@@ -1,8 +1,8 @@
-"""Tokens: text to ids and back, for many texts at once.
+"""Vocabularies: conversion between texts and token ids, for many texts at once.
 
-A token is a character or, in a vocabulary of words, a word; single blanks separate the words of a
-text. A model trained elsewhere may number its tokens differently, so the order belongs to the model
-and is saved with it.
+A token is a character or, in a vocabulary of words, a word; the words of a text are separated by
+single blanks. A model trained elsewhere may number its tokens differently, so the order belongs to
+the model and is saved with it.
 """
 
 import unicodedata
@@ -20,8 +20,8 @@ from tp_transformer.foundation.errors import TextError
 PAD, SOS, EOS = "<pad>", "<sos>", "<eos>"
 
 _BLANK = ord(" ")
-_MOST_SHOWN = 100  # tokens that an error lists
-# Categories of Unicode that no token has: controls, surrogates, unassigned, separators of lines.
+_MOST_SHOWN = 100  # number of tokens that an error message lists
+# Unicode categories that no token has: control, surrogate, unassigned, line separators.
 NO_TEXT = {"Cc", "Cs", "Cn", "Zl", "Zp"}
 
 Ids = npt.NDArray[np.int64]
@@ -30,30 +30,30 @@ Integers = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths, end to end: row i is `ids[offsets[i]:offsets[i + 1]]`."""
+    """Rows of different lengths, concatenated: row i is `ids[offsets[i]:offsets[i + 1]]`."""
 
     ids: Ids
     offsets: Ids
 
     @property
     def lengths(self) -> Ids:
-        """How many ids each row has."""
+        """The number of ids of each row."""
         return self.offsets[1:] - self.offsets[:-1]
 
     def take(self, rows: Integers) -> "Ragged":
-        """The chosen rows, in the order chosen."""
+        """Return the chosen rows, in the given order."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Ragged(self.ids[np.arange(offsets[-1]) + shift], offsets)
 
     def between(self, start: int, end: int) -> "Ragged":
-        """Consecutive rows; nothing is copied."""
+        """Return consecutive rows; nothing is copied."""
         offsets = self.offsets[start : end + 1]
         return Ragged(self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def padded(self, pad: int) -> Ids:
-        """The rows as one rectangle, filled up with `pad` on the right."""
+        """Return the rows as a rectangle, padded on the right."""
         lengths = self.lengths
         width = int(lengths.max(initial=0))
         rectangle = np.full((len(lengths), width), pad, dtype=np.int64)
@@ -102,16 +102,16 @@ class Vocabulary:
     def of(
         cls, texts: Sequence[str], tokenisation: Literal["characters", "words"] = "characters"
     ) -> "Vocabulary":
-        """The vocabulary of some texts, in the order of Unicode."""
+        """Return the vocabulary of some texts, sorted by code point."""
         if tokenisation == "words" and isinstance(texts, str):
-            raise ValueError("a vocabulary of words is made of a list of texts, not of one text")
+            raise ValueError("a vocabulary of words needs a list of texts, not one text")
         parts = (text.split(" ") if tokenisation == "words" else text for text in texts)
         found = set().union(*parts)
         return cls((PAD, SOS, EOS, *sorted(found)), tokenisation)
 
     @classmethod
     def from_json(cls, values: Any) -> "Vocabulary":
-        """Inverse of `to_json`; raises ValueError for invalid values."""
+        """Return what `to_json` converted; raise a ValueError for invalid values."""
         tokenisation = "characters"
         if isinstance(values, dict) and values.keys() == {"tokenisation", "tokens"}:
             tokenisation, values = values["tokenisation"], values["tokens"]
@@ -120,7 +120,7 @@ class Vocabulary:
         return cls(tuple(values), tokenisation)  # type: ignore[arg-type]
 
     def to_json(self) -> Any:
-        """As JSON has it: characters as a list, in the order of their ids."""
+        """Return the values to write as JSON; characters are a list, in the order of their ids."""
         tokens = list(self.tokens)
         return {"tokenisation": self.tokenisation, "tokens": tokens} if self.is_words else tokens
 
@@ -129,38 +129,38 @@ class Vocabulary:
 
     @cached_property
     def pad(self) -> int:
-        """The id of padding."""
+        """The id of the padding token."""
         return self.tokens.index(PAD)
 
     @cached_property
     def sos(self) -> int:
-        """The id that starts every sequence."""
+        """The id of the start token."""
         return self.tokens.index(SOS)
 
     @cached_property
     def eos(self) -> int:
-        """The id that ends every sequence."""
+        """The id of the end token."""
         return self.tokens.index(EOS)
 
     @cached_property
     def is_words(self) -> bool:
-        """Whether its tokens are words."""
+        """Whether the tokens are words."""
         return self.tokenisation == "words"
 
     @cached_property
     def is_ascii(self) -> bool:
-        """Whether each of its tokens is one byte of a text."""
+        """Whether each token is one byte of a text."""
         return not self.is_words and int(self._code_of_id.max()) < 128
 
     @cached_property
     def bytes_per_token(self) -> int:
-        """How many bytes of a text a token takes at most, with the blank behind a word."""
+        """The maximum number of bytes of a token, including the blank after a word."""
         return max(map(len, map(str.encode, self._id_of_token)), default=1) + self.is_words
 
     def encode(self, texts: Sequence[str], noun: str = "text", first: int = 1) -> Ragged:
-        """The ids of each text, between start and end tokens.
+        """Return the ids of each text, between start and end tokens.
 
-        Errors call a text by `noun` and by its number, counted from `first`.
+        Errors name a text by `noun` and by its number, counted from `first`.
         """
         if self.is_words:
             ids = self._word_ids(" ".join(filter(None, texts)))
@@ -174,10 +174,10 @@ class Vocabulary:
         return self._framed(ids, lengths)
 
     def encode_spans(self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids) -> Ragged:
-        """The ids of texts that lie as UTF-8 in `data`, each between start and end tokens.
+        """Return the ids of texts in UTF-8 data, each between start and end tokens.
 
-        Text i is `data[starts[i]:starts[i] + lengths[i]]`, with at least one byte before and one
-        behind it in `data`. Nothing but the bytes of the texts is read, so `data` may be a mapped
+        Text i is `data[starts[i]:starts[i] + lengths[i]]`, with at least one more byte of `data`
+        before and after it. Only the bytes of the texts are read, so `data` may be a memory-mapped
         file.
         """
         if self.is_ascii:
@@ -201,10 +201,10 @@ class Vocabulary:
     def _encode_bytes(
         self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids
     ) -> Ragged | None:
-        """The same, if every token is a byte; None if one is unknown."""
+        """Return the same if each token is a byte; None if a token is unknown."""
         offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
-        # The frame is read along with the text, one byte before and one behind it, and then
-        # overwritten: one gather instead of a gather and a scatter.
+        # One byte before and one after each text are read too, and replaced by the start and end
+        # tokens: one gather instead of a gather and a scatter.
         places = np.repeat(starts - 1 - offsets[:-1], lengths + 2)
         places += np.arange(offsets[-1])
         ids = self._id_of_byte[data[places]]
@@ -213,19 +213,19 @@ class Vocabulary:
         return Ragged(ids, offsets) if ids.min(initial=0) >= 0 else None
 
     def count(self, data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> Ids:
-        """How many tokens texts have that lie in `data` as for `encode_spans`; none is empty."""
+        """Return the number of tokens of texts in `data`, as in `encode_spans`; none is empty."""
         if self.is_ascii or not len(lengths):
             return lengths.astype(np.int64, copy=False)
         content, offsets = self._joined(data, starts, lengths)
-        # The blank behind a word; the first byte of a character, which is none of 10xxxxxx.
+        # Count the blanks after words, or the first bytes of characters, which are not 10xxxxxx.
         is_token = content == _BLANK if self.is_words else (content & 0xC0) != 0x80
         counts: Ids = np.add.reduceat(is_token, offsets[:-1], dtype=np.int64)
         return counts
 
     def knows(self, data: bytes | memoryview, offsets: Integers) -> bool:
-        """Whether texts that lie end to end as UTF-8 have known tokens only; none is empty."""
+        """Whether concatenated UTF-8 texts have only known tokens; no text is empty."""
         if self.is_ascii:
-            # `translate` deletes what is known: 0.6 ns a byte, where a lookup in numpy takes 3.
+            # `translate` removes known bytes in 0.6 ns per byte; a lookup in numpy takes 3 ns.
             return not bytes(data).translate(None, self._alphabet)
         if not self.is_words:
             return set(str(data, "utf-8", "replace")) <= self._id_of_token.keys()
@@ -236,7 +236,7 @@ class Vocabulary:
     def _joined(
         self, data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers
     ) -> tuple[npt.NDArray[np.uint8], Ids]:
-        """The bytes of texts end to end, with a blank behind each if tokens are words; offsets."""
+        """Return the concatenated bytes of texts, of words with a blank after each; and offsets."""
         n_bytes = lengths + self.is_words
         offsets = np.concatenate([[0], np.cumsum(n_bytes)])
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], n_bytes)
@@ -246,7 +246,7 @@ class Vocabulary:
         return content, offsets
 
     def _framed(self, ids: Ids, lengths: Integers) -> Ragged:
-        """Rows of ids, each with the start token before it and the end token behind it."""
+        """Return rows of ids with a start token before and an end token after each."""
         offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
         framed = np.empty(offsets[-1], dtype=np.int64)
         is_text = np.ones(len(framed), dtype=bool)
@@ -257,21 +257,21 @@ class Vocabulary:
         return Ragged(framed, offsets)
 
     def _word_ids(self, text: str) -> Ids:
-        """The id of each word, -1 where it is unknown."""
+        """Return the id of each word; -1 if it is unknown."""
         words = text.split(" ") if text else []
         return np.fromiter(map(self._id_of_token.get, words, repeat(-1)), np.int64, len(words))
 
     def _character_ids(self, text: str) -> Ids:
-        """The id of each character, -1 where it is unknown."""
+        """Return the id of each character; -1 if it is unknown."""
         codes = _code_points(text)
         last = len(self._id_of_code) - 1
         return np.where(codes <= last, self._id_of_code[np.minimum(codes, last)], -1)
 
     def decode(self, ids: npt.NDArray[Any]) -> list[str]:
-        """The text of each row up to its end token, or the whole row if there is none.
+        """Return the text of each row up to its end token, or of the whole row if it has none.
 
-        A special token inside a text is spelled out (`<pad>`), so that an answer that holds one
-        is never mistaken for the answer without it.
+        A special token inside a text is written by its name (`<pad>`), so that an answer that
+        contains one never equals the same answer without it.
         """
         if ids.size == 0:
             return [""] * len(ids)
@@ -294,7 +294,7 @@ class Vocabulary:
 
     @cached_property
     def _id_of_token(self) -> dict[str, int]:
-        """The id of each token that a text can have."""
+        """The id of each token that can occur in a text."""
         return {t: i for i, t in enumerate(self.tokens) if not self._is_special(t)}
 
     @cached_property
@@ -303,7 +303,7 @@ class Vocabulary:
 
     @cached_property
     def _id_of_code(self) -> Ids:
-        """The id at each code point, -1 where there is none."""
+        """The id of each code point; -1 if there is none."""
         codes = self._code_of_id[: len(self.tokens)]
         table = np.full(int(codes.max()) + 2, -1, dtype=np.int64)
         table[codes] = np.arange(len(codes))
@@ -312,7 +312,7 @@ class Vocabulary:
 
     @cached_property
     def _id_of_byte(self) -> Ids:
-        """The id of each ASCII character, -1 for every byte that is no token."""
+        """The id of each ASCII character; -1 for bytes that are not tokens."""
         table = np.full(256, -1, dtype=np.int64)
         known = self._id_of_code[:128]
         table[: len(known)] = known
@@ -320,12 +320,12 @@ class Vocabulary:
 
     @cached_property
     def _code_of_id(self) -> Ids:
-        """The code point of each id; 0 for special tokens, and last for ids that have none."""
+        """The code point of each id; 0 for special tokens, and one more 0 for unknown ids."""
         codes = [ord(token) if len(token) == 1 else 0 for token in self.tokens]
         return np.array([*codes, 0], dtype=np.int64)
 
     def _refuse(self, which: str, text: str, column: int) -> None:
-        """Raise for the token at a place of a text."""
+        """Raise an error about the unknown token at a position of a text."""
         token, noun = text[column], "character"
         if self.is_words:
             token, noun = text.split(" ")[column], "word"
@@ -343,11 +343,11 @@ class Vocabulary:
 
 
 def _code_points(text: str) -> npt.NDArray[np.int64]:
-    # A lone surrogate, which a terminal can produce, is a code point like any other here.
+    # A lone surrogate, which a terminal can produce, is treated like any other code point.
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
 
 
 def _row_and_column(ends: Ids, position: int) -> tuple[int, int]:
-    """Which row of a ragged array, and where in it, a position is; `ends` are the rows' ends."""
+    """Return the row and the column of a position in a ragged array with these ends of rows."""
     row = int(np.searchsorted(ends, position, side="right"))
     return row, position - int(ends[row - 1] if row else 0)

@@ -1,8 +1,8 @@
-"""Writing a store: in bounded memory, in any order, whole or not at all.
+"""Writing of stores: atomic, in bounded memory, with segments in any order.
 
-Segments may be appended in any order, as an archive happens to hold them. Each record batch is
-written once, where the file then ends, and `store.json` says in which order the batches are read.
-Writing everything a second time in order would cost as much disk and time again.
+Segments may be appended in any order, such as that of the files in an archive. Each record batch is
+written once, at the end of the file, and `store.json` has the order in which batches are read.
+Writing all batches a second time in order would double the disk space and the time.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import StoreError
 
-# About 20 MB of questions and answers; the full dataset has about 500 such batches.
+# About 20 MB of questions and answers; the full dataset has about 500 such record batches.
 ROWS_PER_BATCH = 2**18
 
 Texts: TypeAlias = pa.StringArray | Sequence[str]
@@ -44,9 +44,10 @@ Key: TypeAlias = tuple[str, str | None]  # module, difficulty
 def write_store(
     folder: str | Path, task: Task, source: dict[str, Any], rows_per_batch: int = ROWS_PER_BATCH
 ) -> Iterator["StoreWriter"]:
-    """Write a store, which takes its name when the block ends well; `source` says where from.
+    """Yield a writer of a store, which is created when the block ends without an error.
 
-    An earlier store there is replaced at that moment and not before; anything else is refused.
+    `source` describes the origin of the rows. An earlier store at the path is replaced only then;
+    anything else there is an error.
     """
     path = Path(folder)
     refuse_other(path)
@@ -61,7 +62,7 @@ def write_store(
 
 
 def is_written(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> bool:
-    """Whether a store with this source exists; raise if another one would be overwritten."""
+    """Whether a store with this source exists; raise if another store would be overwritten."""
     refuse_other(path)
     if not is_store(path):
         return False
@@ -71,7 +72,7 @@ def is_written(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> boo
         if overwrite:
             return False
         raise StoreError(f"{error}; --overwrite replaces it") from error
-    wanted = json.loads(json.dumps(source))  # which has no tuples
+    wanted = json.loads(json.dumps(source))  # JSON has no tuples
     differing = [
         f"{name} is {json.dumps(found.get(name))}, not {json.dumps(value)}"
         for name, value in wanted.items()
@@ -85,7 +86,7 @@ def is_written(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> boo
 
 
 def refuse_other(path: Path) -> None:
-    """Refuse to replace anything but a store or an empty folder."""
+    """Raise unless a path is a store, an empty folder, or does not exist."""
     if path.is_dir():
         if is_store(path) or not any(path.iterdir()):
             return
@@ -100,7 +101,7 @@ class StoreWriter:
     def __init__(
         self, folder: Path, task: Task, source: dict[str, Any], rows_per_batch: int
     ) -> None:
-        self.skipped: list[dict[str, Any]] = []  # what the source held and the store does not
+        self.skipped: list[dict[str, Any]] = []  # rows of the source that were skipped
         self._folder = folder
         self._task = task
         self._source = source
@@ -129,10 +130,10 @@ class StoreWriter:
         *,
         checked: bool = False,
     ) -> None:
-        """Add rows to a module of a split, and for training to a difficulty.
+        """Append rows to a module of a split and, for training, to a difficulty.
 
-        Large pieces, one module after another, make few and large record batches; a change of
-        module ends one. `checked` promises that every token is one of the task's.
+        Append large pieces, module by module: each change of module ends a record batch. With
+        `checked`, all tokens are known to be tokens of the task.
         """
         if not self._task.has(split, module):
             raise ValueError(f"{split} has no module {module!r}")
@@ -151,7 +152,7 @@ class StoreWriter:
             raise ValueError(f"a {kind} is not one that the task {self._task.name} has")
         for name, other in self._splits.items():
             if name != split:
-                other.flush()  # so that one batch at most waits in memory
+                other.flush()  # so that at most one record batch is in memory
         if len(columns[0]):
             self._splits[split].append((module, difficulty), *columns)
 
@@ -160,7 +161,7 @@ class StoreWriter:
         return self._task.vocabulary.knows(data, offsets)
 
     def finish(self) -> None:
-        """Complete the files and describe them."""
+        """Complete the files and write `store.json`."""
         write_manifest(
             self._folder,
             task=self._task,
@@ -189,7 +190,7 @@ class _SplitWriter:
         self._sink = files.enter_context(_HashedFile(file))
         self._writer = ipc.new_file(self._sink, self._schema)
         self._summaries: dict[Key, Summary] = {}
-        self._written: list[Key] = []  # of the batches, in the order of the file
+        self._written: list[Key] = []  # segments of the record batches, in the order of the file
         self._key: Key | None = None
         self._pending: list[tuple[pa.StringArray, pa.StringArray]] = []
         self._n_pending = 0
@@ -208,7 +209,7 @@ class _SplitWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Write the rows that wait as a record batch."""
+        """Write the pending rows as a record batch."""
         if self._key is None or not self._n_pending:
             return
         columns = [
@@ -235,7 +236,7 @@ class _SplitWriter:
         return self._task.rank(self._split, *key)
 
     def finish(self) -> SplitEntry:
-        """Complete the file, and describe it for the manifest."""
+        """Complete the file and return its description."""
         self.flush()
         self._writer.close()
         self._sink.close()
@@ -257,14 +258,14 @@ class _SplitWriter:
 
 
 class _HashedFile(io.BufferedWriter):
-    """A file to write, and the hash of what has been written: it is not read a second time."""
+    """A file to write, with the hash of its contents, so that it is not read again."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "w"))
         self.sha256 = hashlib.sha256()
 
     def write(self, data: Any) -> int:
-        """Write bytes, and add them to the hash."""
+        """Write bytes and update the hash."""
         self.sha256.update(data)
         return super().write(data)
 

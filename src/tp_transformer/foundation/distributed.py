@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -22,6 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 from tp_transformer.foundation.errors import SettingsError, UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+CPU_INFO = Path("/proc/cpuinfo")  # of Linux
+# Its words for products in bfloat16: two on x86, one on ARM.
+BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 T = TypeVar("T")
 
@@ -180,8 +184,11 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether a device has native bfloat16; emulation is ten times slower than float32."""
     if device.type != "cpu":
         return True
-    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return asked is not None and bool(asked())
+    try:
+        words = CPU_INFO.read_text("utf-8").split()
+    except OSError:
+        return False
+    return not BFLOAT16_FLAGS.isdisjoint(words)
 
 
 def choose_device(name: str = "auto", local_rank: int = 0, n_ranks: int = 1) -> torch.device:

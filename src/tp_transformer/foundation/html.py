@@ -1,4 +1,4 @@
-"""Small HTML tables and texts: what notebooks show for the objects of the package.
+"""Small HTML tables and texts, which notebooks show for objects of the package.
 
 Texts are escaped, and nothing is loaded from elsewhere.
 """

@@ -135,7 +135,7 @@ def set_resumable(resumable: bool) -> None:
 
 def describe(number: int) -> str:
     """Describe a signal for messages, and how to resume."""
-    more = "; the same command goes on where this one stopped" if _is_resumable else ""
+    more = "; the same command resumes" if _is_resumable else ""
     if number == signal.SIGINT:
         return f"interrupted{more}"
     return f"ended by {signal.Signals(number).name}{more}"

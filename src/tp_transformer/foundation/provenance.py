@@ -26,8 +26,13 @@ def versions() -> Values:
     }
 
 
+def now() -> str:
+    """Return the local time with its offset from UTC, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %z")
+
+
 def processor() -> str:
-    """Return the name of the processor, if the system tells it."""
+    """Return the name of the processor, if known."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
@@ -66,5 +71,4 @@ def _git(*arguments: str) -> str | None:
 
 def environment(device: torch.device) -> Values:
     """Return the time, the versions and the device of a computation."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    return {"when": when, **versions(), "device": device.type}
+    return {"when": now(), **versions(), "device": device.type}

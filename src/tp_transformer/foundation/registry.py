@@ -45,7 +45,8 @@ class Registry(Mapping[str, T]):
         if name not in self:
             raise SettingsError(
                 f"there is no {self.noun} {shown(name)}{nearest(str(name), self)}; "
-                f"the {self.plural} are {', '.join(self._entries)}"
+                f"the {self.plural} are {', '.join(self._entries)}; "
+                "import the module that registers another (tpt: TPT_IMPORT)"
             )
         return self._entries[name]
 

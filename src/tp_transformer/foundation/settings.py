@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from argparse import ArgumentError
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -66,14 +66,14 @@ def read(name_or_file: str | Path) -> Values:
 
 
 def run_values(
-    name_or_file: str | Path, changed: Mapping[str, str], kind: type
+    name_or_file: str | Path, changed: Mapping[str, str], kinds: Mapping[str, Sequence[type]]
 ) -> dict[str, Values]:
     """Return the sections of a preset or a file, with changes such as `{"training.steps": "100"}`.
 
-    The fields of `kind` are the sections. Changes are YAML. Names are checked here, values when the
-    dataclasses are created.
+    `kinds` has the dataclasses of each section. Changes are YAML. Names are checked here, values
+    when the dataclasses are created.
     """
-    known = sections(kind)
+    known = {section: _field_types(some) for section, some in kinds.items()}
     values = read(name_or_file)
     refuse_unknown(values, known, str(name_or_file))
     for section, fields in values.items():
@@ -88,15 +88,11 @@ def run_values(
     return values
 
 
-def sections(kind: type) -> dict[str, dict[str, Any]]:
-    """Return the types of the fields of each section; those of all choices if it is a union."""
-    found: dict[str, dict[str, Any]] = {}
-    for section, hint in get_type_hints(kind).items():
-        choices = get_args(hint) or (hint,)
-        fields = {"architecture": str} if len(choices) > 1 else {}
-        for choice in choices:
-            fields |= get_type_hints(choice) | getattr(choice, "option_types", dict)()
-        found[section] = fields
+def _field_types(kinds: Sequence[type]) -> dict[str, Any]:
+    """Return the types of the fields of a section, and of the field that names one of its kinds."""
+    found: dict[str, Any] = {"architecture": str} if len(kinds) > 1 else {}
+    for kind in kinds:
+        found |= get_type_hints(kind) | getattr(kind, "option_types", dict)()
     return found
 
 

@@ -39,7 +39,7 @@ def interpret(
         raise SettingsError("name the store that the questions come from: --data DIR")
     loaded = load(request.model).float().to(choose_device(request.device))
     model = checked_model(loaded, options)
-    # Now, because a run that goes on will have other weights.
+    # Now, because training may replace the weights of a run.
     described = describe(model, request.model or bundled.default())
     sample = _sample(analysis, model, request)
     found = analysis(model, sample, seed=request.seed, **vars(options))

@@ -63,8 +63,8 @@ class Attention(Traced):
         self.binding = binding
         self.dropout = dropout
         self.out_proj = nn.Linear(n_heads * self.binding.d_bound, d_model, bias=bias)
-        self.role_proj: nn.Linear | None = None  # the role's map, where it is not fused with others
-        self.penalty: Tensor | None = None  # what the binding adds to the loss: (batch, query)
+        self.role_proj: nn.Linear | None = None  # the role map, if it is not fused with others
+        self.penalty: Tensor | None = None  # of the binding, added to the loss: (batch, query)
 
     def points(self) -> tuple[str, ...]:
         """Return the names of the trace points, in the order of computation."""
@@ -96,7 +96,7 @@ class Attention(Traced):
         """
         batch, length, width = projected.shape
         n_parts, n_heads = len(names), self.n_heads
-        d_head = width // (n_parts * n_heads)  # of roles, it may be another than of fillers
+        d_head = width // (n_parts * n_heads)  # roles may have another size than fillers
         if length == 1:  # a step of decoding: no transposition needed
             parts = projected.view(batch, n_parts, n_heads, 1, d_head).unbind(1)
         else:
@@ -105,9 +105,9 @@ class Attention(Traced):
         return map(self.point, names, parts)
 
     def role_of(self, state: Tensor, fused: Sequence[Tensor]) -> Tensor | None:
-        """The role: the one in `fused`, or what a map of its own makes of `state`, if there is one.
+        """Return the role (batch, head, position, d_role), or None if there is none.
 
-        It is (batch, head, position, d_role).
+        It is the one in `fused` or, with a separate role map, computed from `state`.
         """
         if fused or self.role_proj is None:
             return fused[0] if fused else None

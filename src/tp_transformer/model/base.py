@@ -49,11 +49,11 @@ class Model(Traced, Generic[Config, Memory, State]):
     reads_packed: ClassVar[bool] = False  # whether it accepts packed batches
     n_positions: int | None = None  # maximum sequence length, if limited
     dropout: float = 0.0
-    max_answer: int = MAX_ANSWER  # tokens of an answer, if no more are asked for
+    max_answer: int = MAX_ANSWER  # default for the maximum number of tokens of an answer
 
     def __init__(self, config: Config, vocabulary: Vocabulary | None) -> None:
         super().__init__()
-        # Without another task, the model is one of the paper's.
+        # By default, the vocabulary of the paper's models.
         self.vocabulary = vocabulary or MATHEMATICS.vocabulary
         self.config = self.sized(config, self.vocabulary)
         self.n_vocab: int = cast(Any, self.config).n_vocab
@@ -105,20 +105,23 @@ class Model(Traced, Generic[Config, Memory, State]):
         """Return the loss of the answers of a batch under teacher forcing."""
         return token_loss(self(batch), batch, label_smoothing)
 
-    def layout_for(self, device: torch.device, dtype: torch.dtype = torch.float32) -> type[Layout]:
+    def layout_for(
+        self, device: torch.device, dtype: torch.dtype = torch.float32, n_rows: int | None = None
+    ) -> type[Layout]:
         """Return the fastest layout of this model on a device, for products in a dtype.
 
-        Traces need padded rows, because they record (batch, position, …). On a GPU, packed rows
-        need flash attention, which requires half precision and no dropout.
+        Traces need padded rows, because they record (batch, position, …). A single row has no
+        padding. On a GPU, packed rows need flash attention, which requires half precision and no
+        dropout.
         """
-        if not self.reads_packed or is_traced(self):
+        if not self.reads_packed or is_traced(self) or n_rows == 1:
             return Padded
         if device.type == "cpu" or (self.dropout == 0 and has_flash_attention(device, dtype)):
             return Packed
         return Padded
 
     def compile_layers(self) -> None:
-        """Compile the model with torch: a minute at the start for some percent of speed."""
+        """Compile the model with torch, which takes a minute; steps are then slightly faster."""
         self.compile(dynamic=True)
 
     def solve(
@@ -154,7 +157,7 @@ class Model(Traced, Generic[Config, Memory, State]):
 
     @classmethod
     def sized(cls, config: Config, vocabulary: Vocabulary) -> Config:
-        """The configuration for a vocabulary: with as many rows as tokens, if it sets no number."""
+        """Return the configuration with `n_vocab` set to the size of a vocabulary if absent."""
         fields: Any = config
         return replace(fields, n_vocab=len(vocabulary)) if fields.n_vocab is None else fields
 
@@ -207,6 +210,18 @@ class Model(Traced, Generic[Config, Memory, State]):
                 )
         model.load_state_dict(dict(weights), assign=True)
         return model
+
+
+def _refuse_shared_config(name: str, kind: type[Model[Any, Any, Any]]) -> None:
+    for other, model in ARCHITECTURES.items():
+        if model.config_type is kind.config_type:
+            raise ValueError(
+                f"the architecture {name} needs a config_type of its own, because {other} has "
+                f"{kind.config_type.__name__}"
+            )
+
+
+ARCHITECTURES.require(_refuse_shared_config)  # `class_of` finds an architecture by its config_type
 
 
 def _listed(dtypes: set[torch.dtype]) -> str:

@@ -1,8 +1,8 @@
 """Bindings of a filler and a role to one vector; each is a class.
 
-A binding takes the filler that each head retrieved and the role that the head emitted, and gives
-the vector of `d_bound` numbers per head that the output map reads (equation 4). What each one
-adds to an attention layer with d_model = n_heads * d_head; "role map" is d_model^2 + d_model:
+A binding combines the filler and the role of each head to a vector of `d_bound` numbers, the input
+of the output map (equation 4). The table has the parameters that each binding adds to an attention
+layer with d_model = n_heads * d_head; "role map" is d_model^2 + d_model:
 
 ==============  ==================  =============================================================
 binding         d_bound             parameters beyond plain attention
@@ -21,7 +21,7 @@ binding         d_bound             parameters beyond plain attention
 `convolution`   d_head              role map
 ==============  ==================  =============================================================
 
-docs/model.md says what comparing them shows.
+docs/model.md compares the bindings.
 """
 
 import inspect
@@ -300,7 +300,7 @@ def binding_options(name: str) -> dict[str, inspect.Parameter]:
 
 
 def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any]) -> Binding:
-    """The binding of that name for heads of that size; an option that is None is absent.
+    """Return a registered binding for heads of this size; an option that is None is absent.
 
     Raises:
         SettingsError: if there is no such binding, or an option is unknown, missing or out of range

@@ -76,7 +76,7 @@ class TransformerConfig:
 
     @property
     def d_role(self) -> int:
-        """How many numbers per head the role map gives; 0 if there is none."""
+        """The size of the role of a head; 0 if there is no role map."""
         return self.weightless_binding().d_role
 
     @property
@@ -94,7 +94,7 @@ class TransformerConfig:
         return self.n_layers * (3 * attention + 2 * feed_forward) + embedding
 
     def weightless_binding(self) -> Binding:
-        """The binding without the memory of its parameters, to ask for its sizes."""
+        """Return the binding without memory for its parameters, for its sizes."""
         with WithoutWeights(), torch.device("meta"):
             return self.make_binding()
 

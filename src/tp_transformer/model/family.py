@@ -15,13 +15,12 @@ from tp_transformer.foundation.ranges import AnswerLength, check
 from tp_transformer.foundation.run_folder import BEST, BEST_MODELS, LAST, ORIGIN
 from tp_transformer.model import bundled
 from tp_transformer.model import folder as model_folder
+from tp_transformer.model import recurrent as _recurrent  # noqa: F401, registers the LSTM
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.model.weightless import WithoutWeights
 
-ModelConfig = TransformerConfig | LSTMConfig
 AnyModel = Model[Any, Any, Any]
 
 

@@ -106,11 +106,11 @@ class EncoderCell(Traced):
         self.dropout = nn.Dropout(config.dropout)
 
     def points(self) -> tuple[str, ...]:
-        """The state that the cell hands on."""
+        """Return the names of the trace points: the output of the cell."""
         return ("output",)
 
     def forward(self, state: Tensor, pattern: Pattern) -> Tensor:
-        """One cell of the encoder at every position of (batch, source, d_model)."""
+        """Apply the cell to states (batch, source, d_model)."""
         attended = self.self_attention(self.self_attention_norm(state), pattern)
         state = state + self.dropout(attended)
         state = state + self.dropout(self.feed_forward(self.feed_forward_norm(state)))
@@ -118,7 +118,7 @@ class EncoderCell(Traced):
 
 
 class DecoderCell(Traced):
-    """An encoder's cell with attention to the encoder between its two sub-layers (section 2.3)."""
+    """A cell of the encoder with cross-attention between its two sub-layers (section 2.3)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class DecoderCell(Traced):
         self.dropout = nn.Dropout(config.dropout)
 
     def points(self) -> tuple[str, ...]:
-        """The state that the cell hands on."""
+        """Return the names of the trace points: the output of the cell."""
         return ("output",)
 
     def forward(
@@ -143,9 +143,9 @@ class DecoderCell(Traced):
         memory_pattern: Pattern,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """One cell of the decoder at every position of (batch, target, d_model).
+        """Apply the cell to states (batch, target, d_model).
 
-        `memory` is the keys and values of the source.
+        `memory` has the keys and values of the source.
         """
         attended = self.self_attention(self.self_attention_norm(state), pattern, cache)
         state = state + self.dropout(attended)

@@ -18,8 +18,8 @@ class Loss:
 
     total: Tensor
     n_tokens: Tensor
-    n_right: Tensor  # answers whose tokens are all the likeliest, as in greedy decoding
-    penalty: Tensor | float = 0.0  # of the bindings, in training alone, for all tokens
+    n_right: Tensor  # number of answers whose tokens are all the likeliest
+    penalty: Tensor | float = 0.0  # of the bindings, summed over tokens; only in training
 
     @property
     def mean(self) -> Tensor:
@@ -28,7 +28,7 @@ class Loss:
 
     @property
     def objective(self) -> Tensor:
-        """What training minimises, for all tokens."""
+        """The sum over tokens that training minimises."""
         return self.total + self.penalty
 
     def __add__(self, other: "Loss") -> "Loss":

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
 from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, check
@@ -57,7 +56,7 @@ class Solver:
     def solve(
         self, questions: Iterable[str], *, max_length: int | None = None, beam: int = 1
     ) -> list[str]:
-        """Answer questions, with at most `max_length` tokens each, or as many as it was made for.
+        """Answer questions, with at most `max_length` tokens each, or the maximum of the task.
 
         A beam of 1 is greedy search; with a larger beam, the answer is the best of `answers`. If
         the model is traced, all questions are decoded in one padded batch, in the given order, so
@@ -136,12 +135,11 @@ class Solver:
             groups = group_by_length(questions.lengths, limit=at_once)
         device = next(self.model.parameters()).device
         found: dict[int, T] = {}
-        # What is kept of a call may be needed with gradients later, which inference mode prevents.
+        # Hooks and traces may use tensors with gradients later, which inference mode would prevent.
         no_gradients = torch.no_grad if is_observed(self.model) else torch.inference_mode
         with evaluating(self.model), no_gradients():
             for rows in groups:
-                # A single question has no padding.
-                kind = self.model.layout_for(device) if len(rows) > 1 else Padded
+                kind = self.model.layout_for(device, n_rows=len(rows))
                 source, layout = kind.lay_out(questions.take(rows), self.vocabulary.pad)
                 answers = search(source.to(device), layout.to(device))
                 found.update(zip(rows.tolist(), answers, strict=True))
@@ -165,7 +163,7 @@ class Solver:
         return list(answers.values())
 
     def _longest(self, max_length: int | None) -> int:
-        """How many tokens an answer may have: as many as asked for, or as the model is made for."""
+        """Return the maximum number of tokens of an answer: as given, or that of the task."""
         longest: int = self.model.max_answer if max_length is None else max_length
         check("max_length", longest, AnswerLength)
         if longest > (self.model.n_positions or np.inf):

@@ -12,7 +12,6 @@ from tp_transformer.data.batch import Batch
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.bare import bare
 from tp_transformer.model.base import ARCHITECTURES, Model
@@ -77,11 +76,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         """Return the configuration from its fields, which include the options of the binding."""
         fields = dict(values)
         if isinstance(binding := fields.get("binding"), str):
-            try:
-                BINDINGS[binding]  # before options of an unknown binding are refused
-            except SettingsError as error:
-                message = f"{error}; import the module that registers another (tpt: TPT_IMPORT)"
-                raise SettingsError(message) from error
+            BINDINGS[binding]  # raises before options of an unknown binding are rejected
         options = {n: fields.pop(n) for n in TransformerConfig.option_types() if n in fields}
         given = {name: value for name, value in options.items() if value is not None}
         if given:
@@ -105,14 +100,14 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
                 module.initialise()
 
     def points(self) -> tuple[str, ...]:
-        """The embedded source and the embedded target."""
+        """Return the names of the trace points: the embedded source and the embedded target."""
         return ("embedding", "decoder.embedding")
 
     def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
-        """The loss of a batch's answers; in training, with what the bindings add to it.
+        """Return the loss of the answers of a batch; in training, with the bindings' penalty.
 
-        A row's penalty is the mean over its positions, and counts once for each target token. So
-        its gradient is the same however rows are divided into micro-batches.
+        The penalty of a row is the mean over its positions, times its number of target tokens, so
+        that the gradient does not depend on the division into micro-batches.
         """
         loss = super().loss(batch, label_smoothing=label_smoothing)
         if not self.training:
@@ -125,7 +120,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         )
 
     def _penalties(self, cells: nn.ModuleList, layout: Layout) -> Iterator[Tensor]:
-        """The penalties that the attentions of `cells` have left for each row."""
+        """Yield the penalties of each row that the attention layers of `cells` have computed."""
         for attention in cells.modules():
             if isinstance(attention, Attention) and attention.penalty is not None:
                 penalty = layout.row_sums(attention.penalty)

@@ -26,7 +26,7 @@ SURE = 0.05  # significance level of Holm-adjusted p-values
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class AverageCell:
     """An average over modules in Table 1."""
 
     accuracy: float
@@ -44,7 +44,7 @@ class ScoreRow:
     name: str
     weights: str
     steps: int | None
-    cells: dict[str, Cell]
+    cells: dict[str, AverageCell]
 
 
 def task_of(results: Sequence[Results]) -> Task:
@@ -139,9 +139,13 @@ def _paper_rows() -> list[ScoreRow]:
             weights=row.weights,
             steps=row.steps,
             cells={
-                **({TRAIN: Cell(accuracy=row.train)} if row.train is not None else {}),
-                INTERPOLATE: Cell(accuracy=row.interpolation, above_95=row.interpolation_above_95),
-                EXTRAPOLATE: Cell(accuracy=row.extrapolation, above_95=row.extrapolation_above_95),
+                **({TRAIN: AverageCell(accuracy=row.train)} if row.train is not None else {}),
+                INTERPOLATE: AverageCell(
+                    accuracy=row.interpolation, above_95=row.interpolation_above_95
+                ),
+                EXTRAPOLATE: AverageCell(
+                    accuracy=row.extrapolation, above_95=row.extrapolation_above_95
+                ),
             },
         )
         for row in TABLE_1.values()
@@ -153,7 +157,7 @@ def _row(results: Results) -> ScoreRow:
     for name, split in results.splits.items():
         accuracy, interval = split.average
         above = None if name == TRAIN else split.above_95
-        cells[name] = Cell(
+        cells[name] = AverageCell(
             accuracy=accuracy,
             interval=interval,
             above_95=above,

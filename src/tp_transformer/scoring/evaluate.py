@@ -116,7 +116,7 @@ def evaluate(
             if work.predictions is not None:
                 evaluation.write_predictions(work.predictions)
             if out is not None:
-                results.write(out)
+                results.save(out)
             evaluation.forget()
             return json.dumps(results.to_json())
 

@@ -180,7 +180,7 @@ class Results:
 
     @property
     def task(self) -> Task:
-        """What the questions are of; results of before there were tasks do not say."""
+        """The task of the questions; older results do not record it."""
         return Task.from_json(self.data["task"]) if "task" in self.data else MATHEMATICS
 
     @property
@@ -217,9 +217,9 @@ class Results:
         heads = ("average over modules", "correct", "95% interval", "modules", "questions", "loss")
         return html.table(f"Results of {self.name}", heads, rows)
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return a row for each module of each split."""
-        rows = (
+    def module_rows(self) -> list[Values]:
+        """Return the numbers of each module of each split."""
+        return [
             {
                 "model": self.name,
                 "split": name,
@@ -234,8 +234,11 @@ class Results:
             }
             for name, split in self.splits.items()
             for module, one in split.modules.items()
-        )
-        return frame(rows)
+        ]
+
+    def frame(self) -> "pd.DataFrame":
+        """Return a row for each module of each split."""
+        return frame(self.module_rows())
 
     def to_json(self) -> Values:
         """Return the values to write as JSON."""
@@ -251,7 +254,7 @@ class Results:
             "decoding": self.decoding,
         }
 
-    def write(self, file: str | Path) -> None:
+    def save(self, file: str | Path) -> None:
         """Write results.json atomically."""
         with atomic.whole(file) as unfinished:
             unfinished.write_text(json.dumps(self.to_json(), indent=1) + "\n", "utf-8")

@@ -1,7 +1,7 @@
 """Results of runs that differ only in their seed: mean, spread, and tests over seeds.
 
-Questions asked of two models say whether these two models differ. Whether two recipes differ can be
-said only over several seeds of each.
+A comparison on questions shows whether two models differ. To show that two recipes differ, several
+seeds of each are needed.
 """
 
 from collections.abc import Sequence

@@ -74,7 +74,7 @@ class Comparison:
             for one in found
         ] + seed_lines(self.results)
 
-    def to_pandas(self) -> "pd.DataFrame":
+    def frame(self) -> "pd.DataFrame":
         """Return all numbers in long format.
 
         The column `kind` is average, module, difference (of two averages), module difference, seeds
@@ -87,7 +87,7 @@ class Comparison:
         return document.markdown(self.results)
 
     def to_csv(self) -> str:
-        """Return the rows of `to_pandas` as CSV."""
+        """Return the rows of `frame` as CSV."""
         return document.csv_text(self.results)
 
     def to_latex(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.scoring.compare import (
     OURS,
-    Cell,
+    AverageCell,
     SplitPair,
     caveats,
     coverage,
@@ -70,7 +70,7 @@ def averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
     return ["Model", "Source", "Weights", "Steps", *averages_heads(task)], body
 
 
-def _average(task: Task, split: str, cell: Cell | None) -> str:
+def _average(task: Task, split: str, cell: AverageCell | None) -> str:
     if cell is None:
         return "-"
     text = f"{cell.accuracy:.2%}"
@@ -153,21 +153,8 @@ def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
 
 def _csv_modules(results: Results) -> list[dict[str, Any]]:
     return [
-        {
-            "kind": "module",
-            "source": OURS,
-            "model": results.name,
-            "split": split,
-            "module": name,
-            "n": one.n,
-            "right": one.right,
-            "accuracy": one.accuracy,
-            "low": one.interval[0],
-            "high": one.interval[1],
-            "loss": one.loss,
-        }
-        for split, score in results.splits.items()
-        for name, one in score.modules.items()
+        {"kind": "module", "source": OURS, **{key: row[key] for key in CSV_COLUMNS if key in row}}
+        for row in results.module_rows()
     ]
 
 
@@ -288,7 +275,7 @@ def latex(results: Sequence[Results]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latex(task: Task, split: str, cell: Cell | None) -> str:
+def _latex(task: Task, split: str, cell: AverageCell | None) -> str:
     if cell is None:
         return "-"
     text = latex_escaped(f"{cell.accuracy:.2%}")

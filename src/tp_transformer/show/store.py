@@ -1,6 +1,6 @@
-"""What is in a store: counts by module and split, lengths, and a few questions of each area.
+"""The contents of a store: counts by module and split, lengths, sample questions.
 
-`summarise` gives it as plain values, which `--json` prints and `render` draws.
+`summarise` returns them as plain values, which `--json` prints and `render` shows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.errors import StoreError
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-_WIDE = 110  # columns of a terminal that has room for every difficulty
+_WIDE = 110  # terminal width from which all difficulties are shown
 _N_BINS = 16  # of a histogram, at most
 
 Values = dict[str, Any]
@@ -28,10 +28,10 @@ Values = dict[str, Any]
 def summarise(
     store: Store, modules: str | Iterable[str] = "*", samples: int = 2, seed: int = 0
 ) -> Values:
-    """What a store, or some modules of it, holds, as values that JSON can hold."""
+    """Return a summary of a store, or of some of its modules, as values for JSON."""
     chosen = {name: (split, split.select(modules)) for name, split in store.items()}
     if not any(segments for _, segments in chosen.values()):
-        raise StoreError(f"{store.path} has no rows of the modules asked for")
+        raise StoreError(f"{store.path} has no rows of these modules")
     return {
         "path": str(store.path),
         "task": store.task.to_json(),
@@ -77,7 +77,7 @@ def _draw_samples(
     count: int,
     chance: np.random.Generator,
 ) -> list[Values]:
-    """Some rows of each area, of different modules as far as there are any, easy ones first."""
+    """Return sample rows of each area, of different modules if possible, easy ones first."""
     found = []
     for area in task.areas:
         of_area = [
@@ -86,7 +86,7 @@ def _draw_samples(
             for segment in segments
             if task.area(segment.module) == area
         ]
-        # Training first; the later splits only where it has too few modules.
+        # Training first; later splits only if it has too few modules.
         modules = list(dict.fromkeys(segment.module for _, segment in of_area))
         picked = sorted(chance.permutation(len(modules))[:count])
         for module in (modules[i] for i in picked):
@@ -97,7 +97,7 @@ def _draw_samples(
 
 
 def render(summary: Values, console: Console) -> None:
-    """Draw a summary, as wide as the terminal."""
+    """Print a summary, at the width of the terminal."""
     source, task = summary["source"], Task.from_json(summary["task"])
     sizes = " · ".join(
         f"{name} [bold]{split['rows']:,}[/]" for name, split in summary["splits"].items()
@@ -119,7 +119,7 @@ def _size(n_bytes: int) -> str:
 
 
 def _origin(source: Values) -> str:
-    """Where the rows of a store are from."""
+    """Return the origin of the rows of a store."""
     if "task" in source:
         return f"{source['kind']} by task {source['task']}"
     origin = ", ".join(str(source[key]) for key in ("kind", "name") if key in source)
@@ -127,7 +127,7 @@ def _origin(source: Values) -> str:
 
 
 def skipped_lines(skipped: Sequence[Values], most: int = 20) -> list[str]:
-    """What was left out when the store was made, a line for each file and reason."""
+    """Return what was skipped when the store was written, a line for each file and reason."""
     lines = []
     for entry in skipped[:most]:
         at = f", first at line {entry['first_line']:,}" if entry["first_line"] else ""
@@ -139,12 +139,12 @@ def skipped_lines(skipped: Sequence[Values], most: int = 20) -> list[str]:
 
 
 def generated_lines(source: Values) -> list[str]:
-    """What happened when a store was generated: redraws, leaks that are left, repeats."""
+    """Return notes on the generation of a store: redraws, remaining overlap, repetitions."""
     lines = []
     for name, what in (
-        ("redrawn", "test questions occurred in training and were drawn again"),
-        ("still_in_training", "test questions occur in training, however often they are drawn"),
-        ("training_repeats", "training questions repeat one before, as in the published data"),
+        ("redrawn", "test questions occurred in training and were redrawn"),
+        ("still_in_training", "test questions occur in training, even after redraws"),
+        ("training_repeats", "training questions repeat an earlier one, as in the published data"),
     ):
         counts: dict[str, int] = source.get(name, {})
         if counts:
@@ -156,7 +156,7 @@ def generated_lines(source: Values) -> list[str]:
 
 
 def _counts(task: Task, splits: Values, width: int) -> Table:
-    """A row for each area and module; what continues a module counts in the same row."""
+    """Return a row for each area and module; modules that continue one are in the same row."""
     train = [*task.difficulties, "unspecified"] if width >= _WIDE else ["rows"]
     train = [key for key in train if any(key in m for m in _modules(splits, TRAIN).values())]
     columns = [(TRAIN, key) for key in train]
@@ -167,7 +167,7 @@ def _counts(task: Task, splits: Values, width: int) -> Table:
     for split, key in columns:
         table.add_column(key if key in task.difficulties else split, justify="right", no_wrap=True)
     table.add_column(f"lengths to {longest}", no_wrap=True)
-    rows: dict[str, list[str]] = {}  # a row's module, and what continues it
+    rows: dict[str, list[str]] = {}  # the module of a row, and the modules that continue it
     for name in task.modules:
         rows.setdefault(task.continues.get(name, name), []).append(name)
     for area in task.areas:
@@ -187,7 +187,7 @@ def _counts(task: Task, splits: Values, width: int) -> Table:
 
 
 def _entries(splits: Values, names: Sequence[str]) -> list[tuple[str, Values]]:
-    """What each split says about some modules."""
+    """Return the counts of some modules in each split."""
     return [
         (split, _modules(splits, split)[name])
         for split in splits
@@ -214,7 +214,7 @@ def _row(
 
 
 def _longest(task: Task, splits: Values, column: str) -> int:
-    """The tokens of the longest text that a task can have, or has here."""
+    """Return the number of tokens of the longest text of the task, or of the store."""
     limit = task.max_question if column == "question" else task.max_answer
     return limit or max(len(split[f"{column}_lengths"]) for split in splits.values()) - 1
 
@@ -224,21 +224,21 @@ def _modules(splits: Values, name: str) -> Values:
 
 
 def sparkline(counts: Sequence[int], longest: int, width: int) -> str:
-    """How many texts there are of each length, as a line of small bars."""
+    """Return the number of texts of each length, as a line of small bars."""
     bins = binned(counts, longest, width)
     heights = np.ceil(8 * bins / max(bins.max(), 1)).astype(int)
     return "".join(_EIGHTHS[height] for height in heights)
 
 
 def binned(counts: Sequence[int], longest: int, n_bins: int) -> "np.ndarray[Any, np.dtype[Any]]":
-    """Counts of the lengths 1 to `longest`, added up in bins of equal width."""
+    """Return the counts of the lengths 1 to `longest`, summed in bins of equal width."""
     lengths = np.arange(len(counts))
     places = np.maximum(lengths - 1, 0) * n_bins // longest
     return np.bincount(places, weights=np.asarray(counts, float), minlength=n_bins)[:n_bins]
 
 
 def _lengths(task: Task, splits: Values, width: int) -> Group:
-    """Histograms of questions and answers, side by side, of every split."""
+    """Return the histograms of questions and answers of all splits, side by side."""
     bar = (width - 2) // 2 - 18
     tables = []
     for column in ("question", "answer"):
@@ -263,7 +263,7 @@ def _lengths(task: Task, splits: Values, width: int) -> Group:
 
 
 def horizontal_bar(share: float, width: int) -> str:
-    """A bar of that share of the width, to an eighth of a column."""
+    """Return a bar of a share of the width, to an eighth of a column."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1 : eighths % 8] * (eighths % 8 > 0)
 

@@ -15,7 +15,7 @@ from tp_transformer.scoring.compare import (
     HELD_OUT_UNKNOWN,
     OURS,
     PAPER,
-    Cell,
+    AverageCell,
     ScoreRow,
     SplitPair,
     caveats,
@@ -365,14 +365,14 @@ def averages_heads(task: Task, longest: int = 100) -> list[str]:
     return heads
 
 
-def above_95(split: str, cell: Cell | None) -> list[str]:
+def above_95(split: str, cell: AverageCell | None) -> list[str]:
     """How many modules are above 95%, which is not counted for training."""
     if split == TRAIN:
         return []
     return ["-" if cell is None or cell.above_95 is None else str(cell.above_95)]
 
 
-def _terminal_cells(task: Task, split: str, cell: Cell | None) -> list[Text | str]:
+def _terminal_cells(task: Task, split: str, cell: AverageCell | None) -> list[Text | str]:
     if cell is None:
         return ["-", *above_95(split, cell)]
     text = Text(f"{cell.accuracy:.2%}")

@@ -173,7 +173,7 @@ def _write(folder: Path, facts: Sequence[CardFacts]) -> None:
 
 def _write_model(folder: Path, facts: CardFacts, twin: CardFacts | None) -> None:
     facts.model.save(folder)
-    facts.results.write(folder / bundled.RESULTS)
+    facts.results.save(folder / bundled.RESULTS)
     history = json.dumps(facts.history.to_json(), indent=1, ensure_ascii=False) + "\n"
     (folder / HISTORY).write_text(history, "utf-8")
     for number, stage in enumerate(facts.history.stages, 1):

@@ -1,41 +1,52 @@
-"""The demo: train two small models side by side and compare them on test questions.
+"""The demo: the bundled models answer questions, are scored, and a report is written.
 
-It uses the same functions and commands as other training and scoring, and keeps all files. The same
-command resumes an interrupted demo.
+The questions are generated with a seed that no bundled model was trained with. All files are kept;
+the same command resumes an interrupted demo.
 """
 
-import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
-from tp_transformer.foundation.run_folder import METRICS
+from tp_transformer.foundation.statistics import average_interval
+from tp_transformer.interpret.core.sample import draw
+from tp_transformer.interpret.roles.analysis import layer_clusters
+from tp_transformer.model import bundled
+from tp_transformer.model.family import AnyModel, load
+from tp_transformer.model.transformer import Transformer
+from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.scoring.results import Results
-from tp_transformer.show.table import render_comparison
-from tp_transformer.study.watch import Run, train_side_by_side
-from tp_transformer.training.records import read_records
+from tp_transformer.scoring.results import Results, SplitScore
+from tp_transformer.show.report.report import write_report
+from tp_transformer.show.roles import roles_figure
+from tp_transformer.show.table import pair_line
 
-MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
-# In a minute, models learn the first module well, the second in part, and the third hardly. The
-# numbers are proportions of a batch.
-MODULES = {"numbers__place_value": 7, "comparison__pair": 2, "arithmetic__add_or_sub": 1}
-QUESTIONS = "questions"
-SHOWN = 2  # correct and wrong answers of each module
+SEED = 0  # of the questions; a test compares it with the seeds of the bundled models
+QUESTIONS, REPORT = "questions", "report.html"
+ALL = "all areas"
+SHARES = (0.5, 0.9)  # accuracies above which modules are counted
+# Modules with arithmetic expressions; the roles are shown for the one that is answered best.
+EXPRESSIONS = (
+    "arithmetic__mixed",
+    "arithmetic__mul_div_multiple",
+    "arithmetic__add_sub_multiple",
+)
+CLUSTERS = 10
+SHOWN = 3  # questions in the figure of roles
 LONGEST_SHOWN = 40  # characters of an answer
 
 
@@ -44,158 +55,189 @@ class Size:
     """The size of the demo.
 
     Attributes:
-        count: number of training questions of each module and difficulty
-        test_count: number of questions of each module in each test split
-        steps: maximum number of training steps
-        seconds: maximum training time
+        test_count: number of questions of each module
+        diagnose: number of wrong answers of each module to diagnose for the report
     """
 
-    count: int = 6000
-    test_count: int = 500
-    steps: int = 2000
-    seconds: int = 150
+    test_count: int = 100
+    diagnose: int = 5
 
 
 def demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
-    """Generate questions, train two models on them, score both, and show the results."""
+    """Show what the bundled models answer, their scores and their roles, and write a report."""
     folder, size = Path(folder), size or Size()
+    refuse_file(folder)
+    console = console or Console(highlight=False)
+    models = {name: load(name) for name in dict.fromkeys([bundled.default(), *bundled.names()])}
+    heading(console, "1. Models that were trained before, and new questions")
+    store = _questions(folder, size)
+    _introduce(models, store, console)
+    heading(console, "2. Their answers")
+    console.print(_answers_table(models, store))
+    heading(console, "3. Their scores")
+    results = [_score(folder, name, size) for name in models]
+    _show_scores(results, console)
+    heading(console, "4. The roles of one head")
+    _show_roles(next(iter(models.values())), store, results[0].splits[INTERPOLATE], console)
+    heading(console, "5. The report")
+    write_report([folder / _file(name) for name in models], folder / REPORT)
+    _show_files(folder, list(models), console)
+
+
+def refuse_file(folder: Path) -> None:
+    """Raise if the folder of a demo is a file."""
     if folder.is_file():
         raise FolderError(f"{folder} is a file; name a folder for the demo")
-    console = console or Console(highlight=False)
-    _heading(console, "1. Questions")
-    _show_questions(_questions(folder, size), console)
-    _heading(console, "2. Two models train on them, side by side")
-    runs = [_run(name, folder, size) for name in MODELS]
-    console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
-    train_side_by_side(runs, console)
-    done = min(map(_steps_of, runs))
-    if done < 0.8 * size.steps:
-        console.print(
-            f"Training reached its time limit after {done:,} of {size.steps:,} steps: this machine "
-            "is slow or busy, and the scores are lower than they would be."
-        )
-    _heading(console, "3. Both answer test questions")
-    render_comparison([_score(folder, run) for run in runs], console)
-    _heading(console, "4. Some of their answers")
-    console.print(_answers_table(folder, runs))
-    _heading(console, "5. The files")
-    _show_files(folder, console)
 
 
-def _heading(console: Console, text: str) -> None:
+def heading(console: Console, text: str) -> None:
+    """Print the heading of a part of a demo."""
     console.print()
     console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
 
 
-def _questions(folder: Path, size: Size) -> Store:
-    order = Order(
-        modules=tuple(MODULES),
-        splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
-        count=size.count,
-        test_count=size.test_count,
-        seed=0,
-    )
-    with progress("generating") as update:
-        return produce(order, folder / QUESTIONS, workers(None), progress=update)
-
-
-def _show_questions(store: Store, console: Console) -> None:
-    n_tests = len(store["interpolate"]) + len(store["extrapolate"])
-    console.print(
-        f"{len(store['train']):,} for training and {n_tests:,} for testing, by DeepMind's "
-        "generator, such as:"
-    )
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
-    for module in MODULES:
-        example = next(store["interpolate"].examples(module))
-        table.add_row(
-            Text(module, style="dim"), Text(example.question), Text(example.answer, style="bold")
-        )
-    console.print(table)
-
-
-def _run(name: str, folder: Path, size: Size) -> Run:
-    arguments = (
-        f"--config={MODELS[name]}",
-        f"--data={folder / QUESTIONS}",
-        f"--budget={size.seconds}s",
-        f"--training.steps={size.steps}",
-        "--training.log_every=10",
-        "--validation.every=250",
-        "--validation.count=256",
-        "--data.batch_size=32",
-        f"--data.weights={json.dumps(MODULES)}",
-        "--optim.learning_rate=3e-3",
-        "--optim.warmup=50",
-        "--model.n_heads=8",
-    )
-    return Run(name, folder / name, arguments)
-
-
-def _steps_of(run: Run) -> int:
-    records, _ = read_records(run.folder / METRICS)
-    return max((int(record["step"]) for record in records), default=0)
-
-
-def _score(folder: Path, run: Run) -> Results:
-    return evaluate(
-        run.folder,
-        folder / QUESTIONS,
-        folder / f"{run.name}.json",
-        Choice(splits=("interpolate", "extrapolate")),
-        Work(predictions=_predictions(folder, run), overwrite=True),
-        show=progress,
-    )
-
-
-def _predictions(folder: Path, run: Run) -> Path:
-    return folder / f"{run.name}-answers.jsonl"
-
-
-def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
-    """Return questions of each module that the first model answers correctly or wrongly."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("question", overflow="fold")
-    table.add_column("answer", overflow="fold")
-    for run in runs:
-        table.add_column(run.name, overflow="fold")
-    read = [_read(_predictions(folder, run)) for run in runs]
-    wanted = {(module, right): SHOWN for module in MODULES for right in (True, False)}
-    for answers in zip(*read, strict=True):
-        key = answers[0]["module"], answers[0]["right"]
-        if answers[0]["split"] == "interpolate" and wanted.get(key, 0):
-            wanted[key] -= 1
-            table.add_row(
-                Text(answers[0]["question"]), Text(answers[0]["answer"]), *map(_predicted, answers)
-            )
-    return table
-
-
-def _read(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
-def _predicted(line: dict[str, Any]) -> Text:
-    mark, colour = ("✓", "green") if line["right"] else ("✗", "red")
-    text = line["predicted"]
+def predicted(text: str, is_right: bool) -> Text:
+    """Return an answer with a mark that says whether it is correct."""
+    mark, colour = ("✓", "green") if is_right else ("✗", "red")
     if len(text) > LONGEST_SHOWN:  # answers of a model with little training may not end
         text = f"{text[:LONGEST_SHOWN]}…"
     return Text(f"{mark} {text}", style=colour)
 
 
-def _show_files(folder: Path, console: Console) -> None:
+def _questions(folder: Path, size: Size) -> Store:
+    order = Order(splits=(INTERPOLATE,), test_count=size.test_count, seed=SEED)
+    with progress("generating") as update:
+        return produce(order, folder / QUESTIONS, workers(None), progress=update)
+
+
+def _introduce(models: Mapping[str, AnyModel], store: Store, console: Console) -> None:
+    for name, model in models.items():
+        card = bundled.FOLDER / name / bundled.CARD
+        console.print(
+            Text.assemble((name, "bold"), f": {model.n_parameters:,} parameters; its card: {card}"),
+            soft_wrap=True,
+        )
+    split = store[INTERPOLATE]
+    console.print(
+        f"{len(split):,} questions of {len(split.modules)} modules, by DeepMind's generator with "
+        f"seed {SEED}, which no model was trained with."
+    )
+
+
+def _answers_table(models: Mapping[str, AnyModel], store: Store) -> Table:
+    """Return a correct and a wrong answer of the first model in each area, if it has both.
+
+    They are chosen among the first questions of the modules, in the order of the dataset.
+    """
+    split = store[INTERPOLATE]
+    questions, answers = split.rows([rows.start for rows in split.modules.values()])
+    solved = [model.solve(questions) for model in models.values()]
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for column in ("area", "question", "answer", *models):
+        table.add_column(column, overflow="fold")
+    seen: set[tuple[str, bool]] = set()
+    for module, question, answer, *given in zip(
+        split.modules, questions, answers, *solved, strict=True
+    ):
+        key = _area(module), given[0] == answer
+        if key not in seen:
+            seen.add(key)
+            marked = (predicted(text, text == answer) for text in given)
+            table.add_row(Text(key[0], style="dim"), Text(question), Text(answer), *marked)
+    return table
+
+
+def _area(module: str) -> str:
+    return module.partition("__")[0]
+
+
+def _file(name: str) -> str:
+    return f"{name}.json"
+
+
+def _score(folder: Path, name: str, size: Size) -> Results:
+    return evaluate(
+        name,
+        folder / QUESTIONS,
+        folder / _file(name),
+        Choice(splits=(INTERPOLATE,)),
+        Work(diagnose=size.diagnose, overwrite=True),
+        show=progress,
+    )
+
+
+def _show_scores(results: Sequence[Results], console: Console) -> None:
+    console.print(_areas_table(results))
+    for found in results:
+        modules = found.splits[INTERPOLATE].modules.values()
+        counts = ", ".join(
+            f"{sum(score.accuracy > share for score in modules)} above {share:.0%}"
+            for share in SHARES
+        )
+        console.print(f"{found.name}: of {len(modules)} modules, {counts}.")
+    first, *others = results
+    for other, (pair,) in zip(others, pairs(first, others), strict=True):
+        console.print(pair_line(pair, first.name, other.name))
+        console.print(
+            "Each model was trained once, with one seed: this is a difference of two models, "
+            "not yet of two architectures."
+        )
+
+
+def _areas_table(results: Sequence[Results]) -> Table:
+    """Return the accuracy of each model in each area, averaged over modules, with intervals."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("correct, with a 95% interval")
+    table.add_column("modules", justify="right")
+    for found in results:
+        table.add_column(found.name, justify="right")
+    modules = list(results[0].splits[INTERPOLATE].modules)
+    for area in (*dict.fromkeys(map(_area, modules)), ALL):
+        own = [module for module in modules if area in (ALL, _area(module))]
+        scores = (_averaged(found.splits[INTERPOLATE], own) for found in results)
+        style = "bold" if area == ALL else ""
+        table.add_row(Text(area), str(len(own)), *scores, style=style)
+    return table
+
+
+def _averaged(split: SplitScore, modules: Sequence[str]) -> str:
+    counts = [(split.modules[module].right, split.modules[module].n) for module in modules]
+    average, (low, high) = average_interval(counts)
+    return f"{average:.1%} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _show_roles(model: AnyModel, store: Store, scores: SplitScore, console: Console) -> None:
+    """Show the head of the last encoder layer whose clusters say most about the expression."""
+    if not isinstance(model, Transformer):
+        raise TypeError("the bundled model is not a Transformer")
+    module = max(EXPRESSIONS, key=lambda name: scores.modules[name].accuracy)
+    sample = draw(model, store, module=module, count=len(store[INTERPOLATE]), answered=False)
+    heads = layer_clusters(model, sample, n_clusters=CLUSTERS, seed=0)
+    head = max(heads, key=lambda found: found.n_structural)
+    questions = sample.shown(SHOWN, n_characters=console.width)
+    console.print(roles_figure(sample, head, questions, console))
+    console.print(
+        f"Head {head.head} of the last encoder layer, {CLUSTERS} clusters of its role vectors at "
+        f"all characters of {len(sample)} questions of {module}. {head.n_structural} of the "
+        "clusters have a name that says more than the character, the most of all heads of the "
+        "layer. tpt interpret roles compares this with untrained models and with the text alone."
+    )
+
+
+def _show_files(folder: Path, names: Sequence[str], console: Console) -> None:
     console.print(Text(f"In {folder}:"), soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 1))
     rows = {
+        REPORT: "scores by module, mistakes with examples: open it in a browser",
         QUESTIONS: "the questions: tpt data show",
-        **dict.fromkeys(MODELS, "a run: model, settings, metrics"),
-        **{f"{name}.json": "scores: tpt compare" for name in MODELS},
-        **{f"{name}-answers.jsonl": "all answers" for name in MODELS},
+        **{_file(name): "scores: tpt compare" for name in names},
     }
     for name, what in rows.items():
         table.add_row(Text(name), Text(what, style="dim"))
     console.print(table)
-    question = "What is the hundreds digit of 31415?"
-    asked = shlex.join(["tpt", "solve", question, "--model", str(folder / next(iter(MODELS)))])
-    console.print(Text.assemble(("Next:  ", "dim"), asked), soft_wrap=True)
+    for command in (
+        ["tpt", "solve", "What is 3 + 4?"],
+        ["tpt", "explore"],
+        ["tpt", "demo", "--train"],
+    ):
+        console.print(Text.assemble(("Next:  ", "dim"), shlex.join(command)), soft_wrap=True)

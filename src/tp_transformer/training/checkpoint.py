@@ -37,6 +37,7 @@ FILES = {TRAINING, model_folder.WEIGHTS, model_folder.CONFIG, model_folder.VOCAB
 # The first part of the name of a tensor, before the name of its parameter. Other prefixes are those
 # of the optimizer, such as step, exp_avg and exp_avg_sq of Adam.
 WEIGHT, AVERAGE = "weight", "average"
+_ELEMENTWISE = {"exp_avg", "exp_avg_sq", "momentum"}  # of Adam and Muon, in the parameter's shape
 # Sums of a window over all steps, and over the steps that were applied.
 TIMES = ("seconds", "waited")
 SUMS = ("loss", "right", "norm", "rows", "tokens", "symbols", "positions")
@@ -335,17 +336,12 @@ def optimizer_tensors(
     """Yield the tensors that an optimizer keeps for each parameter, by kind and parameter.
 
     Raises:
-        UserError: if a checkpoint cannot hold the state of the optimizer
+        UserError: if the optimizer keeps a value that is not a tensor
     """
     for name, parameter in model.named_parameters():
         for kind, value in optimizer.state.get(parameter, {}).items():
             if not isinstance(value, Tensor):
                 raise UserError(f"the optimizer keeps {kind!r}, which is not a tensor")
-            if value.shape not in (parameter.shape, torch.Size()):
-                raise UserError(
-                    f"the optimizer keeps {kind!r} of shape {tuple(value.shape)} for a parameter "
-                    f"of shape {tuple(parameter.shape)}; it must have the same shape, or none"
-                )
             yield f"{kind}.{name}", value
 
 
@@ -366,8 +362,9 @@ def _refuse_misfits(
                 f"the checkpoint does not fit the run: it {problem} {min(names)!r}"
             )
     for key, tensor in tensors.items():
-        shape = parameters[key.partition(".")[2]].shape
-        if tensor.shape not in (shape, torch.Size()) or (key in needed and tensor.shape != shape):
+        kind, _, name = key.partition(".")
+        shape = parameters[name].shape
+        if tensor.shape != shape and (key in needed or kind in _ELEMENTWISE):
             raise CheckpointError(
                 f"the checkpoint does not fit the run: {key!r} has shape {tuple(tensor.shape)}, "
                 f"not {tuple(shape)}"

@@ -1,9 +1,8 @@
-"""The folder of a run: claimed by one process, checked against what is asked for, described."""
+"""The folder of a run: locked by one process, compared with the request, described."""
 
 import hashlib
 import json
 import os
-import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tp_transformer.data.store import MANIFEST, Store, open_store
-from tp_transformer.foundation import atomic, settings
+from tp_transformer.foundation import atomic, provenance, settings
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.run_folder import CONFIG, LOCK, LOG, METRICS, ORIGIN, read_origin
 from tp_transformer.foundation.run_folder import sha256 as file_sha256
@@ -20,7 +19,12 @@ from tp_transformer.foundation.settings import Values
 from tp_transformer.model.bundled import find
 from tp_transformer.model.family import class_of
 from tp_transformer.training import checkpoint
-from tp_transformer.training.config import RunConfig, config_values, run_config
+from tp_transformer.training.config import (
+    RunConfig,
+    config_values,
+    run_config,
+    section_kinds,
+)
 from tp_transformer.training.limits import seconds
 
 _CHANGEABLE = "training.steps, optim.cooldown, a larger training.budget and training.epochs"
@@ -28,7 +32,7 @@ _CHANGEABLE = "training.steps, optim.cooldown, a larger training.budget and trai
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `train` is asked for; None for what an existing run has recorded."""
+    """The arguments of `train`; None for those that an existing run has recorded."""
 
     run: Path
     config: RunConfig | None
@@ -45,7 +49,7 @@ class Request:
         init_from: str | Path | None = None,
         loggers: Sequence[str] = (),
     ) -> "Request":
-        """Return a request from what a caller may give."""
+        """Return a request from the arguments of `train`."""
         return cls(
             run=Path(run),
             config=RunConfig.of(config) if isinstance(config, str | Path) else config,
@@ -57,7 +61,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a run consists of: what was asked for, and what its folder has recorded.
+    """The description of a run, from the request and from what its folder has recorded.
 
     Attributes:
         values: all settings
@@ -92,7 +96,7 @@ class Claim:
 
 
 def claim(request: Request, stack: ExitStack) -> Claim:
-    """Lock the folder of an existing run, and return what the run consists of.
+    """Lock the folder of an existing run, and return its description.
 
     A new run gets its folder by `begin`, after its settings have been checked.
     """
@@ -106,7 +110,7 @@ def claim(request: Request, stack: ExitStack) -> Claim:
 
 
 def resolve(request: Request) -> Claim:
-    """Return what a run consists of, without writing anything."""
+    """Return the description of a run, without writing anything."""
     run, config = request.run, request.config
     is_begun = (run / ORIGIN).is_file()
     if not is_begun:
@@ -200,7 +204,9 @@ def _recorded_config(
         return _read_config(file, sha256, notes), False
     config, changes = given, origin.get("changes", [])
     if changes and found == changes[-1]["earlier_sha256"]:
-        config = _with_changes(settings.run_values(file, {}, RunConfig), changes[-1]["settings"])
+        config = _with_changes(
+            settings.run_values(file, {}, section_kinds()), changes[-1]["settings"]
+        )
     if config is None or _sha256(settings.dump(config_values(config))) != sha256:
         raise SettingsError(
             f"{file} was changed after the run was started; restore it, or repeat the command "
@@ -211,7 +217,7 @@ def _recorded_config(
 
 
 def _read_config(file: Path, sha256: str | None, notes: list[str]) -> RunConfig:
-    values = settings.run_values(file, {}, RunConfig)
+    values = settings.run_values(file, {}, section_kinds())
     if sha256 is None and "count" not in values.get("validation", {}):
         # The last setting in the file of a run from before hashes were recorded.
         raise SettingsError(f"{file} is truncated: it does not set validation.count; restore it")
@@ -283,7 +289,7 @@ def write_changes(run: Path, found: Claim, step: int) -> None:
         for (section, key), value in settings.changed(found.earlier, found.values).items():
             changed.setdefault(section, {})[key] = value
         change = {
-            "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "time": provenance.now(),
             "step": step,
             "settings": changed,
             "earlier_sha256": file_sha256(run / CONFIG),

@@ -9,7 +9,9 @@ from tp_transformer.data.feed import FeedConfig
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.settings import Values
-from tp_transformer.model.family import ModelConfig, class_of, model_config
+from tp_transformer.model.base import ARCHITECTURES
+from tp_transformer.model.family import class_of, model_config
+from tp_transformer.model.transformer import Transformer
 from tp_transformer.training.loop import TrainingConfig
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig
@@ -17,9 +19,9 @@ from tp_transformer.training.validate import ValidationConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All settings of a run, by section."""
+    """All settings of a run, by section; `model` has those of its architecture."""
 
-    model: ModelConfig
+    model: Any
     data: FeedConfig = field(default_factory=FeedConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -31,11 +33,18 @@ class RunConfig:
 
         >>> RunConfig.of("tp-transformer-tiny", model={"n_layers": 1}, training={"steps": 100})
         """
-        values = settings.run_values(name_or_file, {}, cls)
+        values = settings.run_values(name_or_file, {}, section_kinds())
         settings.refuse_unknown(sections, cls.__dataclass_fields__, "a run")
         for section, fields in sections.items():
             values[section] = {**values.get(section, {}), **fields}
         return run_config(values)
+
+
+def section_kinds() -> dict[str, tuple[type, ...]]:
+    """Return the dataclasses of each section: one, or for the model one of each architecture."""
+    kinds = {section: (kind,) for section, kind in get_type_hints(RunConfig).items()}
+    models = sorted(ARCHITECTURES.values(), key=lambda model: model is not Transformer)
+    return kinds | {"model": tuple(model.config_type for model in models)}  # the default first
 
 
 def run_config(values: dict[str, Values]) -> RunConfig:

@@ -34,7 +34,7 @@ class Logger(Protocol):
         """Receive a record, as metrics.jsonl has it."""
 
     def close(self) -> None:
-        """Write what is left; the run ends or is interrupted."""
+        """Write pending records at the end of the run or when it is interrupted."""
 
 
 LogFunction = Callable[[Record], object]
@@ -43,7 +43,7 @@ AnyLogger = str | Logger | LogFunction
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedRun:
-    """What a logger is told about its run.
+    """The description of a run for its loggers.
 
     Attributes:
         folder: the folder of the run
@@ -134,7 +134,7 @@ class TrackerLogger:
         self._run.log(dict(_scalars(values)), step=values["step"])
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send pending records."""
         self._run.finish()
 
 

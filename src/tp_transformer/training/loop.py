@@ -262,7 +262,7 @@ class Loop:
     def _apply(self, rate: float) -> None:
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
-        if self.state.step == 0:  # refuses what a checkpoint cannot hold, before hours of training
+        if self.state.step == 0:  # raises early if a checkpoint cannot hold the state
             dict(checkpoint.optimizer_tensors(self.model, self.optimizer))
         if self.ema is not None:
             self.ema.update(self.state.step + 1)

@@ -111,7 +111,7 @@ def plan_run(
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
         found = Claim.from_json(ranks.first(lambda: resolve(request).to_json()))
         settings = run_config(found.values)
-        # A step that is not finite is no reason to stop, and must not be written down.
+        # A step that is not finite must neither stop the measurement nor be recorded.
         training = replace(settings.training, max_bad_steps=LARGEST_INT)
         settings = replace(settings, training=training)
         loop = ranks.each(lambda: make_loop(settings, Path(found.data), Path(run), ranks))

@@ -1,7 +1,6 @@
 """Starting and resuming a run in its folder."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from tp_transformer.foundation.distributed import (
     unchanged_random_state,
 )
 from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.provenance import Values, commit, machine, versions
+from tp_transformer.foundation.provenance import Values, commit, machine, now, versions
 from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, read_origin
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
@@ -181,7 +180,7 @@ def _session(loop: Loop) -> Values:
     return {
         **versions(),
         "commit": commit(),
-        "begun": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "begun": now(),
         **machine(),
         "device": _device_name(loop.ranks.device),
         "n_ranks": loop.ranks.n_ranks,

@@ -10,7 +10,7 @@ from tp_transformer.foundation.distributed import open_ranks, unchanged_random_s
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.run_folder import CONFIG, ORIGIN, read_origin, seed_folder, seed_runs
 from tp_transformer.training.claim import Request
-from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.config import RunConfig, run_config, section_kinds
 from tp_transformer.training.display import Display, Lines
 from tp_transformer.training.loggers import AnyLogger, names_in
 from tp_transformer.training.run import Outcome, train_on
@@ -50,11 +50,11 @@ def train_seeds(
 
 
 def _of_seed(given: Request, begun: dict[int, Path], seed: int) -> Request:
-    """Return what is asked of the run of a seed; a new one takes after those that exist."""
+    """Return the request for the run of a seed; a new run has the settings of existing ones."""
     if seed not in begun and begun:
         sibling = begun[min(begun)]
         origin = read_origin(sibling)
-        recorded = run_config(settings.run_values(sibling / CONFIG, {}, RunConfig))
+        recorded = run_config(settings.run_values(sibling / CONFIG, {}, section_kinds()))
         given = replace(
             given,
             config=given.config or recorded,

@@ -1,1 +1,1 @@
-"""What `tpt` can do: each verb beside its arguments, heavy imports inside the verb."""
+"""The verbs of `tpt`, each with its arguments; torch is imported only when a verb runs."""

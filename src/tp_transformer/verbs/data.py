@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import Namespace
 
+from tp_transformer.data.mathematics.modules import (
+    DIFFICULTIES,
+    STORE_SPLITS,
+    with_difficulties,
+)
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
 from tp_transformer.verbs.verb import Arguments, Group, Verb
@@ -14,7 +19,6 @@ from tp_transformer.verbs.verb import Arguments, Group, Verb
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
-SplitName = Literal["train", "interpolate", "extrapolate"]
 _MATHEMATICS, MATHEMATICS_COUNT = "mathematics", 1000
 _COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
 
@@ -31,13 +35,13 @@ class Generate(Verb):
         test_count: questions of each module in the test splits of mathematics, if not as many, or
             questions of each test split of another task
         seed: seed of the generator
-        modules: only these modules of mathematics; `*` stands for any characters, as in
+        modules: only these modules of mathematics; `*` matches any characters, as in
             'arithmetic__*'
         splits: which splits of mathematics
         difficulties: which difficulties of training questions of mathematics
         workers: processes for mathematics; one per core by default
-        executor: dask://HOST:PORT, a Dask cluster for mathematics to work on instead
-        overwrite: replace another store
+        executor: dask://HOST:PORT, a Dask cluster to use for mathematics instead of processes
+        overwrite: replace a different store
     """
 
     resumes = True
@@ -47,8 +51,8 @@ class Generate(Verb):
     test_count: PositiveInt | None = None
     seed: Seed = 0
     modules: tuple[str, ...] = ("*",)
-    splits: tuple[SplitName, ...] = ("train", "interpolate", "extrapolate")
-    difficulties: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
+    splits: tuple[str, ...] = field(default=STORE_SPLITS, metadata={"choices": STORE_SPLITS})
+    difficulties: tuple[str, ...] = field(default=DIFFICULTIES, metadata={"choices": DIFFICULTIES})
     workers: Workers | None = None
     executor: str | None = None
     overwrite: bool = False
@@ -56,7 +60,7 @@ class Generate(Verb):
 
     @classmethod
     def arguments(cls) -> Arguments:
-        """The options, and those of tasks as `--task.NAME`."""
+        """Return the options, and those of tasks as `--task.NAME`."""
         return {**super().arguments(), **_task_arguments()}
 
     def __call__(self) -> None:
@@ -74,14 +78,10 @@ class Generate(Verb):
         from tp_transformer.foundation.parallel import workers
         from tp_transformer.foundation.progress import progress
 
-        resolved_options(self.task, dict(self.options.items()))  # refuses those of other tasks
-        splits: list[str] = []
-        for split in self.splits:
-            is_train = split == "train"
-            splits += [f"train-{name}" for name in self.difficulties] if is_train else [split]
+        resolved_options(self.task, dict(self.options.items()))  # raises for those of other tasks
         order = Order(
             modules=self.modules,
-            splits=tuple(splits),
+            splits=with_difficulties(self.splits, self.difficulties),
             count=MATHEMATICS_COUNT if self.count is None else self.count,
             test_count=self.test_count,
             seed=self.seed,
@@ -119,7 +119,7 @@ class Tasks(Verb):
             print(f"{task}: {task_summary(task)}")
             for name, option in task_options(task).items():
                 print(f"  {_flag(name)}: {option.help}{_shown_default(option.default)}")
-        print("docs/tasks.md describes them; a preset of the same name trains a model on each")
+        print("docs/tasks.md describes the tasks of the package, and presets of the same names")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,16 +131,16 @@ class Prepare(Verb):
             or a folder of such files; without it, the Mathematics Dataset: the v1.0 archive, its
             folder, or the Hugging Face copy
         out: the store to write, a folder
-        on_error: what to do about faults: stop at the first, or leave out and report
+        on_error: stop at the first fault, or skip faulty rows and report them
         task: the name of your task
-        tokenisation: whether a token is a character, or a word between blanks
-        splits: shares of the splits, where the rows do not name theirs; train=0.9,test=0.1 if
-            neither this nor a column of splits is given
+        tokenisation: whether tokens are characters, or words separated by blanks
+        splits: shares of the splits, if rows do not name their splits; by default
+            train=0.9,test=0.1
         seed: seed of the splits and of the order of rows
         question_column: the column of questions
         answer_column: the column of answers
         split_column: the column of splits; it may be absent
-        group_column: the column of groups, which are scored one by one; it may be absent
+        group_column: the column of groups, which are scored separately; it may be absent
     """
 
     source: Path = field(metadata={"flag": "source"})
@@ -158,52 +158,44 @@ class Prepare(Verb):
     def __call__(self) -> None:
         from tp_transformer.show.store import generated_lines, skipped_lines
 
-        store = self._mathematics() if self.task is None else self._pairs(self.task)
+        store = self._store()
         print(f"{self.out}: {_rows_of(store)}")
         for line in [*generated_lines(store.source), *skipped_lines(store.skipped)]:
             print(line)
 
-    def _mathematics(self) -> "Store":
-        from tp_transformer.data.mathematics.corpus import prepare
-        from tp_transformer.data.pair_files import looks_like_pairs
-        from tp_transformer.foundation.progress import progress
-
-        if looks_like_pairs(self.source):
-            raise SettingsError(
-                f"{self.source} is not a copy of the Mathematics Dataset; to read questions and "
-                "answers of your own, name their task: --task NAME"
-            )
-        for each in fields(self):
-            is_of_pairs = each.name not in ("source", "out", "on_error")
-            if is_of_pairs and getattr(self, each.name) != each.default:
-                flag = each.name.replace("_", "-")
-                raise SettingsError(f"--{flag} is for pairs of your own; name their --task")
-        with progress("reading", in_bytes=True) as update:
-            skip = self.on_error == "skip"
-            return prepare(self.source, self.out, skip_errors=skip, progress=update)
-
-    def _pairs(self, task: str) -> "Store":
+    def _store(self) -> "Store":
         from tp_transformer.data.pair_files import Columns, split_shares
-        from tp_transformer.data.pairs import prepare_pairs
+        from tp_transformer.data.prepared import prepare
         from tp_transformer.foundation.progress import progress
 
-        with progress("writing") as update:
-            return prepare_pairs(
+        columns = Columns(
+            question=self.question_column,
+            answer=self.answer_column,
+            split=self.split_column,
+            group=self.group_column,
+        )
+        is_pairs = self.task is not None
+        if not is_pairs:
+            self._refuse_options_of_pairs()
+        with progress("writing" if is_pairs else "reading", in_bytes=not is_pairs) as update:
+            return prepare(
                 self.source,
                 self.out,
-                task=task,
-                columns=Columns(
-                    question=self.question_column,
-                    answer=self.answer_column,
-                    split=self.split_column,
-                    group=self.group_column,
-                ),
+                task=self.task,
+                columns=columns if is_pairs else None,
                 tokenisation=self.tokenisation,
                 shares=None if self.splits is None else split_shares(self.splits),
                 seed=self.seed,
                 skip_errors=self.on_error == "skip",
                 progress=update,
             )
+
+    def _refuse_options_of_pairs(self) -> None:
+        for each in fields(self):
+            is_of_pairs = each.name not in ("source", "out", "on_error")
+            if is_of_pairs and getattr(self, each.name) != each.default:
+                flag = each.name.replace("_", "-")
+                raise SettingsError(f"--{flag} is for pairs of your own; name their --task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +204,7 @@ class StoreVerb(Verb):
 
     Attributes:
         store: the store, a folder
-        modules: only these modules; `*` stands for any characters, as in 'arithmetic__*'
+        modules: only these modules; `*` matches any characters, as in 'arithmetic__*'
     """
 
     store: Path = field(metadata={"flag": "store"})
@@ -221,12 +213,12 @@ class StoreVerb(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Show(StoreVerb):
-    """Show what a store holds: counts, lengths, questions.
+    """Show the contents of a store: counts, lengths, sample questions.
 
     Attributes:
-        samples: questions of each area
-        seed: chooses the questions
-        json: for programs instead of people
+        samples: number of sample questions of each area
+        seed: seed of the choice of sample questions
+        json: print JSON
     """
 
     samples: Count = 2
@@ -250,10 +242,10 @@ class Show(StoreVerb):
 
 @dataclass(frozen=True, kw_only=True)
 class Export(StoreVerb):
-    """Write a store for other tools.
+    """Export a store for other tools.
 
     Attributes:
-        format: the format of the dataset's authors, or one of other tools
+        format: v1.0 is the format of the published Mathematics Dataset
         out: a folder, or for v1.0 also a .tar.gz
     """
 
@@ -275,7 +267,7 @@ class Export(StoreVerb):
 
 @dataclass(frozen=True, kw_only=True)
 class Verify(Verb):
-    """Check a store against the hashes that were kept when it was written.
+    """Compare a store with the hashes that were recorded when it was written.
 
     Attributes:
         store: the store, a folder
@@ -293,7 +285,7 @@ class Verify(Verb):
 
 
 def _task_arguments() -> Arguments:
-    """The options of tasks; what several tasks have is one option, with a text for each of them."""
+    """Return the options of tasks; an option of several tasks has a description for each."""
     from tp_transformer.data.generated import TASKS, task_options
 
     arguments: Arguments = {}
@@ -309,7 +301,7 @@ def _task_arguments() -> Arguments:
 
 
 def _flag(option: str) -> str:
-    """The option of `tpt data generate` that stands for an option of a task."""
+    """Return the option of `tpt data generate` for an option of a task."""
     return f"--{option.replace('_', '-')}" if option in _COMMON else f"--task.{option}"
 
 
@@ -322,7 +314,7 @@ def _rows_of(store: "Store") -> str:
 
 
 DATA = Group(
-    "Questions and answers: generate them, read them, look at them, pass them on",
+    "Generate, prepare, show, export and verify questions and answers",
     {
         "generate": Generate,
         "tasks": Tasks,

@@ -9,17 +9,18 @@ from tp_transformer.verbs.verb import Verb
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(Verb):
-    """Look into a model in the browser: answers, attention, roles, and operations on them.
+    """Explore a model in the browser: its answers, attention and roles, and operations on roles.
 
     Attributes:
         model: the folder of a model or a run, or the name of a bundled model; the bundled
             TP-Transformer by default
-        beside: a second model, to compare
-        roles: roles.json of `tpt interpret roles`: clusters with names
-        results: results of `tpt evaluate`: its questions, wrong ones first; needs --data
+        beside: a second model to compare with
+        roles: roles.json of `tpt interpret roles`, with clusters and their names
+        results: results of `tpt evaluate`, whose questions are shown, wrong ones first; needs
+            --data
         data: a store, whose questions are offered as examples
-        out: write the page as one HTML file, instead of serving it
-        port: port of the local server; 0 is any free one
+        out: write the page to an HTML file instead of serving it
+        port: port of the local server; 0 for any free port
     """
 
     model: Path | None = None

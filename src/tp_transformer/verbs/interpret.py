@@ -44,7 +44,7 @@ class Interpret(Verb):
 
 @cache
 def _verb(name: str, analysis: Analysis) -> type[Interpret]:
-    """The verb of an analysis: its options, and a store unless it asks nested fractions."""
+    """Return the verb of an analysis; it takes a store unless it generates its questions."""
     described = {"__doc__": f"{analysis.help}.", "analysis": name}
     request = AnalysisRequest if analysis.questions == "nested" else StoreRequest
     own = [("request", request), ("options", analysis.options)]

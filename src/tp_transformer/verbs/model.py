@@ -1,4 +1,4 @@
-"""Verbs about models: listed, asked, bundled, brought in from elsewhere; and the demo."""
+"""Verbs about models: the demo, presets, solving, bundling, and import of checkpoints."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,24 +10,31 @@ from tp_transformer.verbs.verb import ModelVerb, Verb, complain
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Verb):
-    """Train two small models in a few minutes and compare them; needs no data and no network.
+    """Show what the bundled models answer, their scores, and a report; needs no network.
 
     Attributes:
-        out: a folder for all of it
+        out: the folder for all files; by default demo, or demo-train with --train
+        train: train two tiny models live instead, in a few minutes, and compare them
     """
 
     resumes = True
-    out: Path = Path("demo")
+    out: Path | None = None
+    train: bool = False
 
     def __call__(self) -> None:
-        from tp_transformer.study.demo import demo
+        if self.train:
+            from tp_transformer.study.live_demo import live_demo
 
-        demo(self.out)
+            live_demo(self.out or Path("demo-train"))
+        else:
+            from tp_transformer.study.demo import demo
+
+            demo(self.out or Path("demo"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Models(Verb):
-    """List every preset with its parameter count and the paper's, and the bundled models."""
+    """List all presets with their parameter counts and those of the paper, and bundled models."""
 
     def __call__(self) -> None:
         from rich.console import Console
@@ -78,16 +85,16 @@ class Bundle(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Solve(ModelVerb):
-    """Answer questions: those given, those in a file, or standard input line by line.
+    """Answer questions from the arguments, from a file, or from standard input, one per line.
 
     Attributes:
         questions: the questions
-        file: a file with a question on each line
-        beam: beam size; 1, or as many as --n-best, by default
-        n_best: answers to each question
-        length_penalty: divides log-probabilities by the length to this power; 0 does not
-        max_length: tokens of an answer; by default as many as the model was made for
-        json: print an object per line, with scores
+        file: a file with one question per line
+        beam: beam size; by default 1, or the value of --n-best
+        n_best: number of answers to each question
+        length_penalty: log-probabilities are divided by the length to this power; 0 for no penalty
+        max_length: maximum number of tokens of an answer; by default that of the task
+        json: print one JSON object per line, with scores
     """
 
     questions: tuple[str, ...] = field(default=(), metadata={"flag": "questions"})
@@ -130,12 +137,12 @@ class Solve(ModelVerb):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportAuthors(Verb):
-    """Turn a checkpoint of the paper's authors into a model folder.
+    """Convert a checkpoint of the authors of the paper to a model folder.
 
     Attributes:
-        checkpoint: the checkpoint, as torch.save wrote it
-        vocab: the vocab.pt that belongs to it
-        heads: attention heads, which the checkpoint does not tell
+        checkpoint: the checkpoint, a file of torch.save
+        vocab: the vocabulary of the checkpoint, vocab.pt
+        heads: number of attention heads, which the checkpoint does not contain
         out: the model folder to write
     """
 

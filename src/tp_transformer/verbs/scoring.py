@@ -1,7 +1,7 @@
-"""Verbs about scores: a model's, and several beside each other."""
+"""Verbs about scores: evaluation and comparison."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,11 +11,13 @@ from tp_transformer.verbs.verb import ModelVerb, Verb
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(ModelVerb):
-    """Score a model: exact match on every module, with intervals; after a stop it resumes.
+    """Score a model: exact match on each module, with intervals; resumes after an interruption.
+
+    With the folder of `tpt train --seeds` as the model, the models of all seeds are scored.
 
     Attributes:
         data: the store
-        out: the results to write, a JSON file
+        out: the results to write, a JSON file; of several seeds, NAME-seed-0.json and so on
     """
 
     resumes = True
@@ -25,27 +27,36 @@ class Evaluate(ModelVerb):
     work: Work
 
     def __call__(self) -> None:
+        from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.foundation.run_folder import seed_runs
+
+        keep_freed_memory()
+        runs = {} if self.model is None else seed_runs(self.model)
+        for run in runs.values():
+            predictions = self.work.predictions and _of_seed(self.work.predictions, run)
+            self._score(run, _of_seed(self.out, run), replace(self.work, predictions=predictions))
+        if not runs:
+            self._score(self.model, self.out, self.work)
+
+    def _score(self, model: Path | None, out: Path, work: Work) -> None:
         from rich.console import Console
 
-        from tp_transformer.foundation.allocator import keep_freed_memory
         from tp_transformer.foundation.distributed import is_first_process
         from tp_transformer.foundation.progress import progress
         from tp_transformer.scoring.evaluate import evaluate
         from tp_transformer.show.table import render_results
 
-        keep_freed_memory()
         results = evaluate(
-            self.model,
-            self.data,
-            self.out,
-            self.choice,
-            self.work,
-            device=self.device,
-            show=progress,
+            model, self.data, out, self.choice, work, device=self.device, show=progress
         )
         if is_first_process():
             render_results(results, Console(highlight=False))
-            print(f"{self.out}: the results; `tpt compare {self.out}` sets them beside others")
+            print(f"{out}: the results; `tpt compare {out}` compares them with others")
+
+
+def _of_seed(file: Path, run: Path) -> Path:
+    """Return the file of one of several seeds, such as results-seed-0.json."""
+    return file.with_stem(f"{file.stem}-{run.name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +64,9 @@ class Compare(Verb):
     """Compare results with each other and with Table 1 of the paper.
 
     Attributes:
-        results: files that `tpt evaluate` wrote
-        format: what to print: a table for the terminal, or for a document
-        figures: a folder for bars of every module, as SVG, PDF and PNG
+        results: files of `tpt evaluate`
+        format: the format of the output
+        figures: a folder for bar charts of all modules, as SVG, PDF and PNG
     """
 
     results: tuple[Path, ...] = field(metadata={"flag": "results"})

@@ -2,7 +2,7 @@
 
 import json
 from argparse import SUPPRESS
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -24,17 +24,17 @@ class Train(Verb):
 
     Attributes:
         run: the run's folder (required, except for --print_config)
-        config: a preset's name or a YAML file, which the settings below change; not needed to
-            resume a run
+        config: the name of a preset or a YAML file, which the settings below override; not needed
+            to resume a run
         data: the store; not needed to resume a run
-        budget: end after so much time, such as 90s, 45min, 2h or 1d12h; short for --training.budget
-        modules: train on these modules only; `*` stands for any characters; short for
+        budget: maximum training time, such as 90s, 45min, 2h or 1d12h; short for --training.budget
+        modules: train on these modules only; `*` matches any characters; short for
             --data.modules
         device: the device to train on
-        compile: have torch compile the model
+        compile: compile the model with torch.compile
         init_from: the folder of a model or a run, whose weights a new run starts from
         log: loggers for the metrics, which are recorded and continue when the run is resumed
-        threads: the number of threads to compute with; by default one per core
+        threads: the number of threads; by default one per core
         seeds: train once with each of these seeds, in the folders seed-0, seed-1, … of the run's
             folder
         dry_run: print the parameters, steps, time, memory and disk space of the run, measured for
@@ -60,7 +60,7 @@ class Train(Verb):
 
     @classmethod
     def arguments(cls) -> Arguments:
-        """The options, and the settings of a run as `--section.field`."""
+        """Return the options, and the settings of a run as `--section.field`."""
         return {**super().arguments(), **_settings()}
 
     def __call__(self) -> None:
@@ -141,9 +141,9 @@ class Train(Verb):
         print(*lines, sep="\n")
 
     def resolved(self) -> "RunConfig | None":
-        """The settings that were asked for; None for those that a run was begun with."""
+        """Return the given settings; None if those of the existing run are used."""
         from tp_transformer.foundation.settings import run_values
-        from tp_transformer.training.config import RunConfig, run_config
+        from tp_transformer.training.config import run_config, section_kinds
 
         changed = dict(self.settings.items())
         if self.budget is not None:
@@ -152,10 +152,10 @@ class Train(Verb):
             changed["data.modules"] = json.dumps(self.modules)
         earlier = self._recorded()
         source = self.config or (earlier if changed or self.print_config else None)
-        return None if source is None else run_config(run_values(source, changed, RunConfig))
+        return None if source is None else run_config(run_values(source, changed, section_kinds()))
 
     def _recorded(self) -> Path | None:
-        """The settings that the run, or the run of its first seed, has recorded."""
+        """Return the file of recorded settings of the run, or of the run of its first seed."""
         from tp_transformer.foundation.run_folder import seed_runs
 
         if self.run is None:
@@ -182,18 +182,18 @@ class DrawCurve(Verb):
         curves = [curve for run in self.runs for curve in read_curves(run)]
         files = save_curves(curves, self.out)
         print(*(curve.line() for curve in curves), sep="\n")
-        print(f"drawn: {', '.join(map(str, files))}")
+        print(f"figures: {', '.join(map(str, files))}")
 
 
 def _settings() -> Arguments:
-    """The settings of a run as options, whose values `run_values` reads.
+    """Return the settings of a run as options, whose values `run_values` parses.
 
-    What several architectures have is one option, with a description for each of them.
+    A setting of several architectures is one option, with a description for each of them.
     """
     from tp_transformer.model.base import ARCHITECTURES
     from tp_transformer.model.binding import BINDINGS, binding_options
     from tp_transformer.model.transformer import Transformer
-    from tp_transformer.training.config import RunConfig
+    from tp_transformer.training.config import section_kinds
 
     arguments: Arguments = {}
 
@@ -206,14 +206,12 @@ def _settings() -> Arguments:
     names = {model.config_type: name for name, model in ARCHITECTURES.items()}
     usual = Transformer.architecture()
     add("model", "architecture", f"the kind of model (default: {usual})", list(ARCHITECTURES))
-    for section, hint in get_type_hints(RunConfig).items():
-        for kind in get_args(hint) or (hint,):
-            described, hints = documented(kind), get_type_hints(kind)
-            label = f"[{names[kind]}] " if kind in names else ""
-            for each in fields(kind):
-                text = label + described[each.name] + _yaml_default(each.default)
-                is_literal = get_origin(hints[each.name]) is Literal
-                add(section, each.name, text, get_args(hints[each.name]) if is_literal else ())
+    for section, kinds in section_kinds().items():
+        for kind in kinds:
+            hints, label = get_type_hints(kind), f"[{names[kind]}] " if kind in names else ""
+            for name, text in _described_fields(kind, names):
+                is_literal = get_origin(hints[name]) is Literal
+                add(section, name, label + text, get_args(hints[name]) if is_literal else ())
     for binding, made in BINDINGS.items():
         for name, option in binding_options(binding).items():
             text = documented(made).get(name, "an option")
@@ -223,8 +221,17 @@ def _settings() -> Arguments:
     return arguments
 
 
+def _described_fields(kind: type[Any], described: Container[type]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a dataclass and their help, except for those of bases in `described`."""
+    texts = documented(kind)
+    bases = [base for base in kind.__mro__[1:] if base in described]
+    for each in fields(kind):
+        if not any(each.name in get_type_hints(base) for base in bases):
+            yield each.name, texts.get(each.name, "a setting") + _yaml_default(each.default)
+
+
 def _yaml_default(default: Any) -> str:
-    """The end of a help text with a default as YAML, which the options of settings read."""
+    """Return the end of a help text, with a default as YAML."""
     if default is MISSING:
         return ""
     text = default if isinstance(default, str) else json.dumps(default)

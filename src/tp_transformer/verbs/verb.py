@@ -1,4 +1,4 @@
-"""What a verb is: a dataclass whose fields are the arguments of a command.
+"""The base class of verbs: dataclasses whose fields are the arguments of a command.
 
 jsonargparse parses and completes them. They are not added by its `add_class_arguments`, which would
 name an option `--n_best`, take several values as `[a, b]` and a flag as `--json true`.
@@ -25,7 +25,8 @@ class Verb:
 
     The first line of the docstring describes the verb, `Attributes` describes the fields. A field
     is an option of its name, unless its metadata has another `flag`: `--name`, `name` for a
-    positional argument, None for no argument. A dataclass as a field stands for its fields.
+    positional argument, None for no argument. Its `choices` are those of its metadata, or of a
+    Literal type. The fields of a field that is a dataclass are options too.
     """
 
     resumes: ClassVar[bool] = False  # whether the same command resumes after an interruption
@@ -36,7 +37,7 @@ class Verb:
 
     @classmethod
     def arguments(cls) -> Arguments:
-        """The arguments by flag: what `add_argument` takes, and the `group` of an argument."""
+        """Return the arguments of `add_argument` by flag, and the `group` of each argument."""
         return dict(_arguments(cls))
 
 
@@ -56,21 +57,21 @@ class ModelVerb(Verb):
 
 @dataclass(frozen=True)
 class Group:
-    """Verbs behind a common word, such as `tpt data`."""
+    """Verbs with a common first word, such as `tpt data`."""
 
     help: str
     verbs: "Mapping[str, type[Verb] | Group]"
 
 
 def help_of(verb: type[Verb] | Group) -> str:
-    """What a verb does, in one line."""
+    """Return the one-line description of a verb."""
     if isinstance(verb, Group):
         return verb.help
     return (verb.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 def documented(kind: type) -> dict[str, str]:
-    """The descriptions of parameters and attributes in the docstrings of a class and its bases."""
+    """Return the descriptions of attributes in the docstrings of a class and its bases."""
     from docstring_parser import DocstringStyle, parse
 
     return {
@@ -88,7 +89,7 @@ def _arguments(kind: type) -> Iterator[tuple[str, dict[str, Any]]]:
         if is_dataclass(hint):
             yield from _arguments(cast(type, hint))
         elif flag is not None:
-            yield flag, _argument(each, flag, hint, described[each.name])
+            yield flag, _argument(each, flag, hint, described.get(each.name, "no description"))
 
 
 def _argument(each: Field[Any], flag: str, hint: Any, text: str) -> dict[str, Any]:
@@ -106,14 +107,15 @@ def _argument(each: Field[Any], flag: str, hint: Any, text: str) -> dict[str, An
         hint = get_args(many)[0]
         argument["nargs"] = "+" if is_required or flag.startswith("-") else "*"
     literal = next((part for part in (hint, *parts) if get_origin(part) is Literal), None)
-    if literal is not None:
-        return {**argument, "choices": list(get_args(literal))}
+    choices = each.metadata.get("choices") or get_args(literal)
+    if choices:
+        return {**argument, "choices": list(choices)}
     metavar = "{true,false}" if bool in parts else each.name.upper()
     return {**argument, "type": hint, "metavar": metavar}
 
 
 def _shown_default(default: Any) -> str:
-    """A default as a help text ends with; nothing if there is none, which the text explains."""
+    """Return the end of a help text with a default; empty if the text itself explains it."""
     if default is None or default is False:
         return ""
     default = "true" if default is True else default
@@ -122,7 +124,7 @@ def _shown_default(default: Any) -> str:
 
 
 def filled(kind: type[T], given: Namespace) -> T:
-    """Make a dataclass from parsed arguments of the same names."""
+    """Return a dataclass with parsed arguments of the same names."""
     hints, values = get_type_hints(kind), {}
     for each in fields(cast(Any, kind)):
         if is_dataclass(hints[each.name]):
@@ -134,6 +136,6 @@ def filled(kind: type[T], given: Namespace) -> T:
 
 
 def complain(line: str) -> None:
-    """Say what is wrong; once, where torchrun has started several processes on this machine."""
+    """Print an error; once per machine if torchrun has started several processes."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"tpt: {line}", file=sys.stderr)

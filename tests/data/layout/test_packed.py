@@ -239,7 +239,8 @@ def test_layouts_do_not_mix():
 def test_a_model_says_which_layout_it_wants():
     model = build("tp-transformer-tiny", **SIZES)
     cpu = torch.device("cpu")
-    assert model.layout_for(cpu) is Packed
+    assert model.layout_for(cpu) is model.layout_for(cpu, n_rows=2) is Packed
+    assert model.layout_for(cpu, n_rows=1) is Padded
     with model.trace("encoder.0.output"):
         assert model.layout_for(cpu) is Padded
     assert build("lstm-saxton", d_hidden=8).layout_for(cpu) is Padded

@@ -436,7 +436,7 @@ def test_what_follows_an_end_mark_is_named(tmp_path, kind, compress):
         found, last = "14 bytes without a file's name", names[-1]
     source = tmp_path / "bad.tar.gz"
     source.write_bytes(gzip.compress(data) if compress else data)
-    reason = f"the archive is damaged after {last} (an end mark, and then {found})"
+    reason = f"the archive is damaged after {last} (an end marker, followed by {found})"
     with pytest.raises(CorpusError, match=f"^bad.tar.gz: {re.escape(reason)}$"):
         prepared(tmp_path, source)
     assert not (tmp_path / "store").exists()

@@ -114,7 +114,7 @@ def test_another_order_does_not_continue_a_run(tmp_path):
         Pieces(folder).add("train-easy", QUICK[0], 0, ["1"], ["1"])
     with unfinished(out, replace(ORDER, seed=9)):
         pass
-    with pytest.raises(StoreError, match=r"unfinished run with another seed \(seed 9\)"):
+    with pytest.raises(StoreError, match=r"unfinished generation with another seed \(seed 9\)"):
         produce.produce(replace(ORDER, seed=4), out, workers(1))
 
 

@@ -7,7 +7,7 @@ from tp_transformer.data.generated import TASKS
 
 def parsed(row):
     """The listed values by key, and the key asked for."""
-    entries, key = row.question.split(" ? ")
+    key, entries = row.question.split(" ? ")
     words = entries.split(" ")
     values = dict(zip(zip(words[::3], words[1::3], strict=True), words[2::3], strict=True))
     assert 3 * len(values) == len(words)
@@ -19,10 +19,23 @@ def rows(request):
     return list(TASKS["recall"](count=2000, test_count=300, **request.param).rows())
 
 
-def test_the_value_of_the_key_is_the_answer(rows):
+def test_the_answer_goes_through_the_list_to_the_value_of_the_key(rows):
     for row in rows:
         values, key = parsed(row)
-        assert values[key] == row.answer
+        *dashes, value = row.answer.split(" ")
+        assert value == values[key]
+        assert dashes == ["-"] * list(values).index(key)
+
+
+def test_without_steps_the_answer_is_the_value_of_the_key():
+    usual, short = (
+        list(TASKS["recall"](count=200, test_count=20, steps=steps).rows())
+        for steps in (True, False)
+    )
+    assert [row.question for row in usual] == [row.question for row in short]
+    for row in short:
+        values, key = parsed(row)
+        assert row.answer == values[key]
 
 
 def is_ambiguous(values, key):

@@ -9,8 +9,8 @@ from tp_transformer.show.report.report import write_report
 def material(tmp_path_factory):
     """A folder with everything that a report can show."""
     root = tmp_path_factory.mktemp("material")
-    made_up("first", n=40).write(root / "results" / "first.json")
-    made_up("second", seed=1, better=-0.1, n=40).write(root / "results" / "second.json")
+    made_up("first", n=40).save(root / "results" / "first.json")
+    made_up("second", seed=1, better=-0.1, n=40).save(root / "results" / "second.json")
     write_run(root / "runs" / "tiny")
     for name in ("surgery", "roles", "attention-encoder"):
         write_analysis(root / "analysis", name)

@@ -186,7 +186,7 @@ def test_the_policy_stops_other_scripts_and_connections(browser, report):
 
 
 def test_texts_and_figures_of_files_do_nothing(browser, tmp_path):
-    hostile_results().write(tmp_path / "results.json")
+    hostile_results().save(tmp_path / "results.json")
     folder = tmp_path / "<img src=x onerror=intruder=5>"
     write_analysis(folder, summary=[HOSTILE], model={"name": HOSTILE, "step": None})
     found = write_report([tmp_path], tmp_path / "report.html")

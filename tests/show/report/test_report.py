@@ -91,7 +91,7 @@ def test_nothing_is_loaded_from_elsewhere_and_no_time_is_written(report):
 
 
 def test_texts_of_files_are_escaped(tmp_path):
-    hostile_results().write(tmp_path / "results.json")
+    hostile_results().save(tmp_path / "results.json")
     folder = tmp_path / "a<b>&'\""
     write_analysis(folder, summary=[HOSTILE], model={"name": HOSTILE, "step": None})
     write_run(tmp_path / "<i>run")
@@ -154,9 +154,9 @@ def test_rows_of_bars_are_divided_evenly():
 
 
 def test_results_of_several_tasks_have_sections_of_their_own(tmp_path):
-    made_up("ours", n=40).write(tmp_path / "a.json")
+    made_up("ours", n=40).save(tmp_path / "a.json")
     other = hostile_results()
-    replace(other, model={**other.model, "name": "other"}).write(tmp_path / "b.json")
+    replace(other, model={**other.model, "name": "other"}).save(tmp_path / "b.json")
     found = write_report([tmp_path], tmp_path / "report.html")
     assert found.sections[:2] == ("Table 1 (mathematics)", "Modules (mathematics)")
     assert f"Averages ({HOSTILE})" in found.sections
@@ -194,7 +194,7 @@ def test_the_runs_of_a_bench_are_only_in_its_table(tmp_path):
 
 
 def test_a_path_named_twice_is_shown_once(tmp_path):
-    made_up("ours", n=40).write(tmp_path / "a.json")
+    made_up("ours", n=40).save(tmp_path / "a.json")
     found = write_report([tmp_path, tmp_path / "a.json"], tmp_path / "report.html")
     assert "ours (2)" not in found.file.read_text("utf-8")
 
@@ -238,7 +238,7 @@ def test_files_that_cannot_be_shown_are_refused_in_one_line(tmp_path, content, s
 
 
 def test_a_folder_with_an_unreadable_file_names_it(tmp_path, capsys):
-    made_up("ours", n=40).write(tmp_path / "a.json")
+    made_up("ours", n=40).save(tmp_path / "a.json")
     (tmp_path / "b.json").write_text("{", "utf-8")
     out = str(tmp_path / "report.html")
     code, said, errors = tpt(capsys, "report", str(tmp_path), "--out", out)
@@ -264,14 +264,14 @@ def test_bad_arguments_end_in_one_line_and_code_2(tmp_path, capsys):
 
 
 def test_only_a_report_is_replaced(tmp_path):
-    made_up("ours", n=40).write(tmp_path / "a.json")
+    made_up("ours", n=40).save(tmp_path / "a.json")
     out = tmp_path / "page.html"
     out.write_text("<html>my own page</html>", "utf-8")
     with pytest.raises(SettingsError, match="exists and is not a report"):
         write_report([tmp_path / "a.json"], out)
     assert out.read_text("utf-8") == "<html>my own page</html>"
     first = write_report([tmp_path / "a.json"], out, overwrite=True).file.read_bytes()
-    made_up("other", n=40).write(tmp_path / "a.json")
+    made_up("other", n=40).save(tmp_path / "a.json")
     assert write_report([tmp_path / "a.json"], out).file.read_bytes() != first
     with pytest.raises(SettingsError, match="is a file, not a folder"):
         write_report([tmp_path / "a.json"], out / "page.html")
@@ -316,7 +316,7 @@ def test_half_a_character_is_replaced(tmp_path):
 def test_the_python_of_its_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs" / "one")
-    made_up("ours", n=40).write("first.json")
+    made_up("ours", n=40).save("first.json")
     (code,) = blocks("python", (ROOT / "docs" / "report.md").read_text("utf-8"))
     names = {}
     exec(compile(code, "report.md", "exec"), names)  # noqa: S102

@@ -1,7 +1,7 @@
-"""How the rows of a batch lie in a tensor, and what follows from that.
+"""The layouts of a batch: how its rows are arranged in a tensor.
 
-`Padded` puts rows side by side and fills them up on the right; `Packed` puts them end to end, so
-that nothing is computed for padding. A layout owns the positions of its tokens, says which
-positions may attend to which (a `Pattern`), and computes attention accordingly. Every other part
-of a model transforms each position by itself and is the same in both layouts.
+`Padded` places rows side by side and pads them on the right; `Packed` concatenates them, so that
+nothing is computed for padding. A layout owns the positions of its tokens, determines which
+positions may attend to which (a `Pattern`), and computes attention accordingly. All other parts of
+a model transform each position separately and are the same for both layouts.
 """

@@ -1,4 +1,4 @@
-"""What the layouts have in common: `Layout` for rows of tokens, `Pattern` for attention."""
+"""The base classes of layouts: `Layout` for rows of tokens, `Pattern` for attention."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,13 +21,13 @@ class Pattern(ABC):
     @property
     @abstractmethod
     def mask(self) -> Tensor | None:
-        """True where a query may attend, or None if everywhere; broadcasts to the weights.
+        """True where a query may attend; None if everywhere; broadcasts to the weights.
 
-        A mask of numbers is added to the attention scores instead.
+        A mask of floating-point numbers is added to the attention scores.
         """
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        """Equation 3: how much each query attends to each key; (batch, head, query, key)."""
+        """Compute equation 3: the weight of each key for each query, (batch, head, query, key)."""
         scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)
         mask = self.mask
         if mask is None:
@@ -37,24 +37,24 @@ class Pattern(ABC):
         return (scores + mask).softmax(dim=-1)
 
     def fillers(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
-        """Equations 2 and 3: what each query retrieves; (batch, head, query, d_head)."""
+        """Compute equations 2 and 3: the filler of each query, (batch, head, query, d_head)."""
         return F.dropout(self.weights(query, key), dropout) @ value
 
 
 class Layout(Protocol):
-    """Where the tokens of each row are in a tensor (batch, position, …)."""
+    """The places of the tokens of each row in a tensor (batch, position, …)."""
 
     @classmethod
     def lay_out(cls, rows: Ragged, pad: int) -> tuple[Tensor, Self]:
-        """The ids of rows as a tensor (batch, position), and their layout."""
+        """Return the ids of rows as a tensor (batch, position), and their layout."""
 
     @classmethod
     def shift(cls, rows: Ragged, pad: int) -> tuple[Tensor, Tensor, Self]:
-        """Decoder inputs, the tokens that should follow each, and the layout of both."""
+        """Return the inputs of the decoder, the token to predict after each, and their layout."""
 
     @property
     def filled(self) -> Tensor:
-        """True where a row has a token when rows are side by side: (row, position)."""
+        """True where a row has a token, for rows side by side: (row, position)."""
 
     @property
     def positions(self) -> slice | Tensor:
@@ -62,7 +62,7 @@ class Layout(Protocol):
 
     @property
     def longest(self) -> int:
-        """The number of positions that the longest row needs."""
+        """The number of positions of the longest row."""
 
     @property
     def lengths(self) -> Ids:
@@ -72,22 +72,22 @@ class Layout(Protocol):
         """The number of rows."""
 
     def within(self, *, causal: bool = False) -> Pattern:
-        """Every row attends to itself; if causal, no position attends to a later one."""
+        """Return the pattern of attention within rows; causal: not to later positions."""
 
     def across(self, keys: "Layout") -> Pattern:
-        """Every row attends to the row of the same number in another layout of the same kind."""
+        """Return the pattern in which each row attends to the same row of another layout."""
 
     def tokens(self, state: Tensor) -> Tensor:
-        """The entries of (batch, position, …) that belong to tokens, row after row: (token, …)."""
+        """Return the entries of (batch, position, …) that are tokens, row by row: (token, …)."""
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """The sum of (batch, position) over the tokens of each row: (row,)."""
+        """Return the sum of (batch, position) over the tokens of each row: (row,)."""
 
     def pad_heads(self, states: Tensor) -> Tensor:
-        """Rows of (batch, head, position, d_head) side by side: (row, head, position, d_head).
+        """Return rows of (batch, head, position, d_head) as (row, head, position, d_head).
 
-        The result is contiguous. What it has beyond the end of a row is to be masked.
+        The result is contiguous. Its entries beyond the end of a row must be masked.
         """
 
     def to(self, device: torch.device | str) -> Self:
-        """The same layout for tensors on another device."""
+        """Return the layout for tensors on another device."""

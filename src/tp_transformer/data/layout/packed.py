@@ -1,4 +1,4 @@
-"""Rows end to end, without padding: (1, position)."""
+"""Packed rows: concatenated, without padding, (1, position)."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def has_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch has flash attention for ragged rows on a device: in half precision only."""
+    """Whether torch has flash attention for packed rows on a device, which needs half precision."""
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
@@ -28,7 +28,7 @@ def has_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Rows end to end in a tensor (1, position, …), in their own order."""
+    """Rows concatenated in a tensor (1, position, …), in their order."""
 
     lengths: Ids
     device: torch.device = CPU
@@ -36,12 +36,12 @@ class Packed:
 
     @classmethod
     def lay_out(cls, rows: Ragged, pad: int) -> tuple[Tensor, Self]:
-        """The ids of rows end to end, and their layout."""
+        """Return the concatenated ids of rows, and their layout."""
         return torch.from_numpy(rows.ids[None]), cls(rows.lengths)
 
     @classmethod
     def shift(cls, rows: Ragged, pad: int) -> tuple[Tensor, Tensor, Self]:
-        """The rows without their last ids, without their first, and the layout of both."""
+        """Return the rows without their last ids, without their first ids, and their layout."""
         inputs = np.delete(rows.ids, rows.offsets[1:] - 1)
         outputs = np.delete(rows.ids, rows.offsets[:-1])
         layout = cls(rows.lengths - 1)
@@ -49,7 +49,7 @@ class Packed:
 
     @cached_property
     def offsets(self) -> Ids:
-        """Where each row begins, and where the last one ends."""
+        """The position at which each row begins, and at which the last one ends."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
@@ -60,7 +60,7 @@ class Packed:
 
     @cached_property
     def filled(self) -> Tensor:
-        """True where a row has a token, were the rows padded: (row, position)."""
+        """True where a row would have a token if rows were padded: (row, position)."""
         inside = np.arange(self.longest) < self.lengths[:, None]
         return torch.from_numpy(inside).to(self.device)
 
@@ -76,32 +76,32 @@ class Packed:
 
     @cached_property
     def ends(self) -> Tensor:
-        """`offsets` as flash attention wants them: 32 bits, on the device."""
+        """`offsets` for flash attention: 32 bits, on the device."""
         return torch.from_numpy(self.offsets.astype(np.int32)).to(self.device)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def within(self, *, causal: bool = False) -> "PackedPattern":
-        """Every row attends to itself."""
+        """Return the pattern in which each row attends to itself."""
         return PackedPattern(self, self, causal)
 
     def across(self, keys: Layout) -> "PackedPattern":
-        """Every row attends to the row of the same number in another packed layout."""
+        """Return the pattern in which each row attends to the same row of another packed layout."""
         if not isinstance(keys, Packed):
             raise TypeError("packed rows attend to packed rows only")
         return PackedPattern(self, keys)
 
     def tokens(self, state: Tensor) -> Tensor:
-        """All entries: there is no padding."""
+        """Return all entries, because there is no padding."""
         return state[0]
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """The sum over the tokens of each row."""
+        """Return the sum over the tokens of each row."""
         return values.new_zeros(len(self)).index_add(0, self.rows, values[0])
 
     def pad_heads(self, states: Tensor) -> Tensor:
-        """Rows side by side, filled up with their last vectors."""
+        """Return rows side by side, padded with copies of their last vectors."""
         rows, steps = vectors(states)
         n_heads = states.shape[1]
         if (n_heads, *steps) not in self._padded:
@@ -114,16 +114,16 @@ class Packed:
         return padded.view(len(self), n_heads, self.longest, states.shape[-1])
 
     def to(self, device: torch.device | str) -> Self:
-        """The same layout for tensors on another device."""
+        """Return the layout for tensors on another device."""
         return type(self)(self.lengths, torch.device(device))
 
 
 @dataclass(frozen=True, eq=False)
 class PackedPattern(Pattern):
-    """Attention between rows that lie end to end.
+    """Attention between packed rows.
 
-    On a CPU rows of equal length are gathered into groups; elsewhere flash attention for ragged
-    rows does the same in one call.
+    On a CPU, rows of equal length are computed in groups; elsewhere flash attention for packed rows
+    computes all of them in one call.
     """
 
     queries: Packed
@@ -133,10 +133,10 @@ class PackedPattern(Pattern):
 
     @cached_property
     def mask(self) -> Tensor:
-        """True where query and key are in one row, and the key is not later if causal.
+        """True where query and key are in the same row and, if causal, the key is not later.
 
-        As large as all queries times all keys: for a method that overrides `Attention.attend` and
-        needs it. `fillers` does not.
+        The mask has the size of all queries times all keys. It is for methods that override
+        `Attention.attend`; `fillers` does not use it.
         """
         same_row = self.queries.rows[:, None] == self.keys.rows
         if self.causal:
@@ -144,7 +144,7 @@ class PackedPattern(Pattern):
         return same_row
 
     def fillers(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
-        """Equations 2 and 3 within every row."""
+        """Compute equations 2 and 3 within each row."""
         if query.device.type != "cpu":
             return self._flash(query, key, value)
         n_heads = query.shape[1]
@@ -168,5 +168,5 @@ class PackedPattern(Pattern):
             self.keys.longest,
             window_size=(-1, 0) if self.causal else (-1, -1),
         )
-        assert isinstance(filler, Tensor)  # noqa: S101, a tuple only if more is asked for
+        assert isinstance(filler, Tensor)  # noqa: S101, a tuple only if other outputs are requested
         return filler.transpose(0, 1)[None]

@@ -1,4 +1,4 @@
-"""Rows side by side, filled up on the right: (row, position)."""
+"""Padded rows: side by side, padded on the right, (row, position)."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,12 +12,13 @@ from tp_transformer.data.vocabulary import Ids, Ragged
 
 
 def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-    """True where a query may attend when the queries are the last positions of the keys."""
+    """Return a mask, True where a query may attend; queries are the last positions of the keys."""
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
 
-# With at least so many rows times heads and one query each, batched products beat torch's fused
-# attention, which takes rows one by one: 1.3 times as fast with twice as many, 0.6 with an eighth.
+# With at least this product of rows and heads and one query each, batched products are faster than
+# torch's fused attention, which computes row by row: 1.3 times as fast with twice as many, 0.6
+# times with an eighth.
 MANY_ROWS = 256
 
 
@@ -28,7 +29,7 @@ class PaddedPattern(Pattern):
     mask: Tensor | None = None
 
     def fillers(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
-        """Equations 2 and 3, by torch's fused attention where that is faster."""
+        """Compute equations 2 and 3, with torch's fused attention if that is faster."""
         n_rows, n_heads, n_queries, _ = query.shape
         if n_queries == 1 and n_rows * n_heads >= MANY_ROWS and query.device.type == "cpu":
             return super().fillers(query, key, value, dropout)
@@ -43,29 +44,29 @@ class Padded:
 
     @classmethod
     def of(cls, ids: Tensor, pad: int) -> Self:
-        """The layout of padded ids (row, position)."""
+        """Return the layout of padded ids (row, position)."""
         return cls(ids != pad)
 
     @classmethod
     def lay_out(cls, rows: Ragged, pad: int) -> tuple[Tensor, Self]:
-        """The ids of rows side by side, and their layout."""
+        """Return the ids of rows side by side, and their layout."""
         ids = torch.from_numpy(rows.padded(pad))
         return ids, cls.of(ids, pad)
 
     @classmethod
     def shift(cls, rows: Ragged, pad: int) -> tuple[Tensor, Tensor, Self]:
-        """All ids but the last position, all but the first, and the layout of the latter."""
+        """Return all ids but the last position, all but the first, and the layout of the latter."""
         ids = torch.from_numpy(rows.padded(pad))
         return ids[:, :-1], ids[:, 1:], cls.of(ids[:, 1:], pad)
 
     @property
     def positions(self) -> slice:
-        """Positions follow each other in every row."""
+        """The positions of all rows, which are consecutive."""
         return slice(0, self.longest)
 
     @property
     def longest(self) -> int:
-        """The width of the rectangle."""
+        """The number of positions of the longest row."""
         return self.filled.shape[1]
 
     @property
@@ -78,32 +79,32 @@ class Padded:
         return self.filled.shape[0]
 
     def within(self, *, causal: bool = False) -> PaddedPattern:
-        """Every row attends to itself.
+        """Return the pattern in which each row attends to itself.
 
-        Padding comes last in a row, so a causal mask excludes it as well.
+        Padding is at the end of a row, so a causal mask excludes it too.
         """
         if not causal:
             return PaddedPattern(self.filled[:, None, None, :])
         return PaddedPattern(causal_mask(self.longest, self.longest, self.filled.device))
 
     def across(self, keys: Layout) -> PaddedPattern:
-        """Every row attends to the row of the same number in another padded layout."""
+        """Return the pattern in which each row attends to the same row of another padded layout."""
         if not isinstance(keys, Padded):
             raise TypeError("padded rows attend to padded rows only")
         return PaddedPattern(keys.filled[:, None, None, :])
 
     def tokens(self, state: Tensor) -> Tensor:
-        """The entries that belong to tokens, row after row."""
+        """Return the entries that belong to tokens, row by row."""
         return state[self.filled]
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """The sum over the tokens of each row."""
+        """Return the sum over the tokens of each row."""
         return values.masked_fill(~self.filled, 0).sum(dim=1)
 
     def pad_heads(self, states: Tensor) -> Tensor:
-        """The states as they are."""
+        """Return the states, which are padded already."""
         return states.contiguous()
 
     def to(self, device: torch.device | str) -> Self:
-        """The same layout for tensors on another device."""
+        """Return the layout for tensors on another device."""
         return type(self)(self.filled.to(device))

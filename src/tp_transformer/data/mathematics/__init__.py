@@ -1,1 +1,1 @@
-"""The Mathematics Dataset (Saxton et al., 2019) as one task: read as published, or generated."""
+"""The Mathematics Dataset (Saxton et al., 2019) as a task: published files, and a generator."""

@@ -1,8 +1,8 @@
-"""A `.tar.gz` as a stream: its members in blocks, nothing extracted, damage noticed.
+"""Streaming of a `.tar.gz`: its members in blocks, without extraction, with detection of damage.
 
-Python's tarfile is made for files that can be sought in. As a stream it copies every byte
-several times, which takes as long as unzipping it (0.3 s each for 70 MB), and takes a broken header
-for the end of the archive. Here only its reading of a header is used.
+Python's tarfile is designed for seekable files. As a stream it copies each byte several times,
+which takes as long as decompression (0.3 s each for 70 MB), and it treats a damaged header as the
+end of the archive. Here only its parser of headers is used.
 """
 
 import contextlib
@@ -17,35 +17,35 @@ from tarfile import BLOCKSIZE, TarInfo
 from typing import IO
 
 DAMAGE = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
-_READ_BYTES = 2**18  # compressed; about four times as much comes out
+_READ_BYTES = 2**18  # compressed; decompressed it is about four times as large
 _BLOCK_BYTES = 2**22
-# Bounds on what is kept of an archive besides its content. The published one has about 250 files.
-_MAX_HEADER = 2**16  # bytes of the headers that precede one member, which hold names and times
+# Limits of what is kept of an archive besides its content. The published one has about 250 files.
+_MAX_HEADER = 2**16  # bytes of the headers before one member, which contain names and times
 _MAX_NAME = 2**12
 _MAX_MEMBERS = 10_000
-_MAX_NAMED = 3  # of the files that follow an end mark
+_MAX_NAMED = 3  # names of files after an end marker that a message lists
 _GZIP = b"\x1f\x8b"
-# What says something about the member that follows, or about all.
+# Types of headers that describe the next member, or all members.
 _HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME)
-# A record of a pax header: its length, a space, a name, an equals sign, and then the value.
+# A record of a pax header: its length, a space, a name, an equals sign, and the value.
 _RECORD = re.compile(rb"(\d{1,7}) ([^=]+)=")
 
 
 class TrailingError(tarfile.ReadError):
-    """Something follows the mark that ends an archive; what came before it is as it should be."""
+    """Data follows the end marker of an archive; the data before the marker is valid."""
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file begins as a gzip file or a tar archive does, or is too short to tell."""
+    """Whether a file starts like a gzip file or a tar archive, or is too short to tell."""
     with path.open("rb") as file:
         start = file.read(BLOCKSIZE)
     return start.startswith(_GZIP) or b"ustar" in start[257:265] or not start.strip(b"\0")
 
 
 def unzip(raw: IO[bytes]) -> Iterator[bytes]:
-    """The content of a gzip file, or of one that is not zipped, in blocks of at most 4 MB.
+    """Yield the content of a gzip file, or of an uncompressed file, in blocks of at most 4 MB.
 
-    Lengths and checksums are verified by zlib. A file that ends too early raises an EOFError.
+    Lengths and checksums are verified by zlib. A truncated file raises an EOFError.
     """
     data = raw.read(_READ_BYTES)
     if not data.startswith(_GZIP):
@@ -55,7 +55,7 @@ def unzip(raw: IO[bytes]) -> Iterator[bytes]:
         return
     unzipper = None
     while data:
-        # A gzip file may hold several, one after another, and zeros behind the last.
+        # A gzip file may consist of several members, followed by zeros.
         unzipper = unzipper or zlib.decompressobj(wbits=31)
         yield unzipper.decompress(data, _BLOCK_BYTES)
         data = unzipper.unconsumed_tail
@@ -69,10 +69,10 @@ def unzip(raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_archive(blocks: Iterator[bytes]) -> Iterator[tuple[TarInfo, memoryview | None]]:
-    """Each member of a tar archive with its content in blocks, and with None after the last.
+    """Yield each member of a tar archive with its content in blocks; None follows the last block.
 
-    A block of zeros ends an archive. If anything else follows it, a TrailingError names that: a
-    header overwritten with zeros looks like an end, too.
+    A block of zeros ends an archive. If other data follows it, a TrailingError describes that data,
+    because a header overwritten with zeros looks like an end marker.
     """
     stream = _Stream(blocks)
     n_members = 0
@@ -88,11 +88,11 @@ def read_archive(blocks: Iterator[bytes]) -> Iterator[tuple[TarInfo, memoryview 
             yield member, data
         stream.exactly(n_padding)
         yield member, None
-    _refuse_rest(stream)  # which also reads to the end, where gzip keeps its checksum
+    _refuse_rest(stream)  # also reads to the end, where gzip has its checksum
 
 
 def _next_member(stream: "_Stream") -> TarInfo | None:
-    """The next header, with what headers before it say about it; None for a block of zeros."""
+    """Return the next header, combined with the headers that describe it; None for zeros."""
     fields: dict[str, str] = {}
     n_bytes = 0
     while any(header := stream.exactly(BLOCKSIZE)):
@@ -108,13 +108,13 @@ def _next_member(stream: "_Stream") -> TarInfo | None:
             raise tarfile.ReadError(f"headers of more than {_MAX_HEADER:,} bytes for one file")
         content = stream.exactly(member.size)
         stream.exactly(-member.size % BLOCKSIZE)
-        if member.type != tarfile.XGLTYPE:  # which holds for all, and so names none
+        if member.type != tarfile.XGLTYPE:  # applies to all members, so its name is ignored
             fields |= _fields(member.type, content)
     return None
 
 
 def _refuse_rest(stream: "_Stream") -> None:
-    """Read to the end of the stream, which is all zeros after an archive's end mark."""
+    """Read to the end of the stream, which has only zeros after the end marker of an archive."""
     names: list[str] = []
     n_files = n_bytes = 0
     while block := stream.at_most(BLOCKSIZE):
@@ -124,20 +124,20 @@ def _refuse_rest(stream: "_Stream") -> None:
         try:
             member = TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError:
-            continue  # the content of a file whose header is lost, as it may be
+            continue  # possibly the content of a file whose header is lost
         if member.type not in _HEADERS:
             n_files += 1
             names += [member.name] if len(names) < _MAX_NAMED else []
         stream.skip(max(member.size, 0) + -member.size % BLOCKSIZE)
     if names:
         more = f" and {n_files - len(names):,} more" if n_files > len(names) else ""
-        raise TrailingError(f"an end mark, and then {', '.join(names)}{more}")
+        raise TrailingError(f"an end marker, followed by {', '.join(names)}{more}")
     if n_bytes:
-        raise TrailingError(f"an end mark, and then {n_bytes:,} bytes without a file's name")
+        raise TrailingError(f"an end marker, followed by {n_bytes:,} bytes without a file's name")
 
 
 def why_refused(member: TarInfo) -> str | None:
-    """Why a member must not be read, if it is not a plain file or folder of the archive."""
+    """Return why a member must not be read, if it is not a plain file or folder of the archive."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         return "a path that leaves the archive"
@@ -147,28 +147,28 @@ def why_refused(member: TarInfo) -> str | None:
 
 
 class _Stream:
-    """Blocks of bytes, taken in other sizes."""
+    """Blocks of bytes, which can be read in other sizes."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self._rest = memoryview(b"")
 
     def some(self, most: int) -> memoryview:
-        """At least one and at most `most` bytes, without copying."""
+        """Return at least one and at most `most` bytes, without copying."""
         taken = self._take(most)
         if not taken:
             raise EOFError("the end is missing")
         return taken
 
     def exactly(self, count: int) -> bytes:
-        """So many bytes."""
+        """Return exactly this number of bytes."""
         taken = self.at_most(count)
         if len(taken) < count:
             raise EOFError("the end is missing")
         return taken
 
     def at_most(self, count: int) -> bytes:
-        """So many bytes, or fewer at the end."""
+        """Return this number of bytes, or fewer at the end."""
         pieces = []
         while count and (piece := self._take(count)):
             pieces.append(piece)
@@ -176,12 +176,12 @@ class _Stream:
         return b"".join(pieces)
 
     def skip(self, count: int) -> None:
-        """Pass over so many bytes, or fewer at the end."""
+        """Skip this number of bytes, or fewer at the end."""
         while count and (piece := self._take(count)):
             count -= len(piece)
 
     def _take(self, most: int) -> memoryview:
-        """At most so many bytes, and none at the end only."""
+        """Return at most this number of bytes; none only at the end."""
         while not self._rest:
             block = next(self._blocks, None)
             if block is None:
@@ -192,7 +192,7 @@ class _Stream:
 
 
 def _fields(kind: bytes, content: bytes) -> dict[str, str]:
-    """What a header that precedes a member says about it, as `path` and `size`."""
+    """Return what a header says about the next member, as `path` and `size`."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return {"path": content.rstrip(b"\0").decode("utf-8", "surrogateescape")}
     fields = {}
@@ -211,9 +211,9 @@ def _fields(kind: bytes, content: bytes) -> dict[str, str]:
 
 
 def ahead(items: Iterator[bytes], depth: int = 2) -> Iterator[bytes]:
-    """The same blocks, made ahead by a thread.
+    """Yield the same blocks, prepared by a thread.
 
-    Unzipping leaves Python's lock free, so that what is unzipped can be parsed meanwhile.
+    Decompression releases the GIL, so that earlier blocks can be parsed at the same time.
     """
     queue: Queue[bytes | BaseException | None] = Queue(depth)
     stopped = threading.Event()

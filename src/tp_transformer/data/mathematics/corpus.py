@@ -1,10 +1,10 @@
-r"""The Mathematics Dataset as others publish it, read into a store.
+"""Reading of the published Mathematics Dataset into a store.
 
-v1.0 has a folder for each split with a file for each module, question and answer on alternating
-lines. The copy on the Hugging Face hub has a folder for each module with files named by split,
-where `train` does not tell difficulties, `test` is the interpolation split, and texts are wrapped
-like `b'…\n'`. Everything that is not as it should be is reported with file and line, or, if asked
-for, left out and counted.
+v1.0 has a folder for each split with a file for each module; questions and answers are on
+alternating lines. The copy on the Hugging Face hub has a folder for each module with files named by
+split, where `train` has no difficulties, `test` is the interpolation split, and texts are printed
+bytes with a line break at their end. Faults are reported with file and line or, on request, skipped
+and counted.
 """
 
 import re
@@ -48,8 +48,8 @@ from tp_transformer.foundation.errors import CorpusError
 from tp_transformer.foundation.progress import Update
 from tp_transformer.foundation.settings import nearest
 
-# The splits of the Hugging Face copy, and those that our exports add: the store's split and
-# difficulty.
+# The splits of the Hugging Face copy, and those in exports of this package, as the store's split
+# and difficulty.
 _TABLE_SPLITS: dict[str, tuple[str, str | None]] = {
     "train": (TRAIN, None),
     "test": (INTERPOLATE, None),
@@ -60,7 +60,7 @@ _TEXT_SPLITS: dict[str, tuple[str, str | None]] = {
     name: (TRAIN, name.removeprefix("train-")) if name in TRAIN_SPLITS else (name, None)
     for name in SPLITS
 }
-# `train-00000-of-00002`, with a checksum behind it at times, or `0000` in a folder `train`.
+# `train-00000-of-00002`, sometimes followed by a checksum, or `0000` in a folder `train`.
 _SHARD = re.compile(r"(?:^|-)(?P<shard>\d{4,5})(?:-of-(?P<shards>\d{5}))?(?:-[0-9a-f]{16})?$")
 
 _SPLIT_BEHIND = re.compile(rf"[-_]({'|'.join(_TABLE_SPLITS)})$")
@@ -68,7 +68,7 @@ _SPLIT_BEHIND = re.compile(rf"[-_]({'|'.join(_TABLE_SPLITS)})$")
 
 @dataclass(frozen=True)
 class Belonging:
-    """Which part of the dataset a file holds; without a module, its rows name theirs."""
+    """The part of the dataset in a file; without a module, the rows name their modules."""
 
     split: str
     module: str | None
@@ -78,7 +78,7 @@ class Belonging:
 
     @property
     def key(self) -> tuple[str, str | None, str | None]:
-        """What no two files may share, unless they are shards of one."""
+        """The key that two files can only share if they are shards of one file."""
         return self.split, self.module, self.difficulty
 
 
@@ -90,12 +90,12 @@ def prepare(
     progress: Update | None = None,
     rows_per_batch: int = ROWS_PER_BATCH,
 ) -> Store:
-    """Read a corpus into the store `out`; what was left out stands in the store's `skipped`."""
+    """Read a corpus into the store `out`; skipped rows are listed in `skipped` of the store."""
     refuse_other(Path(out))
     corpus = Source(source)
     reading = _Reading(Report(skip_errors))
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}
-    # Closed at once: after an error, its traceback would keep the archive open.
+    # Closed explicitly: after an error, the traceback would keep the archive open.
     with (
         write_store(out, MATHEMATICS, origin, rows_per_batch) as writer,
         closing(corpus.blocks()) as blocks,
@@ -111,7 +111,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Checked rows on their way into the store, and how much has been read up to them."""
+    """Checked rows for the store, and the number of bytes read so far."""
 
     key: tuple[str, str, str | None]
     questions: pa.StringArray
@@ -120,7 +120,7 @@ class _Rows:
 
 
 class _Reading:
-    """What has been read so far, and the file that is being read."""
+    """The state of reading: what has been read, and the current file."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -132,7 +132,7 @@ class _Reading:
         self._n_rows = 0
 
     def rows(self, blocks: Iterator[Block]) -> Iterator[_Rows]:
-        """The rows of every file that can be used."""
+        """Yield the rows of all files that can be used."""
         file = None
         for block in blocks:
             if block.file is not file:
@@ -152,12 +152,12 @@ class _Reading:
             file = None
 
     def _damage(self, block: Block, line: int | None) -> None:
-        if block.is_doubtful:  # what was read before may be wrong as well: nothing to skip
+        if block.is_doubtful:  # earlier data may be wrong too, so this cannot be skipped
             raise CorpusError(f"{block.file.name}: {block.damage}")
         self.report.fault(block.file.name, line, block.damage or "", 0)
 
     def finish(self, path: Path) -> None:
-        """Refuse a corpus that lacks parts of a file or holds nothing."""
+        """Raise if parts of a file are missing, or if there are no questions."""
         for key, shards in self._read.items():
             numbers = [shard for shard in shards if shard is not None]
             missing = set(range(self._n_shards.get(key, len(numbers)))) - set(numbers)
@@ -175,7 +175,7 @@ class _Reading:
         elif not self._fault:
             self._belonging, self._fault = self._place(file)
         if self._fault:
-            # An error here, unless faults are skipped; then its rows are counted first.
+            # An error, unless faults are skipped; then its rows are counted first.
             if not self.report.skip:
                 self.report.fault(file.name, 1, self._fault, 0)
             self._parser = Counter(2 if file.kind == TEXT else 1)
@@ -215,7 +215,7 @@ class _Reading:
                 yield _Rows(key, rows.questions, rows.answers, block.n_read)
 
     def _place(self, file: SourceFile) -> tuple[Belonging | None, str | None]:
-        """What a file holds, or what is wrong with its name."""
+        """Return the part that a file contains, or what is wrong with its name."""
         try:
             found = identify(file.name, file.kind)
         except CorpusError as error:
@@ -231,7 +231,7 @@ class _Reading:
 
 
 def identify(name: str, kind: str) -> Belonging:
-    """Which part of the dataset a file of this name holds."""
+    """Return the part of the dataset that a file with this name contains."""
     path = PurePosixPath(name)
     if kind == TEXT:
         return _belonging(path.parent.name, path.stem, _TEXT_SPLITS)
@@ -243,7 +243,7 @@ def identify(name: str, kind: str) -> Belonging:
             n_shards = int(found["shards"]) if found["shards"] else None
             part = part[: found.start()]
         if "__" in part:
-            # Also `arithmetic__mixed-train`, all in one name.
+            # Also a single name such as `arithmetic__mixed-train`.
             behind = _SPLIT_BEHIND.search(part)
             module = part[: behind.start()] if behind else part
             split = behind[1] if behind else split

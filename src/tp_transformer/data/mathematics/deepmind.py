@@ -1,20 +1,21 @@
-"""DeepMind's own generator, made to run with today's libraries and to repeat itself.
+"""Adapter of DeepMind's generator for current libraries, with reproducible questions.
 
 `mathematics_dataset` 1.0.1 is used as published: its files are not edited and its code is not
-copied. Its modules reach for chance and for libraries through three names that they import,
-`random`, `np` and `sympy`; here those names are bound to views of our making, in that package
-alone. The views supply what has disappeared since 2019 and draw from generators of our own, so
-that a question depends on its address and on nothing else.
+copied. Its modules use random numbers and libraries through three names that they import, `random`,
+`np` and `sympy`. In that package only, these names are bound to replacements, which supply what has
+been removed from the libraries since 2019 and use separate random generators, so that a question
+depends only on its address.
 
-What made a question depend on something else, and where it is closed:
+Other influences on a question, and how they are removed:
 
-- `random` and `numpy.random` are global, so that any other thread disturbs them: `_Random`, and
-  a `RandomState` of our own in `_numpy_view`.
-- `numbers__is_prime*` draws primes from sympy's generator: `randprime` in `_sympy_view`.
-- sympy remembers factors of large numbers and then finds them in another order, so that earlier
-  questions change later ones: `factorint` in `_sympy_view` returns them in ascending order.
-- a fresh letter comes from a set of strings, in the order of `PYTHONHASHSEED`: `_pop`.
-- the "Let ..." sentences come from a set of objects hashed by address: `_expand_entities`.
+- `random` and `numpy.random` are global, so other threads affect them: `_Random`, and a separate
+  `RandomState` in `_numpy_view`.
+- `numbers__is_prime*` draws primes from the generator of sympy: `randprime` in `_sympy_view`.
+- sympy caches factors of large numbers and then returns them in another order, so that earlier
+  questions affect later ones: `factorint` in `_sympy_view` returns them in ascending order.
+- An unused letter is taken from a set of strings, in the order of `PYTHONHASHSEED`: `_pop`.
+- The order of "Let ..." sentences is that of a set of objects hashed by address:
+  `_expand_entities`.
 """
 
 import hashlib
@@ -41,8 +42,8 @@ from tp_transformer.data.mathematics.modules import (
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import UserError
 
-# Of `comparison__sort_more` about 1 draw in 205 has a short enough answer: 20,000 failures in a
-# row have a chance of 1e-42.
+# About 1 in 205 draws of `comparison__sort_more` has a short enough answer: the probability of
+# 20,000 failures in a row is 1e-42.
 MAX_REDRAWS = 20_000
 
 _PACKAGE = "mathematics_dataset"
@@ -51,15 +52,15 @@ _FILES = (
     *(f"sample.{name}" for name in ("arithmetic", "linear_system", "number", "ops", "polynomials")),
     *(f"util.{name}" for name in ("combinatorics", "composition", "display", "probability")),
 )
-# Any change that makes an address give another question must change this name.
+# Must be changed with any change that affects which question an address gives.
 _EDITION = b"tpt-questions-1"
 
-# The package's names are bound once for the whole process, so one thread draws at a time.
+# The names are bound for the whole process, so only one thread draws at a time.
 _LOCK = threading.RLock()
 
 
 class TooLongError(Exception):
-    """A draw that is given up, because it is already certain to be too long."""
+    """Raised in a draw that is already known to be too long."""
 
 
 Sampler = Callable[[], Any]
@@ -67,7 +68,7 @@ Sampler = Callable[[], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a question stands: everything that it depends on.
+    """The address of a question: everything that it depends on.
 
     `attempt` counts the redraws of a test question that occurs in training.
     """
@@ -79,14 +80,14 @@ class Address:
     attempt: int = 0
 
     def entropy(self, redraw: int) -> bytes:
-        """64 bytes that differ from those of any other address and redraw."""
+        """Return 64 bytes that differ from those of all other addresses and redraws."""
         parts = (self.module, self.split, self.seed, self.index, self.attempt, redraw)
         text = "/".join(str(part) for part in parts)
         return hashlib.blake2b(text.encode(), digest_size=64, person=_EDITION).digest()
 
 
 class Generator:
-    """DeepMind's package with its names rebound; one per process, used by one thread at a time."""
+    """DeepMind's package with replaced names; one per process, used by one thread at a time."""
 
     def __init__(self) -> None:
         self.random = _Random()
@@ -107,7 +108,7 @@ class Generator:
         composition.expand_entities = partial(_expand_entities, self.random, composition.Entity)
 
     def make_samplers(self) -> dict[tuple[str, str], Sampler]:
-        """DeepMind's function for each (split, module), bound to its difficulty."""
+        """The function of DeepMind's package for each (split, module), bound to its difficulty."""
         samplers = {}
         for area in MATHEMATICS.areas:
             file: Any = self.files[f"modules.{area}"]
@@ -120,7 +121,7 @@ class Generator:
         return samplers
 
     def draw(self, split: str, module: str, entropy: bytes) -> tuple[str, str]:
-        """One question and its answer, of any length, from 64 bytes of chance."""
+        """Draw a question and its answer, of any length, seeded with 64 bytes."""
         self.random.seed(int.from_bytes(entropy[:32], "little"))
         self.numpy_random.seed(np.frombuffer(entropy[32:], dtype="<u4"))
         self._sympy_random.seed(int.from_bytes(entropy[:8], "little"))
@@ -128,19 +129,19 @@ class Generator:
         return str(problem.question), str(problem.answer)
 
     def question(self, address: Address) -> tuple[str, str]:
-        """The question and the answer at an address, within the published lengths."""
+        """Return the question and the answer at an address, within the published lengths."""
         for redraw in range(MAX_REDRAWS):
             try:
                 question, answer = self.draw(address.split, address.module, address.entropy(redraw))
             except (TooLongError, AssertionError):
-                continue  # now and then a draw breaks an assertion of DeepMind's own
+                continue  # some draws fail an assertion of DeepMind's code
             if len(question) <= MAX_QUESTION and len(answer) <= MAX_ANSWER:
                 return question, answer
         raise RuntimeError(f"{MAX_REDRAWS} draws in a row were too long or failed: {address}")
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Hold the generator for this thread, and leave sympy's own chance as it was found."""
+        """Reserve the generator for this thread; restore the random state of sympy at the end."""
         chances = [self._sympy_random.rng, self._sympy_random._assumptions_rng]
         with _LOCK:
             states = [chance.getstate() for chance in chances]
@@ -152,7 +153,7 @@ class Generator:
 
 
 def generator() -> Generator:
-    """The generator of this process."""
+    """Return the generator of this process."""
     with _LOCK:
         return _generator()
 
@@ -163,7 +164,7 @@ def _generator() -> Generator:
 
 
 class _Random(random.Random):
-    """Python's generator, taking whole floats as bounds, as it did until Python 3.12."""
+    """Python's generator, which accepts whole floats as bounds, as it did until Python 3.12."""
 
     def randint(self, a: Any, b: Any) -> int:
         return super().randint(int(a), int(b))
@@ -195,7 +196,7 @@ def _sympy_view(chance: random.Random) -> ModuleType:
     sympy: Any = import_module("sympy")
 
     def factorint(n: Any) -> dict[int, int]:
-        # -1 stays last, where sympy puts it.
+        # -1 stays last, as in sympy.
         return dict(sorted(sympy.factorint(n).items(), key=lambda item: (item[0] < 0, item[0])))
 
     def randprime(low: Any, high: Any) -> int:
@@ -214,7 +215,7 @@ def _sympy_view(chance: random.Random) -> ModuleType:
 
 
 def view(module: ModuleType, **changed: Any) -> ModuleType:
-    """A module with the same names, but for those that are changed."""
+    """Return a module with the same names, except for those that are replaced."""
     view = ModuleType(module.__name__)
     vars(view).update(vars(module))
     vars(view).update(changed)
@@ -223,7 +224,7 @@ def view(module: ModuleType, **changed: Any) -> ModuleType:
 
 def _pop(chance: random.Random, letters: list[str]) -> Callable[[Any], str]:
     def pop(context: Any) -> str:
-        """Choose an unused letter, in the order of the alphabet instead of that of a set."""
+        """Choose an unused letter, in alphabetical order instead of the order of a set."""
         used = context._relation_symbols | context._self_symbols | context._child_symbols
         allowed = [letter for letter in letters if letter not in used]
         if not allowed:
@@ -238,7 +239,7 @@ def _pop(chance: random.Random, letters: list[str]) -> Callable[[Any], str]:
 def _expand_entities(
     chance: random.Random, entity_type: Any, context: Any, **kwargs: Any
 ) -> tuple[str, dict[str, Any]]:
-    """Describe the entities of a question, shuffled from the order in which they were made."""
+    """Describe the entities of a question, shuffled from the order of their creation."""
     named = {key: value for key, value in kwargs.items() if isinstance(value, entity_type)}
     entities: list[Any] = list(dict.fromkeys([*context.child_entities, *named.values()]))
     kwargs |= {key: entity.handle for key, entity in named.items()}
@@ -252,14 +253,14 @@ def _expand_entities(
 
 
 def _third(level: int, limits: tuple[float, float]) -> tuple[float, float]:
-    """The easy, medium or hard third of a range of entropies."""
+    """Return the easy, medium or hard third of a range of entropies."""
     low, high = limits
     length = high - low
     return low + level / 3 * length, low + (level + 1) / 3 * length
 
 
 def _import_package() -> dict[str, ModuleType]:
-    """The files of DeepMind's package that draw questions, by their path within it."""
+    """Return the files of DeepMind's package that generate questions, by their path in it."""
     try:
         moved: Any = import_module("sympy.solvers.diophantine")
         home: Any = import_module("sympy.solvers.diophantine.diophantine")
@@ -269,7 +270,7 @@ def _import_package() -> dict[str, ModuleType]:
             "generating questions needs DeepMind's generator: "
             "pip install 'tp-transformer[generate]'"
         ) from error
-    # The package imports this function from where it stood in 2019.
+    # The package imports this function from its location of 2019.
     absent = not hasattr(moved, "base_solution_linear")
     if absent:
         moved.base_solution_linear = home.base_solution_linear

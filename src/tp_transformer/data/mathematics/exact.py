@@ -1,9 +1,9 @@
-"""Exact polynomials and surds over the rationals, printed as sympy prints them.
+"""Exact polynomials and surds over the rationals, formatted as by sympy.
 
-DeepMind's generator builds expressions from small operations (`mathematics_dataset.sample.ops`)
-and has sympy expand and print them. For what it builds, sums, products and whole powers of
-rational numbers, letters and square roots, a dictionary of terms does the same at a small part of
-the cost. The tests compare every result with sympy's.
+DeepMind's generator builds expressions from small operations (`mathematics_dataset.sample.ops`),
+which sympy expands and formats. The expressions are sums, products and integer powers of rational
+numbers, letters and square roots; for these, a dictionary of terms gives the same result in a
+fraction of the time. The tests compare every result with that of sympy.
 """
 
 from collections import defaultdict
@@ -14,12 +14,12 @@ from math import sqrt
 from typing import Any, Self
 
 Number = int | Fraction
-# A product of powers, such as x**2*y: its factors in alphabetical order with their exponents.
+# A product of powers, such as x**2*y: its factors in alphabetical order, with exponents.
 Monomial = tuple[tuple[str, int], ...]
 
 
 class Polynomial:
-    """A sum of terms, each a rational number times powers of letters; never with zero terms."""
+    """A sum of terms, each a rational number times powers of letters, without zero terms."""
 
     __slots__ = ("terms",)
 
@@ -28,24 +28,24 @@ class Polynomial:
 
     @property
     def is_zero(self) -> bool:
-        """Whether nothing is left of the sum."""
+        """Whether the sum is zero."""
         return not self.terms
 
     def degree(self, letter: str) -> int:
-        """The highest power of a letter."""
+        """Return the highest power of a letter."""
         return max((dict(monomial).get(letter, 0) for monomial in self.terms), default=0)
 
     def all_coeffs(self) -> list[Number]:
-        """The coefficients of the only letter, from the highest power down."""
+        """Return the coefficients of the only letter, from the highest power down."""
         powers = {monomial[0][1] if monomial else 0: n for monomial, n in self.terms.items()}
         return [powers.get(power, 0) for power in range(max(powers, default=0), -1, -1)]
 
     def expand(self) -> Self:
-        """The polynomial itself: its terms are always multiplied out."""
+        """Return the polynomial itself, because its terms are always expanded."""
         return self
 
     def subs(self, letter: Any, value: Any) -> Any:
-        """The polynomial of one letter with the letter replaced by a number or a polynomial."""
+        """Return the value of the polynomial of one letter at a number or a polynomial."""
         result: Any = 0
         for coefficient in self.all_coeffs():
             result = result * value + coefficient
@@ -66,7 +66,7 @@ class Polynomial:
             powers = dict(monomial)
             return [powers.get(letter, 0) for letter in letters]
 
-        # Lexicographic, the highest power of the first letter first.
+        # Lexicographic order, the highest power of the first letter first.
         ordered = sorted(self.terms, key=exponents, reverse=True)
         terms = [(self.terms[monomial], _product(monomial)) for monomial in ordered]
         if len(terms) == 2 and len(ordered[0]) == 1:
@@ -75,17 +75,17 @@ class Polynomial:
 
 
 def constant(number: Number) -> Polynomial:
-    """A number as a polynomial."""
+    """Return a number as a polynomial."""
     return Polynomial({(): number})
 
 
 def letter(name: str) -> Polynomial:
-    """A letter as a polynomial."""
+    """Return a letter as a polynomial."""
     return Polynomial({((name, 1),): 1})
 
 
 def add(summands: Iterable[Polynomial]) -> Polynomial:
-    """The sum of polynomials."""
+    """Return the sum of polynomials."""
     terms: defaultdict[Monomial, Number] = defaultdict(int)
     for summand in summands:
         for monomial, number in summand.terms.items():
@@ -94,7 +94,7 @@ def add(summands: Iterable[Polynomial]) -> Polynomial:
 
 
 def multiply(factors: Iterable[Polynomial]) -> Polynomial:
-    """The product of polynomials, multiplied out."""
+    """Return the expanded product of polynomials."""
     product: dict[Monomial, Number] = {(): 1}
     for factor in factors:
         terms: defaultdict[Monomial, Number] = defaultdict(int)
@@ -106,7 +106,7 @@ def multiply(factors: Iterable[Polynomial]) -> Polynomial:
 
 
 def power(base: Polynomial, exponent: int) -> Polynomial:
-    """A whole, non-negative power, multiplied out."""
+    """Return a non-negative integer power, expanded."""
     return multiply([base] * exponent)
 
 
@@ -145,7 +145,7 @@ class Surd:
         return Surd(terms)
 
     def inverse(self) -> "Surd":
-        """One divided by this, which must be a single term."""
+        """Return the reciprocal; the surd must be a single term."""
         ((radicand, number),) = self.terms.items()
         return Surd({radicand: Fraction(1, 1) / (number * radicand)})
 
@@ -158,7 +158,7 @@ class Surd:
         return hash(frozenset(self.terms.items()))
 
     def __str__(self) -> str:
-        # The smallest value first.
+        # In ascending order of value.
         ordered = sorted(self.terms, key=lambda radicand: self.terms[radicand] * sqrt(radicand))
         terms = [(self.terms[radicand], _root(radicand)) for radicand in ordered]
         return join_terms(_positive_first(terms) if len(terms) == 2 else terms)
@@ -166,7 +166,7 @@ class Surd:
 
 @lru_cache(maxsize=4096)
 def square_free(number: int) -> tuple[int, int]:
-    """The number as a square times a square-free number: the root of the first, and the second."""
+    """Factor a number into a square and a square-free number; return the root and the latter."""
     whole, divisor = 1, 2
     while divisor * divisor <= number:
         while number % (divisor * divisor) == 0:
@@ -180,7 +180,7 @@ Term = tuple[Number, str]
 
 
 def join_terms(terms: Iterable[Term]) -> str:
-    """The terms as a sum: `2*x - 3` from (2, "x") and (-3, "")."""
+    """Format terms as a sum: `2*x - 3` from (2, "x") and (-3, "")."""
     text = "".join(
         f" - {_term(-number, product)}" if number < 0 else f" + {_term(number, product)}"
         for number, product in terms
@@ -191,7 +191,7 @@ def join_terms(terms: Iterable[Term]) -> str:
 
 
 def _positive_first(terms: list[Term]) -> list[Term]:
-    """Two terms, `5 - 2*x` instead of `-2*x + 5`: sympy's one exception to its order."""
+    """Order two terms as in `5 - 2*x` instead of `-2*x + 5`: sympy's one exception to its order."""
     (_, first_product), (second, second_product) = terms
     if first_product and not second_product and terms[0][0] < 0 < second:
         return terms[::-1]
@@ -199,7 +199,7 @@ def _positive_first(terms: list[Term]) -> list[Term]:
 
 
 def _term(number: Number, product: str) -> str:
-    """A positive number times a product, as `3*x/4`."""
+    """Format a positive number times a product, as `3*x/4`."""
     if not product:
         return str(number)
     times = "" if number.numerator == 1 else f"{number.numerator}*"

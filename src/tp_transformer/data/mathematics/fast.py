@@ -1,9 +1,9 @@
-"""Faster replacements of the costliest parts of DeepMind's generator, with the same text.
+"""Faster replacements of the slowest parts of DeepMind's generator, with the same texts.
 
-Nearly all of its time passes inside sympy, whose general expressions it uses for small exact
-arithmetic. Each function here names what it stands in for and why the result is the same. The
-draws of chance are the same in number and order up to the last one that the text depends on; as
-every redraw is seeded afresh, what follows that one does not matter.
+The generator spends nearly all of its time in sympy, whose general expressions it uses for small
+exact arithmetic. The docstring of each function names what it replaces and why the result is the
+same. Random numbers are drawn in the same number and order, up to the last one that the text
+depends on; draws after that one have no effect, because each redraw is seeded separately.
 """
 
 import math
@@ -23,7 +23,7 @@ Patches = Iterator[tuple[Any, str, Any]]
 
 
 class Replacements:
-    """What stands in for attributes of DeepMind's modules and classes: off until used."""
+    """Replacements of attributes of DeepMind's modules and classes, switched on by `use`."""
 
     def __init__(self, generator: Generator) -> None:
         parts = (_numbers, _operations, _polynomials, _comparisons, _probability)
@@ -32,7 +32,7 @@ class Replacements:
         self._in_use = False
 
     def use(self, fast: bool) -> None:
-        """Generate by the replacements from now on, or by DeepMind's own code again."""
+        """Switch the replacements on, or restore DeepMind's own code."""
         if fast == self._in_use:
             return
         for owner, name, value in self._new if fast else self._old:
@@ -42,7 +42,7 @@ class Replacements:
 
 @cache
 def replacements() -> Replacements:
-    """The replacements for the generator of this process."""
+    """Return the replacements for the generator of this process."""
     return Replacements(generator())
 
 
@@ -55,19 +55,19 @@ def _numbers(generator: Generator) -> Patches:
     whole = sympy.Integer
 
     def factors(n: Any) -> dict[int, int]:
-        """For `sympy.factorint`: small numbers by trial division, also in ascending order."""
+        """Replaces `sympy.factorint`: small numbers by trial division, also in ascending order."""
         n = int(n)
         return trial_division(n) if 0 < n < 1_000_000 else factorint(n)
 
     def density(value: Any) -> float:
-        """For `number._coprime_density`: the same product, in the same order of rounding."""
+        """Replaces `number._coprime_density`: the same product, rounded in the same order."""
         product = 1.0
         for prime in factors(value):
             product *= 1 - 1 / prime
         return product
 
     def integer(entropy: float, signed: bool, min_abs: int = 0, coprime_to: Any = 1) -> Any:
-        """For `number.integer`: `math.gcd` gives what `sympy.gcd` takes 0.05 ms for."""
+        """Replaces `number.integer`: `math.gcd` instead of `sympy.gcd`, which takes 0.05 ms."""
         coprime = abs(int(coprime_to))
         size = math.pow(10, entropy) + min_abs
         if coprime >= 2:
@@ -85,7 +85,7 @@ def _numbers(generator: Generator) -> Patches:
 
 
 def trial_division(n: int) -> dict[int, int]:
-    """The prime factors of a positive number, in ascending order, with their multiplicities."""
+    """Return the prime factors of a positive number, in ascending order, with multiplicities."""
     factors: dict[int, int] = {}
     divisor = 2
     while divisor * divisor <= n:
@@ -99,7 +99,7 @@ def trial_division(n: int) -> dict[int, int]:
 
 
 def determinant(rows: list[list[Any]]) -> int:
-    """For `sympy.det`: of the 1 x 1 and 2 x 2 matrices of whole numbers that occur."""
+    """Replaces `sympy.det` for the 1 x 1 and 2 x 2 integer matrices that occur."""
     if len(rows) == 1:
         return int(rows[0][0])
     (a, b), (c, d) = rows
@@ -107,7 +107,7 @@ def determinant(rows: list[list[Any]]) -> int:
 
 
 class NotExactError(Exception):
-    """An expression that is neither a polynomial nor a surd: sympy has to do it."""
+    """Raised for an expression that is neither a polynomial nor a surd, which needs sympy."""
 
 
 def _operations(generator: Generator) -> Patches:
@@ -116,7 +116,7 @@ def _operations(generator: Generator) -> Patches:
     originals = {kind: kind.sympy for kind in (ops.Add, ops.Mul, ops.Sub, ops.Div)}
 
     def value(op: Any) -> Any:
-        """For `Op.sympy`: the expanded value, which is all that callers ask of it."""
+        """Replaces `Op.sympy`: the expanded value, which is all that callers use."""
         for convert in (to_polynomial, to_surd):
             try:
                 return convert(op)
@@ -125,7 +125,7 @@ def _operations(generator: Generator) -> Patches:
         return originals[type(op)](op)
 
     def for_sympy(op: Any) -> Any:
-        """For `Op._sympy_`, by which sympy converts an operation: always to sympy's own."""
+        """Replaces `Op._sympy_`, by which sympy converts an operation to an expression."""
         return originals.get(type(op), type(op).sympy)(op)
 
     for kind in originals:
@@ -134,7 +134,7 @@ def _operations(generator: Generator) -> Patches:
 
 
 def _to_polynomial(ops: Any) -> Callable[[Any], Polynomial]:
-    """A function from an operation to the polynomial that it is equal to."""
+    """Return a function from an operation to the equal polynomial."""
 
     def convert(op: Any) -> Polynomial:
         match op:
@@ -159,7 +159,7 @@ def _to_polynomial(ops: Any) -> Callable[[Any], Polynomial]:
 
 
 def _to_surd(ops: Any) -> Callable[[Any], Surd]:
-    """A function from an operation to the surd that it is equal to."""
+    """Return a function from an operation to the equal surd."""
 
     def convert(op: Any) -> Surd:
         match op:
@@ -185,7 +185,7 @@ def _to_surd(ops: Any) -> Callable[[Any], Surd]:
 
 
 def exponent(op: Any) -> int:
-    """The value of an operation that is an exponent: a whole number from 0 up."""
+    """Return the value of an operation that is an exponent, an integer of at least 0."""
     power = rational(op.value)
     if not isinstance(power, int) or power < 0:
         raise NotExactError
@@ -193,14 +193,14 @@ def exponent(op: Any) -> int:
 
 
 def inverse(surd: Surd) -> Surd:
-    """One over a surd of one term; the generator divides by no other."""
+    """Return the reciprocal of a surd of one term; the generator divides by no other."""
     if len(surd.terms) != 1:
         raise NotExactError
     return surd.inverse()
 
 
 def rational(value: Any) -> exact.Number:
-    """A whole number or fraction of Python's, numpy's or sympy's, as Python's."""
+    """Convert an integer or fraction of Python, numpy or sympy to Python."""
     if hasattr(value, "q"):
         return int(value.p) if value.q == 1 else Fraction(int(value.p), int(value.q))
     try:
@@ -218,11 +218,11 @@ def _polynomials(generator: Generator) -> Patches:
     random, dirichlet = generator.random, generator.numpy_random.dirichlet
 
     def degree(op: Any, variable: Any) -> int:
-        """For `_degree_of_variable`, without sympy's expansion."""
+        """Replaces `_degree_of_variable`, without the expansion of sympy."""
         return to_polynomial(op).degree(variable.name)
 
     def integers_with_sum(value: Any, count: Any, entropy: float) -> list[Any]:
-        """For the function of that name: the same draws, and Python's whole numbers between."""
+        """Replaces the function of the same name: the same draws, with Python's integers."""
         if count < 2:
             return [value] * int(count)
         least = max(1, math.log10(5 * abs(math.ceil(value / count)) + 1))
@@ -234,14 +234,14 @@ def _polynomials(generator: Generator) -> Patches:
         return [sympy.Integer(term) for term in terms]
 
     def simplify(op: Any) -> Any:
-        """For `sympy.simplify` of surds: the one form a + b*sqrt(c) that they all have."""
+        """Replaces `sympy.simplify` for surds, which all have the form a + b*sqrt(c)."""
         try:
             return to_surd(op)
         except NotExactError:
             return sympy.simplify(op)
 
     def expand(simplified: Any) -> Any:
-        """For `sympy.expand` of what `simplify` returns."""
+        """Replaces `sympy.expand` for the results of `simplify`."""
         return simplified if isinstance(simplified, Surd) else sympy.expand(simplified)
 
     yield sampling, "_degree_of_variable", degree
@@ -259,10 +259,10 @@ def _comparisons(generator: Generator) -> Patches:
     original = comparison._unique_values
 
     def unique_values(entropy: float, only_integers: Any = None, count: Any = None) -> list[Any]:
-        """For `_unique_values`: gives up at once where the answer is certain to be too long.
+        """Replaces `_unique_values`: stops early if the answer is certain to be too long.
 
-        Only `sort_more` asks for a number of values and says whether they are whole; its answer
-        lists them as they are. 204 in 205 of its draws are longer than the 30 characters.
+        Only `sort_more` gives a number of values and whether they are integers; its answer lists
+        the values. 204 of 205 of its draws are longer than 30 characters.
         """
         values = original(entropy, bool(only_integers), count)
         if count is not None and only_integers is not None:
@@ -291,17 +291,17 @@ def _probability(generator: Generator) -> Patches:
             super().__init__(range(arrangements))
 
     def inverse(variable: Any, event: Any) -> Any:
-        """For `FiniteProductRandomVariable.inverse`, of the counts of letters."""
+        """Replaces `FiniteProductRandomVariable.inverse` for counts of letters."""
         if not isinstance(event, probability.CountLevelSetEvent):
             return product_inverse(variable, event)
         letters = variable._random_variables[0]._inverse
         return Level(event.counts, {letter: len(places) for letter, places in letters.items()})
 
     def chance(space: Any, event: Any) -> Fraction:
-        """For `SampleWithoutReplacementSpace.probability`: counting, since all weights are equal.
+        """Replaces `SampleWithoutReplacementSpace.probability`: counting, as all weights are equal.
 
-        Counts of letters have the multivariate hypergeometric probability; in a sequence each
-        letter has as many places left as it has not been drawn from.
+        Counts of letters have the multivariate hypergeometric probability; in a sequence, the
+        probability of a letter is proportional to the number of it that has not been drawn yet.
         """
         total, drawn = len(space._weights), space.n_samples
         if isinstance(event, Level):

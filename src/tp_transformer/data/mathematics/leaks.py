@@ -1,4 +1,4 @@
-"""Test questions that occur in training, drawn again; and repeats within training, counted."""
+"""Redrawing of test questions that occur in training, and counts of repeated training questions."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +16,14 @@ from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.foundation.parallel import OpenPool, in_order
 from tp_transformer.foundation.permutation import key_of
 
-MAX_ATTEMPTS = 20  # draws for a test question before it is kept although it occurs in training
-CHECKED_TOGETHER = 500_000  # test questions that are looked for in training at once: 100 MB
-DRAWN_HERE = 500  # so few redraws that starting workers would take longer
+MAX_ATTEMPTS = 20  # attempts for a test question before it is kept although it occurs in training
+CHECKED_TOGETHER = 500_000  # test questions that are looked up in training together: 100 MB
+DRAWN_HERE = 500  # number of redraws below which starting workers would take longer
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A test question: its file, its row, and what is drawn there."""
+    """A test question: its file, its row, and the question that replaces it."""
 
     split: str
     module: str
@@ -38,7 +38,7 @@ class _Place:
 
 
 class Redraws:
-    """Test questions that occur in training, and what is drawn in their places."""
+    """Test questions that occur in training, and their replacements."""
 
     def __init__(
         self, files: Sequence[GeneratedFile], pieces: Pieces, seed: int, open_pool: OpenPool
@@ -58,7 +58,7 @@ class Redraws:
             self._draw(attempt)
 
     def _known(self, tests: Sequence[GeneratedFile]) -> list[npt.NDArray[np.bool_]]:
-        """For each test file, which of its questions occur in training."""
+        """Return, for each test file, which of its questions occur in training."""
         if not tests or not self._train:
             return [np.zeros(file.count, bool) for file in tests]
         known: list[npt.NDArray[np.bool_]] = []
@@ -95,15 +95,15 @@ class Redraws:
         return in_order(_draw_at, tasks, self._open_pool)
 
     def counts(self) -> dict[str, int]:
-        """How many questions of each test file were drawn again with success."""
+        """Return the number of questions of each test file that were replaced."""
         return _by_file(self.found)
 
     def still_in_training(self) -> dict[str, int]:
-        """How many questions of each test file occur in training however often they are drawn."""
+        """Return the number of questions of each test file that still occur in training."""
         return _by_file(self._left)
 
     def apply(self, file: GeneratedFile, start: int, texts: Texts) -> tuple[list[str], list[str]]:
-        """A piece of a test file with what was drawn again in its place."""
+        """Return a piece of a test file with the replacements."""
         questions, answers = (column.to_pylist() for column in texts)
         for index in range(len(questions)):
             pair = self.found.get(_Place(file.split, file.module, self._seed, start + index))
@@ -123,7 +123,7 @@ def _by_file(places: Iterable[_Place]) -> dict[str, int]:
 
 
 def _groups(files: Iterable[GeneratedFile], most: int) -> Iterator[list[GeneratedFile]]:
-    """Files that have no more than so many questions together, or one file."""
+    """Yield groups of files with at most this many questions in total, or of one file."""
     group: list[GeneratedFile] = []
     for file in files:
         if group and sum(one.count for one in group) + file.count > most:
@@ -135,7 +135,7 @@ def _groups(files: Iterable[GeneratedFile], most: int) -> Iterator[list[Generate
 
 
 def count_repeats(files: Sequence[GeneratedFile], pieces: Pieces) -> dict[str, int]:
-    """How many training questions of each module have come before in that module."""
+    """Return the number of training questions of each module that repeat an earlier one."""
     train = [file for file in files if file.split in TRAIN_SPLITS]
     counts = {}
     for module in dict.fromkeys(file.module for file in train):
@@ -147,7 +147,7 @@ def count_repeats(files: Sequence[GeneratedFile], pieces: Pieces) -> dict[str, i
 
 
 def _digests(texts: pa.StringArray) -> npt.NDArray[np.uint64]:
-    """64 bits for each text, which two of millions share by chance about never."""
+    """Return a hash of 64 bits of each text; collisions among millions of texts are unlikely."""
     offsets, data = texts_as_bytes(texts)
     characters = np.frombuffer(data, np.uint8)
     place = np.arange(len(characters)) - np.repeat(offsets[:-1], np.diff(offsets))

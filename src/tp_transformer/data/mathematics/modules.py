@@ -1,10 +1,11 @@
-"""The 56 modules of the Mathematics Dataset: their areas, their splits, their extrapolation files.
+"""The 56 modules of the Mathematics Dataset: areas, splits and extrapolation files.
 
 A file of the dataset is one (split, module). The name alone is not a key: `measurement__conversion`
-is a file of both test splits, with different questions. Which extrapolation file continues which
-module is listed here, not guessed by prefix.
+is a file of both test splits, with different questions. The module that an extrapolation file
+continues is listed here, not derived from a prefix.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tp_transformer.foundation.errors import SettingsError
@@ -14,23 +15,24 @@ DIFFICULTIES = ("easy", "medium", "hard")
 TRAIN_SPLITS = tuple(f"train-{difficulty}" for difficulty in DIFFICULTIES)
 INTERPOLATE, EXTRAPOLATE = "interpolate", "extrapolate"
 SPLITS = (*TRAIN_SPLITS, INTERPOLATE, EXTRAPOLATE)
-# The published data holds exactly these 69. With padding, start and end they make the 72 symbols of
-# the paper (section 3).
+STORE_SPLITS = ("train", INTERPOLATE, EXTRAPOLATE)
+# The published data has exactly these 69 characters. With padding, start and end tokens these are
+# the 72 tokens of the paper (section 3).
 CHARACTERS = " !'()*+,-./0123456789:<=>?ACDEFGHILMPRSTWabcdefghijklmnopqrstuvwxyz{}"
-# In characters: no question or answer of the dataset is longer.
+# The longest question and the longest answer of the dataset, in characters.
 MAX_QUESTION, MAX_ANSWER = 160, 30
 
 
 @dataclass(frozen=True)
 class Module:
-    """One kind of question, and the extrapolation files that make it longer or bigger."""
+    """A kind of question, and its extrapolation files, which have longer or larger questions."""
 
     name: str
     extrapolations: tuple[str, ...] = ()
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits with a file of this very name."""
+        """The splits that have a file of this name."""
         extrapolates = self.name in self.extrapolations
         return SPLITS if extrapolates else (*TRAIN_SPLITS, INTERPOLATE)
 
@@ -95,7 +97,7 @@ MODULES = (
 )
 
 MODULE_NAMES = tuple(module.name for module in MODULES)
-# Which module each extrapolation file continues.
+# The module that each extrapolation file continues.
 EXTRAPOLATED = {name: module.name for module in MODULES for name in module.extrapolations}
 KEYS = tuple(
     (split, name)
@@ -104,8 +106,14 @@ KEYS = tuple(
 )
 
 
+def with_difficulties(splits: Iterable[str], difficulties: Iterable[str]) -> tuple[str, ...]:
+    """Return splits of a store as splits of the dataset, which has one for each difficulty."""
+    levels = tuple(f"train-{difficulty}" for difficulty in difficulties)
+    return tuple(name for split in splits for name in (levels if split == "train" else (split,)))
+
+
 def modules_of(split: str) -> tuple[str, ...]:
-    """The names of the files of a split, in the order of the table."""
+    """Return the names of the files of a split, in the order of the table."""
     if split not in SPLITS:
         raise SettingsError(
             f"there is no split {split!r}{nearest(split, SPLITS)}; the splits are "

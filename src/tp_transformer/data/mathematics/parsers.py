@@ -1,8 +1,8 @@
-"""From the bytes of a corpus's file to pieces of it, for each format.
+"""Parsers of the files of a corpus, one for each format.
 
-Files come in blocks of a few megabytes and leave as Arrow arrays. Nothing here loops over lines:
-newlines are found, texts cut out and characters looked at for a whole block at once. Only when a
-block holds a fault is it searched for.
+Files arrive in blocks of a few megabytes and are converted to Arrow arrays. There is no loop over
+lines: line breaks, texts and characters are processed for a whole block at once. Only a block that
+contains a fault is searched for it.
 """
 
 import ast
@@ -19,28 +19,28 @@ from tp_transformer.data.mathematics.pieces import IS_ALLOWED, Bytes, Piece, Pla
 from tp_transformer.data.summary import texts_as_bytes
 
 COLUMNS = ("question", "answer", "difficulty", "module")
-_IS_ODD = (~IS_ALLOWED).tobytes()  # newlines included
-# No line of the dataset comes near this; a file without newlines must not fill the memory.
+_IS_ODD = (~IS_ALLOWED).tobytes()  # including line breaks
+# Far longer than any line of the dataset; a file without line breaks must not fill the memory.
 _MAX_LINE = 2**20
 _MULTIPLES: dict[int, pa.Int32Array] = {}
 
 
 class Parser(Protocol):
-    """Turns the blocks of one file into pieces."""
+    """Converts the blocks of one file to pieces."""
 
-    line: int  # the number of the first line that has not been turned into rows
+    line: int  # the number of the first line that has not been converted
 
     def feed(self, block: Any) -> Piece | None:
-        """Take the file's next block; give the rows that are complete."""
+        """Process the next block of the file; yield the rows that are complete."""
 
     def close(self) -> Piece | None:
-        """The file has ended; give the rest."""
+        """Yield the remaining rows at the end of the file."""
 
 
 class PairParser:
-    """v1.0: a question and its answer on alternating lines.
+    """v1.0: questions and answers on alternating lines.
 
-    Lines may end as Windows ends them, and the last may lack its end.
+    Lines may end as on Windows, and the last line may lack a line break.
     """
 
     def __init__(self, name: str, report: Report) -> None:
@@ -49,12 +49,12 @@ class PairParser:
         self._gave_up = False
 
     def feed(self, block: bytes | memoryview) -> Piece | None:
-        """Take the file's next block; give the pairs of lines that are complete."""
+        """Process the next block of the file; yield the pairs of lines that are complete."""
         if self._gave_up:
             return None
         data = self._rest + block
         bytes_ = np.frombuffer(data, np.uint8)
-        # One pass finds newlines and foreign characters alike: 0.6 ns a byte.
+        # One pass finds line breaks and invalid characters: 0.6 ns per byte.
         found = np.flatnonzero(np.frombuffer(data.translate(_IS_ODD), np.bool_))
         is_newline = bytes_[found] == ord("\n")
         clean = bool(is_newline.all())
@@ -67,7 +67,7 @@ class PairParser:
             self._give_up()
         if not len(ends):
             return None
-        offsets = np.empty(2 * len(ends), dtype=np.int32)  # each line's start and end
+        offsets = np.empty(2 * len(ends), dtype=np.int32)  # start and end of each line
         offsets[0] = 0
         offsets[1::2] = ends
         offsets[2::2] = ends[:-1]
@@ -79,7 +79,7 @@ class PairParser:
         return Piece(questions, answers, lines, answer_below=True, clean=clean)
 
     def close(self) -> Piece | None:
-        """The last pair, if it lacked the end of its line."""
+        """Yield the last pair, if its line break is missing."""
         if not self._rest:
             return None
         piece = None if self._rest.endswith(b"\n") else self.feed(b"\n")
@@ -96,7 +96,7 @@ class PairParser:
 
 
 class JsonLinesParser:
-    """A JSON object with `question` and `answer` on every line."""
+    """JSON lines: an object with `question` and `answer` on each line."""
 
     _SCHEMA = pa.schema([(name, pa.string()) for name in COLUMNS])
 
@@ -106,7 +106,7 @@ class JsonLinesParser:
         self._in_long_line = False
 
     def feed(self, block: bytes) -> Piece | None:
-        """Take the file's next block; give the rows of the lines that are complete."""
+        """Process the next block of the file; yield the rows of the lines that are complete."""
         data = self._rest + block
         if self._in_long_line:
             end = data.find(b"\n") + 1
@@ -123,7 +123,7 @@ class JsonLinesParser:
         return piece
 
     def close(self) -> Piece | None:
-        """The last row, if it lacked the end of its line."""
+        """Yield the last row, if its line break is missing."""
         return self.feed(b"\n") if self._rest else None
 
     def _parse(self, data: bytes) -> Piece | None:
@@ -135,7 +135,7 @@ class JsonLinesParser:
         lines = np.arange(self.line, self.line + n_lines)
         try:
             table = arrow_json.read_json(pa.BufferReader(data), blocks, options)
-            table.validate(full=True)  # Arrow takes any bytes for text
+            table.validate(full=True)  # Arrow accepts any bytes as text
         except pa.ArrowInvalid:
             table = None
         if table is None or table.num_rows != n_lines:
@@ -144,7 +144,7 @@ class JsonLinesParser:
         return _piece_of(table, lines)
 
     def _parse_one_by_one(self, data: bytes) -> tuple[pa.Table, Places]:
-        """The lines that are as they should be, and their numbers; faults are reported."""
+        """Return the valid lines and their numbers; report the others."""
         rows, lines = [], []
         for number, line in enumerate(data.split(b"\n")[:-1], self.line):
             try:
@@ -165,11 +165,11 @@ class TableParser:
         self.name, self.report, self.line = name, report, 1
 
     def feed(self, block: pa.RecordBatch) -> Piece | None:
-        """The rows of a record batch."""
+        """Yield the rows of a record batch."""
         table = pa.Table.from_batches([block])
         lines = np.arange(self.line, self.line + block.num_rows)
         try:
-            table.validate(full=True)  # Arrow takes any bytes for text
+            table.validate(full=True)  # Arrow accepts any bytes as text
             piece = _piece_of(table, lines)
         except pa.ArrowInvalid:
             good = np.array([self._is_text(table.slice(row, 1), row) for row in range(len(lines))])
@@ -178,7 +178,7 @@ class TableParser:
         return piece
 
     def _is_text(self, row: pa.Table, number: int) -> bool:
-        """Whether a row holds texts; if not, that is reported."""
+        """Whether a row has two texts; otherwise it is reported."""
         try:
             for name in row.column_names:
                 row.column(name).cast(pa.string()).validate(full=True)
@@ -188,12 +188,12 @@ class TableParser:
         return True
 
     def close(self) -> Piece | None:
-        """Nothing is ever left over."""
+        """Yield nothing, because record batches are complete."""
         return None
 
 
 class Counter:
-    """Counts the rows of a file that is left out as a whole."""
+    """Counts the rows of a file that is skipped as a whole."""
 
     def __init__(self, lines_per_row: int) -> None:
         self.line = 1
@@ -201,22 +201,22 @@ class Counter:
 
     @property
     def n_rows(self) -> int:
-        """How many rows have been left out."""
+        """The number of skipped rows."""
         return (self.line - 1) // self._lines_per_row
 
     def feed(self, block: Any) -> Piece | None:
-        """Count a block."""
+        """Count the rows of a block."""
         is_table = isinstance(block, pa.RecordBatch)
         self.line += block.num_rows if is_table else bytes(block).count(b"\n")
         return None
 
     def close(self) -> Piece | None:
-        """Nothing is kept."""
+        """Yield nothing."""
         return None
 
 
 def cut_out(data: bytes | memoryview, starts: Places, ends: Places) -> pa.StringArray:
-    """The texts `data[starts[i]:ends[i]]`, which follow one another and do not overlap."""
+    """Return the texts `data[starts[i]:ends[i]]`, which are in order and do not overlap."""
     offsets = np.empty(2 * len(starts), dtype=np.int32)
     offsets[0::2] = starts
     offsets[1::2] = ends
@@ -224,10 +224,10 @@ def cut_out(data: bytes | memoryview, starts: Places, ends: Places) -> pa.String
 
 
 def _every(step: int, data: bytes | memoryview, offsets: Any) -> pa.StringArray:
-    """Every `step`-th of the texts between consecutive offsets, from the first.
+    """Return every `step`-th of the texts between consecutive offsets, starting with the first.
 
-    Arrow's texts lie end to end, so what is between two texts becomes a text of its own, and is
-    then not taken: about 30 ns for each text and one copy of its bytes.
+    Texts in Arrow are contiguous, so the bytes between two texts become a text too, which is then
+    not selected: about 30 ns for each text and one copy of its bytes.
     """
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     with_gaps = pa.Array.from_buffers(pa.string(), max(len(offsets) - 1, 0), buffers)
@@ -235,16 +235,16 @@ def _every(step: int, data: bytes | memoryview, offsets: Any) -> pa.StringArray:
 
 
 def _multiples(step: int, count: int) -> pa.Int32Array:
-    """0, `step`, 2 `step`, … kept from call to call."""
+    """Return 0, `step`, 2 `step`, …; cached between calls."""
     if count > len(_MULTIPLES.get(step, ())):
         _MULTIPLES[step] = pa.array(np.arange(0, 2 * count * step, step, dtype=np.int32))
     return _MULTIPLES[step][:count] if count else pa.array([], pa.int32())
 
 
 def unwrap(texts: pa.StringArray) -> pa.StringArray:
-    r"""Texts without the wrapping of the Hugging Face copy, which printed bytes: `b'…\n'`.
+    """Return texts without the wrapping of the Hugging Face copy, which has printed bytes.
 
-    Texts that are not wrapped stay, but for a newline at their end.
+    Texts that are not wrapped are unchanged, except for a line break at their end.
     """
     offsets, view = texts_as_bytes(texts)
     if not len(view):
@@ -255,8 +255,8 @@ def unwrap(texts: pa.StringArray) -> pa.StringArray:
     def at(places: Places) -> Bytes:
         return data[np.clip(places, 0, len(data) - 1)]
 
-    # Only what ends in an escaped newline: `b'x'` alone is made of the 69 characters, and so might
-    # be a question.
+    # Only texts that end in an escaped line break: `b'x'` consists of the 69 characters, so it
+    # could be a question.
     quote = at(starts + 1)
     wrapped = (ends - starts >= 5) & (at(starts) == ord("b")) & (at(ends - 1) == quote)
     wrapped &= (quote == ord("'")) | (quote == ord('"'))
@@ -268,7 +268,7 @@ def unwrap(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _unescape(texts: pa.StringArray, wrapped: pa.StringArray) -> pa.StringArray:
-    """Read what still has a backslash as Python would; the 69 characters never need one."""
+    """Parse texts that still have a backslash as Python literals; the 69 characters need none."""
     rows = np.flatnonzero(pc.match_substring(texts, "\\"))
     if not len(rows):
         return texts
@@ -277,7 +277,7 @@ def _unescape(texts: pa.StringArray, wrapped: pa.StringArray) -> pa.StringArray:
         try:
             value = ast.literal_eval(wrapped[row].as_py())
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            continue  # left as it is, for the check to refuse
+            continue  # unchanged, so that it is rejected later
         if isinstance(value, bytes):
             values[row] = value.decode("latin-1").removesuffix("\n")
     return pa.array(values, pa.string())

@@ -1,7 +1,7 @@
-"""A store in the making: what is ordered, and the questions that are there so far.
+"""A store that is being generated: the request, and the questions generated so far.
 
-Finished questions go to small files in a hidden folder beside the store, piece by piece, so that a
-run that was killed goes on where it stopped.
+Finished questions are written to small files in a hidden folder beside the store, so that
+generation can be resumed after it was killed.
 """
 
 import json
@@ -33,19 +33,19 @@ Texts = tuple[pa.StringArray, pa.StringArray]  # questions and answers
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What to generate: so many questions of every matching module, split and difficulty."""
+    """What to generate: a number of questions of each matching module, split and difficulty."""
 
     modules: tuple[str, ...] = ("*",)
     splits: tuple[str, ...] = SPLITS
     count: PositiveInt = 1000
-    test_count: PositiveInt | None = None  # the same, unless given
+    test_count: PositiveInt | None = None  # the same number, unless given
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
         for split in self.splits:
-            modules_of(split)  # refuses one that does not exist
-        # Each once and in the dataset's order: what is asked for twice is still wanted once.
+            modules_of(split)  # raises if one does not exist
+        # Without duplicates, in the order of the dataset.
         ordered = tuple(split for split in SPLITS if split in self.splits)
         object.__setattr__(self, "splits", ordered)
         object.__setattr__(self, "modules", tuple(dict.fromkeys(self.modules)))
@@ -56,7 +56,7 @@ class Order:
             )
 
     def describe(self) -> dict[str, Any]:
-        """What decides the text of the questions, as JSON holds it."""
+        """Return what determines the texts of the questions, as values for JSON."""
         names = ("mathematics_dataset", "numpy", "sympy")
         versions = {name: version(name) for name in names}
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -64,7 +64,7 @@ class Order:
         return cast(dict[str, Any], json.loads(json.dumps(described)))
 
     def files(self) -> "list[GeneratedFile]":
-        """The files of the dataset to generate, in the order of the store."""
+        """Return the files of the dataset to generate, in the order of the store."""
         test_count = self.count if self.test_count is None else self.test_count
         files = [
             GeneratedFile(split, module, self.count if split in TRAIN_SPLITS else test_count)
@@ -79,7 +79,7 @@ class Order:
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """One file of the dataset and how many questions it is to have."""
+    """A file of the dataset and its number of questions."""
 
     split: str
     module: str
@@ -87,7 +87,7 @@ class GeneratedFile:
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """Where its rows go in a store: split, module and difficulty."""
+        """The place of its rows in a store: split, module and difficulty."""
         if self.split in TRAIN_SPLITS:
             return TRAIN, self.module, self.split.removeprefix("train-")
         return self.split, self.module, None
@@ -95,7 +95,7 @@ class GeneratedFile:
 
 @contextmanager
 def unfinished(path: Path, order: Order) -> Iterator[Path]:
-    """The folder in which the pieces of a store gather; held by one process at a time."""
+    """The folder with the pieces of a store, locked by one process at a time."""
     folder = path.resolve().parent / f".{path.resolve().name}.generating"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lock").touch()
@@ -111,15 +111,15 @@ def unfinished(path: Path, order: Order) -> Iterator[Path]:
 
 def _refuse_another_order(file: Path, order: Order) -> None:
     wanted = order.describe()
-    if not any(file.parent.glob("*.arrow")):  # nothing has been made for any order yet
+    if not any(file.parent.glob("*.arrow")):  # nothing has been generated yet
         with whole(file) as made:
             made.write_text(json.dumps(wanted), "utf-8")
     begun = json.loads(file.read_text("utf-8"))
     differing = [name for name in wanted if begun.get(name) != wanted[name]]
     if differing:
         raise StoreError(
-            f"{file.parent} holds an unfinished run with another {' and '.join(differing)} "
-            f"({', '.join(f'{name} {begun.get(name)}' for name in differing)}): finish that run, "
+            f"{file.parent} has an unfinished generation with another {' and '.join(differing)} "
+            f"({', '.join(f'{name} {begun.get(name)}' for name in differing)}): finish it, "
             f"or delete the folder"
         )
 
@@ -139,7 +139,7 @@ class Pieces:
     def add(
         self, split: str, module: str, start: int, questions: list[str], answers: list[str]
     ) -> None:
-        """Keep questions of a file that begin at a row."""
+        """Save questions of a file, starting at a row."""
         path = self._folder / f"{split}.{module}.{start}.arrow"
         table = pa.table({"question": questions, "answer": answers})
         with whole(path) as made, ipc.new_file(made, table.schema) as writer:
@@ -147,7 +147,7 @@ class Pieces:
         self._rows.setdefault((split, module), []).append((start, path))
 
     def count(self, file: GeneratedFile) -> int:
-        """How many questions of a file are there, from the first one on."""
+        """Return the number of questions of a file so far, without gaps from the first."""
         done = 0
         for start, path in self._rows.get((file.split, file.module), []):
             if start == done:
@@ -155,12 +155,12 @@ class Pieces:
         return done
 
     def read(self, file: GeneratedFile) -> Iterator[Texts]:
-        """The questions and answers of a file, piece by piece."""
+        """Yield the questions and answers of a file, piece by piece."""
         for _, path in self._rows.get((file.split, file.module), []):
             yield _read_piece(path)
 
     def questions(self, file: GeneratedFile) -> pa.ChunkedArray:
-        """All questions of a file, which for 666,666 are about 50 MB."""
+        """Return all questions of a file; 666,666 of them take about 50 MB."""
         return pa.chunked_array([texts[0] for texts in self.read(file)], pa.string())
 
 

@@ -1,4 +1,4 @@
-"""Pieces of a corpus: some rows of a file, and the check of them."""
+"""Pieces of a corpus: some rows of a file, and their validation."""
 
 from dataclasses import dataclass
 
@@ -25,18 +25,18 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a file; `lines` are the numbers of the lines that the questions stand on."""
+    """Some rows of a file; `lines` has the line numbers of the questions."""
 
     questions: pa.StringArray
     answers: pa.StringArray
     lines: range | Places
-    answer_below: bool = False  # the answer stands on the line after its question
-    clean: bool = False  # every character is known to be one of the 69
+    answer_below: bool = False  # whether an answer is on the line after its question
+    clean: bool = False  # whether all characters are known to be among the 69
     difficulties: pa.StringArray | None = None
-    modules: pa.StringArray | None = None  # where the rows name them, not the file
+    modules: pa.StringArray | None = None  # if the rows name them, not the file
 
     def keep(self, rows: npt.NDArray[np.bool_]) -> "Piece":
-        """The chosen rows alone."""
+        """Return only the chosen rows."""
         mask = pa.array(rows)
         difficulties, modules = self.difficulties, self.modules
         return Piece(
@@ -51,7 +51,7 @@ class Piece:
 
 
 def check(piece: Piece, name: str, report: Report) -> Piece:
-    """The rows whose texts the dataset could hold; what is wrong with the others is reported."""
+    """Return the valid rows; report the others."""
     faults: list[tuple[int, int, int, str]] = []  # row, column, its line, what is wrong
     columns = (piece.questions, MAX_QUESTION), (piece.answers, MAX_ANSWER)
     for column, (texts, longest) in enumerate(columns):
@@ -75,7 +75,7 @@ def check(piece: Piece, name: str, report: Report) -> Piece:
 
 
 def _rows_with_foreign(data: Bytes, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Which rows hold a character that is not one of the 69."""
+    """Return which rows have a character that is not one of the 69."""
     found = np.zeros(len(offsets) - 1, dtype=bool)
     places = np.flatnonzero(~IS_ALLOWED[data])
     found[np.searchsorted(offsets, places, side="right") - 1] = True
@@ -83,11 +83,11 @@ def _rows_with_foreign(data: Bytes, offsets: npt.NDArray[np.int32]) -> npt.NDArr
 
 
 def _what_is_wrong(text: pa.StringScalar, column: int, longest: int) -> str:
-    """The kind of fault, a colon, and its particulars."""
+    """Return the kind of fault, a colon, and its details."""
     noun = ("question", "answer")[column]
     shown = text.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
     if not shown:
-        return f"empty {noun}: the line holds nothing"
+        return f"empty {noun}: the line is empty"
     foreign = [character for character in shown if character not in CHARACTERS]
     if foreign:
         return f"{noun} with a character outside the 69: {foreign[0]!r} in {_shorten(shown)}"
@@ -99,7 +99,7 @@ def _shorten(text: str) -> str:
 
 
 def by_module(piece: Piece, split: str, name: str, report: Report) -> list[tuple[str, Piece]]:
-    """The rows of each module that a piece names."""
+    """Yield the rows of each module that a piece names."""
     found: list[tuple[str, Piece]] = []
     for value, chosen in _by_value(piece, piece.modules):
         if value is not None and MATHEMATICS.has(split, value):
@@ -116,7 +116,7 @@ def by_module(piece: Piece, split: str, name: str, report: Report) -> list[tuple
 
 
 def _by_value(piece: Piece, column: pa.StringArray | None) -> list[tuple[str | None, Piece]]:
-    """The rows of each value of a column, in the order in which the values first occur."""
+    """Yield the rows of each value of a column, in order of first occurrence."""
     values = [None] if column is None else pc.unique(column).to_pylist()
     if len(values) == 1:
         return [(values[0], piece)]
@@ -130,7 +130,7 @@ def _by_value(piece: Piece, column: pa.StringArray | None) -> list[tuple[str | N
 
 
 def by_difficulty(piece: Piece, name: str, report: Report) -> list[tuple[str | None, Piece]]:
-    """The rows of each difficulty that a piece holds, if it says."""
+    """Yield the rows of each difficulty of a piece, if it has difficulties."""
     found: list[tuple[str | None, Piece]] = []
     for value, chosen in _by_value(piece, piece.difficulties):
         if value is None or value in DIFFICULTIES:

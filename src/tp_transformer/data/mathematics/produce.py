@@ -1,8 +1,8 @@
-"""A whole store from the generator: in parallel, continued when killed, without leaks into tests.
+"""Generation of a whole store: parallel, resumable, without test questions that occur in training.
 
-Finished questions go to small files in a hidden folder beside the store, piece by piece, so that a
-run that was killed goes on where it stopped. When all are there, test questions that occur in
-training are drawn again, and everything is written as one store. What it holds does not depend on
+Finished questions are written to small files in a hidden folder beside the store, so that
+generation can be resumed after it was killed. When all questions are generated, test questions that
+occur in training are redrawn, and everything is written as one store. The result does not depend on
 the number of workers or on interruptions.
 """
 
@@ -29,7 +29,7 @@ from tp_transformer.foundation.parallel import OpenPool
 from tp_transformer.foundation.progress import Update
 
 PIECE_ROWS = 20_000
-PIECE_SECONDS = 20.0  # what a killed run loses at most
+PIECE_SECONDS = 20.0  # maximum work that is lost if the process is killed
 
 
 def produce(
@@ -40,12 +40,12 @@ def produce(
     overwrite: bool = False,
     progress: Update | None = None,
 ) -> Store:
-    """Generate what is ordered into the store `out`, going on with what a killed run has left.
+    """Generate the requested questions into the store `out`, or resume this.
 
-    Another store there is an error, unless it may be overwritten.
+    A different store there is an error, unless `overwrite` is true.
     """
     path = Path(out)
-    generator()  # says so if the extra is not installed
+    generator()  # raises if the extra is not installed
     files, source = order.files(), {"kind": "generated", **order.describe()}
     if is_written(path, source, overwrite=overwrite):
         return open_store(path)
@@ -102,7 +102,7 @@ def _generate_missing(
 def _together(
     unsaved: Sequence[GeneratedQuestions], questions: GeneratedQuestions, saved_at: float
 ) -> bool:
-    """Whether the next questions belong to the same piece as those before them."""
+    """Whether the next questions belong to the same piece as the previous ones."""
     first = unsaved[0].chunk
     return (
         (first.split, first.module) == (questions.chunk.split, questions.chunk.module)

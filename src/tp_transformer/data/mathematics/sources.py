@@ -1,6 +1,6 @@
-"""Where a corpus lies: an archive, its folder, or a copy from the Hugging Face hub.
+"""The sources of a corpus: an archive, its folder, or a copy of the Hugging Face hub.
 
-Each gives its files as blocks of a few megabytes. An archive is streamed and never extracted.
+Each yields its files in blocks of a few megabytes. An archive is streamed and never extracted.
 """
 
 import os
@@ -33,26 +33,26 @@ _DAMAGE = (*DAMAGE, pa.ArrowException)
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a corpus, by the name it has there."""
+    """A file of a corpus, with its name there."""
 
     name: str
     kind: str
-    refused: str | None = None  # why it must not be read
+    refused: str | None = None  # reason why it must not be read
 
 
 @dataclass(frozen=True)
 class Block:
-    """Part of a file, and how many bytes of the source have been read so far."""
+    """Part of a file, and the number of bytes of the source read so far."""
 
     file: SourceFile
-    data: bytes | memoryview | pa.RecordBatch | None  # None: the file has ended
+    data: bytes | memoryview | pa.RecordBatch | None  # None at the end of the file
     n_read: int
-    damage: str | None = None  # why nothing more can be read of the file, or of the archive
-    is_doubtful: bool = False  # whether what came before it may be wrong too
+    damage: str | None = None  # reason why nothing more can be read of the file, or of the archive
+    is_doubtful: bool = False  # whether earlier data may be wrong too
 
 
 class Source:
-    """A corpus at a path, of a kind that is found out by looking."""
+    """A corpus at a path; its kind is detected."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -78,7 +78,7 @@ class Source:
             raise CorpusError(f"there is no archive or folder {self.path}")
 
     def blocks(self) -> Generator[Block, None, None]:
-        """Every file, block by block, each ended by a block without data."""
+        """Yield all files, block by block; a block without data ends each file."""
         return self._from_folder() if self.path.is_dir() else self._from_archive()
 
     def _from_folder(self) -> Generator[Block, None, None]:
@@ -97,7 +97,7 @@ class Source:
                 yield Block(file, None, n_before, f"cannot be read: {in_one_line(error)}")
 
     def _from_archive(self) -> Generator[Block, None, None]:
-        # Until its first member is known, what is wrong is wrong with the archive itself.
+        # Before the first member is known, an error is an error of the archive itself.
         file, where = SourceFile(self.path.name, OTHER), "here"
         n_read, current = 0, None
         try:
@@ -113,8 +113,9 @@ class Source:
                     if data is None:
                         file, where = SourceFile(self.path.name, OTHER), f"after {member.name}"
         except _DAMAGE as error:
-            # What is cut off is right up to there, and so is what an end mark follows. What is
-            # damaged was perhaps damaged before it was noticed: gzip's checksum comes last.
+            # A truncated archive is valid up to its end, and one with an end marker up to the
+            # marker. Damage may have occurred before it was detected, because the checksum of gzip
+            # comes last.
             cut_off = isinstance(error, EOFError)
             damage = f"the archive is {'cut off' if cut_off else 'damaged'} {where} ({error})"
             is_doubtful = not cut_off and not isinstance(error, TrailingError)
@@ -122,7 +123,7 @@ class Source:
 
 
 def in_one_line(error: BaseException) -> str:
-    """The message of an error of Arrow's, which may have several lines."""
+    """Return the message of an error of Arrow, which may have several lines, in one line."""
     return " ".join(str(error).split())
 
 
@@ -132,12 +133,12 @@ def _kind(path: PurePosixPath | Path) -> str:
 
 
 def _list_folder(folder: Path) -> list[Path]:
-    """Every file; links are followed, of which the cache of the Hugging Face hub is made."""
+    """Yield all files; follow links, which the cache of the Hugging Face hub consists of."""
     found, seen = [], set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(parent)
         if real in seen:
-            folders.clear()  # a link that leads back
+            folders.clear()  # a link to a folder above
             continue
         seen.add(real)
         folders.sort()

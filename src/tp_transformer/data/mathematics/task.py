@@ -27,7 +27,7 @@ MATHEMATICS = Task(
     },
     difficulties=DIFFICULTIES,
     continues=EXTRAPOLATED,
-    area_separator="__",  # before it, the branch of mathematics
+    area_separator="__",  # precedes it: the area
     titles={INTERPOLATE: "Interpolation", EXTRAPOLATE: "Extrapolation"},
     max_question=MAX_QUESTION,
     max_answer=MAX_ANSWER,
@@ -41,6 +41,6 @@ def mathematics() -> Task:
 
 
 def match_modules(patterns: str | Iterable[str], split: str) -> tuple[str, ...]:
-    """The files of a split of the dataset whose module matches a pattern; see `Task.match`."""
-    modules_of(split)  # refuses what is no split
+    """Return the files of a split whose module matches a pattern; see `Task.match`."""
+    modules_of(split)  # raises if there is no such split
     return MATHEMATICS.match(patterns, TRAIN if split in TRAIN_SPLITS else split)

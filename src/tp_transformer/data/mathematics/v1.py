@@ -1,4 +1,4 @@
-"""Rows as v1.0 of the Mathematics Dataset has them: a folder, or an archive of it."""
+"""Export in the format of v1.0 of the Mathematics Dataset: a folder, or an archive of it."""
 
 import gzip
 import tarfile
@@ -16,18 +16,18 @@ from tp_transformer.foundation.errors import StoreError
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
 _ROOT = "mathematics_dataset-v1.0"
-_GZIP_LEVEL = 6  # over a third of the time of the default of 9, for 3% more bytes
+_GZIP_LEVEL = 6  # one third of the time of the default 9, for 3% more bytes
 
 Chosen: TypeAlias = Sequence[tuple[Split, Segment]]
 Batches: TypeAlias = Callable[[Split, Segment], Iterator[pa.RecordBatch]]
 
 
 def refuse_unknown_difficulty(store: Store, chosen: Chosen) -> None:
-    """Refuse rows that v1.0 has no folder for."""
+    """Raise for rows that v1.0 has no folder for."""
     for split, segment in chosen:
         if split.name == TRAIN and segment.difficulty is None:
             raise StoreError(
-                f"{store.path} does not tell the difficulty of {segment.module}, and v1.0 has a "
+                f"{store.path} does not record the difficulty of {segment.module}, and v1.0 has a "
                 f"folder for each; export it as parquet or jsonl"
             )
 
@@ -38,7 +38,7 @@ def _text_name(split: Split, segment: Segment) -> str:
 
 
 def write_folder(folder: Path, chosen: Chosen, batches: Batches) -> None:
-    """Write rows as a folder for each split and difficulty, with a file for each module."""
+    """Write rows to a folder for each split and difficulty, with a file for each module."""
     for split, segment in chosen:
         file = folder / _text_name(split, segment)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +48,8 @@ def write_folder(folder: Path, chosen: Chosen, batches: Batches) -> None:
 
 
 def write_archive(file: Path, chosen: Chosen, batches: Batches) -> None:
-    """Write the same as a `.tar.gz`."""
-    # No times and no owners: the same store gives the same bytes.
+    """Write the same files as a `.tar.gz`."""
+    # Without times and owners, so that the same store gives the same bytes.
     with file.open("wb") as raw, gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as archive:
         for split, segment in chosen:
             member = tarfile.TarInfo(f"{_ROOT}/{_text_name(split, segment)}")
@@ -64,6 +64,6 @@ def write_archive(file: Path, chosen: Chosen, batches: Batches) -> None:
 
 
 def _alternating_lines(batch: pa.RecordBatch) -> memoryview:
-    """Questions and answers on alternating lines."""
+    """Return questions and answers on alternating lines."""
     lines = pc.binary_join_element_wise(batch.column("question"), batch.column("answer"), "", "\n")
     return texts_as_bytes(lines)[1]

@@ -66,10 +66,8 @@ def lookup(
                 yield DEEPER, composition, start
 
     def row(split: str, composition: Composition, start: int) -> Row:
-        values = list(
-            accumulate(composition, lambda value, table: maps[table][value], initial=start)
-        )
-        results = [strings[value] for value in values[1:]]
+        values = accumulate(composition, lambda value, table: maps[table][value], initial=start)
+        results = [strings[value] for value in values][1:]
         names = " ".join(f"t{table + 1}" for table in composition)
         answer = " ".join(results if steps else results[-1:])
         return Row(split, _module(len(composition)), f"{strings[start]} {names}", answer)
@@ -105,8 +103,8 @@ def _module(n_tables: int) -> str:
 def _random(
     n_tables: int, tables: int, n_strings: int, count: int, rng: np.random.Generator
 ) -> Iterator[tuple[Composition, int]]:
-    """Yield distinct compositions with strings, as many as asked for or as there are."""
-    n_all = n_strings * tables**n_tables  # more than 63 bits only if far more than are asked for
+    """Yield distinct compositions with strings, `count` of them, or all if there are fewer."""
+    n_all = n_strings * tables**n_tables  # exceeds 63 bits only if it is far above `count`
     known: set[tuple[Composition, int]] = set()
     while len(known) < min(count, n_all):
         composition = tuple(rng.integers(tables, size=n_tables).tolist())

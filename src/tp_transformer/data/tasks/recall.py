@@ -1,11 +1,14 @@
 """Associative recall with keys of two parts: a test of binding.
 
-A question lists keys with their values and asks for the value of one of the keys. A key has two
-parts. The key asked for is one of four that combine two first parts with two second parts, and keys
-of the four that share a part have different values. So neither part alone determines the value, and
-the list does not tell which of the four is asked for:
+A question has a key, and a list of keys with their values. A key has two parts. The key asked for
+is one of four that combine two first parts with two second parts, and keys of the four that share a
+part have different values. So neither part alone determines the value, and the list does not tell
+which of the four is asked for. The answer goes through the list, with a dash for each other key, up
+to the value:
 
-    k3 m7 v2 k8 m1 v6 k3 m1 v5 k8 m7 v4 ? k3 m7    ->    v2
+    k3 m7 ? k8 m1 v6 k3 m1 v5 k3 m7 v2 k8 m7 v4    ->    - - v2
+
+With the option `steps=False`, the answer is the value only.
 """
 
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Seed, Size
 
 TEST, UNSEEN, LONGER = "test", "unseen", "longer"
+OTHER_KEY = "-"  # in an answer, for a key that is not the one asked for
 _MODULE = "recall"
 _FEWEST_PAIRS = 4  # two first parts with two second parts
 _UNSEEN_SHARE = 0.1  # of the keys
@@ -38,6 +42,7 @@ def recall(
     pairs: Size = 4,
     count: Size = 50_000,
     test_count: Size = 2000,
+    steps: bool = True,
     seed: Seed = 0,
 ) -> Task:
     """Recall the value of a key of two parts, neither of which determines the value alone.
@@ -48,9 +53,10 @@ def recall(
         pairs: keys with values in a question; twice as many in the split `longer`
         count: training questions
         test_count: questions of each test split
+        steps: whether an answer has a dash for each key that is listed before the one asked for
         seed: seed of the questions
     """
-    draw = _Draw(parts=parts, values=values, seed=seed)
+    draw = _Draw(parts=parts, values=values, steps=steps, seed=seed)
     sizes = {
         TRAIN: (count, pairs, draw.trained),
         TEST: (test_count, pairs, draw.trained),
@@ -81,13 +87,14 @@ class _Draw:
 
     parts: int
     values: int
+    steps: bool
     seed: int
 
     @property
     def words(self) -> list[str]:
         """The words of all questions and answers."""
         named = (("k", self.parts), ("m", self.parts), ("v", self.values))
-        return [f"{letter}{i}" for letter, n in named for i in range(n)] + ["?"]
+        return [f"{letter}{i}" for letter, n in named for i in range(n)] + ["?", OTHER_KEY]
 
     @property
     def unseen(self) -> Integers:
@@ -157,15 +164,13 @@ class _Draw:
         keys = np.column_stack([*four, further])
         order = np.argsort(rng.random(value.shape), axis=1)
         listed, listed_value = (np.take_along_axis(array, order, 1) for array in (keys, value))
-        for own, own_value, k, v in zip(
-            listed.tolist(),
-            listed_value.tolist(),
-            four[0].tolist(),
-            value[:, 0].tolist(),
-            strict=True,
+        for own, own_value, k in zip(
+            listed.tolist(), listed_value.tolist(), four[0].tolist(), strict=True
         ):
             entries = (f"{self._name(i)} v{j}" for i, j in zip(own, own_value, strict=True))
-            yield f"{' '.join(entries)} ? {self._name(k)}", f"v{v}"
+            place = own.index(k)
+            dashes = f"{OTHER_KEY} " * place if self.steps else ""
+            yield f"{self._name(k)} ? {' '.join(entries)}", f"{dashes}v{own_value[place]}"
 
     def _name(self, key: int) -> str:
         return f"k{key // self.parts} m{key % self.parts}"

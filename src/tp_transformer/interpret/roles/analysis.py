@@ -63,6 +63,10 @@ class _Inputs:
         """Cluster the vectors of one head."""
         return cluster(vectors, self.n_clusters, self.seed)
 
+    def named(self, clusterings: dict[int, Clustering]) -> tuple[HeadClusters, ...]:
+        """Name the clusters of some heads."""
+        return _named(clusterings, self.positions, self.n_clusters)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Untrained:
@@ -81,7 +85,7 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
     """
     model = checked_model(model, options)
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
-    available = ("role", "value") if model.config.d_role else ("value",)
+    available = _available(model)
     vectors = options.vectors or available[0]
     if vectors not in available:
         raise SettingsError(
@@ -110,7 +114,7 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         n_heads=n_heads,
         n_clusters=options.clusters,
         n_parsed=sum(expression is not None for expression in sample.expressions),
-        heads=_named([(head, clusterings[inputs.layer][head]) for head in inputs.heads], inputs),
+        heads=inputs.named({head: clusterings[inputs.layer][head] for head in inputs.heads}),
         initial_structural=controls[0].n_structural,
         labels=tuple(
             _label_controls(label, inputs, controls)
@@ -119,6 +123,26 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         scores=tuple(_scores(found, clusterings, inputs)),
         reversal=_reversal(found, clusterings, inputs, controls),
     )
+
+
+def layer_clusters(
+    model: Transformer, sample: Sample, *, layer: int = -1, n_clusters: int, seed: int
+) -> tuple[HeadClusters, ...]:
+    """Cluster the roles of each head of an encoder layer and name the clusters, without controls.
+
+    In a model without roles, its value vectors are clustered.
+    """
+    name = point(ENCODER, layer_index(layer, model.config.n_layers), _available(model)[0])
+    vectors = record(model, sample, [name]).flat(name).astype(np.float64)
+    clusterings = {
+        head: cluster(vectors[:, head], n_clusters, seed) for head in range(vectors.shape[1])
+    }
+    return _named(clusterings, Positions.of(sample), n_clusters)
+
+
+def _available(model: Transformer) -> tuple[str, ...]:
+    """Return the names of the vectors that can be clustered, the default first."""
+    return ("role", "value") if model.config.d_role else ("value",)
 
 
 def _clusterings(found: Floats, inputs: _Inputs) -> list[list[Clustering]]:
@@ -135,9 +159,10 @@ def _heads(found: Floats) -> list[tuple[int, int]]:
     return [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
 
 
-def _named(clusterings: list[tuple[int, Clustering]], inputs: _Inputs) -> tuple[HeadClusters, ...]:
+def _named(
+    clusterings: dict[int, Clustering], positions: Positions, n_clusters: int
+) -> tuple[HeadClusters, ...]:
     """Name the clusters of some heads."""
-    positions = inputs.positions
     said = naming.statements(positions.characters, positions.labels)
     return tuple(
         HeadClusters(
@@ -145,18 +170,18 @@ def _named(clusterings: list[tuple[int, Clustering]], inputs: _Inputs) -> tuple[
             assigned=positions.split(clustering.assigned),
             centroids=clustering.centroids,
             names=naming.names(
-                clustering.assigned, inputs.n_clusters, said, positions.question, len(clusterings)
+                clustering.assigned, n_clusters, said, positions.question, len(clusterings)
             ),
         )
-        for head, clustering in clusterings
+        for head, clustering in clusterings.items()
     )
 
 
 def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
     """Analyse an untrained model; its best head is chosen among as many as the trained model's."""
     found = inputs.vectors(model)
-    named = _named(
-        [(head, inputs.cluster(found[inputs.layer][:, head])) for head in inputs.heads], inputs
+    named = inputs.named(
+        {head: inputs.cluster(found[inputs.layer][:, head]) for head in inputs.heads}
     )
     heads = [own[:, head] for own in found for head in range(own.shape[1])]
     probed: dict[str, list[Probed]] = {

@@ -1,4 +1,4 @@
-"""`tpt explore`: models and questions gathered into a page, which is written or served."""
+"""`tpt explore`: the page of one or two models and their questions, written or served."""
 
 import sys
 import webbrowser
@@ -22,7 +22,7 @@ def make_page(
     results: Path | None = None,
     data: Path | None = None,
 ) -> Page:
-    """The page of a model, or of two; nothing is written."""
+    """Return the page of one or two models; nothing is written."""
     if results is not None and data is None:
         raise SettingsError("--results needs --data, the store that was evaluated")
     first = model or bundled.default()
@@ -41,7 +41,7 @@ def make_page(
 
 
 def write(page: Page, file: Path) -> None:
-    """Write the page as one file."""
+    """Write the page to a file."""
     if file.is_dir():
         raise UserError(f"{file} is a folder; name a file to write to")
     page.write(file)

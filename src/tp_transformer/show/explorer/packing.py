@@ -1,4 +1,4 @@
-"""A model as the page holds it: its shape as JSON, its weights as base64."""
+"""The model in the page: its configuration as JSON, its weights as base64."""
 
 import base64
 import dataclasses
@@ -12,19 +12,19 @@ from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
-BINDINGS = (  # those in bindings.js
+BINDINGS = (  # implemented in bindings.js
     *("none", "constant", "hadamard", "residual", "sigmoid", "silu", "value", "dictionary"),
     *("tensor", "low-rank", "convolution"),
 )
-# The fields of a configuration that engine.js reads, and those that do not change an answer. Any
-# other field must have its default value, which stands for the paper's model.
+# Fields of a configuration that engine.js reads, and those that have no effect on answers. All
+# other fields must have their default values, those of the paper's model.
 READ_FIELDS = {"d_model", "n_heads", "n_layers", "n_positions", "binding", "embedding_binding"}
 IRRELEVANT_FIELDS = {"d_ff", "n_vocab", "binding_options", "initialisation", "dropout"}
 CHUNK = 3 << 21  # bytes; a multiple of 3, so that only the last chunk is padded
 
 
 def refuse_unsupported(model: AnyModel, folder: str | Path) -> None:
-    """Raise an error in one sentence if the page cannot compute a model."""
+    """Raise if the page cannot compute a model."""
     reason = _unsupported_reason(model)
     if reason is not None:
         raise UserError(
@@ -46,7 +46,7 @@ def _unsupported_reason(model: AnyModel) -> str | None:
 
 
 def described(model: AnyModel, folder: str | Path) -> Values:
-    """Everything about a model but its weights, as JSON has it."""
+    """Return the description of a model without its weights, as values for JSON."""
     identified = identity.describe(model, folder)
     return {
         "name": identified["name"],
@@ -70,7 +70,7 @@ def described(model: AnyModel, folder: str | Path) -> Values:
 
 
 def weights(model: AnyModel) -> Iterator[bytes]:
-    """The weights as float32, little-endian, one tensor after another, in chunks of base64."""
+    """Yield the weights in base64: float32, little-endian, all tensors concatenated."""
     rest = b""
     for tensor in model.state_dict().values():
         content = tensor.detach().cpu().float().contiguous().numpy().astype("<f4", copy=False)

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its scripts, the models and the questions inside."""
+"""The page: one HTML file with style, scripts, models and questions."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -31,11 +31,11 @@ WEIGHTS_PLACE = "<!-- weights -->"
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a page is made of.
+    """The contents of a page.
 
     Attributes:
         models: one model, or two to compare
-        folders: where each of them was loaded from
+        folders: the folder of each model
         roles: the clusters that `tpt interpret roles` found, as the page reads them, or None
         examples: questions of each module, as {module, question, answer}
         questions: questions of an evaluation, as {module, split, question, answer, right}
@@ -48,7 +48,7 @@ class Page:
     questions: Sequence[Values] = ()
 
     def parts(self) -> Iterator[bytes]:
-        """The page from its beginning to its end, in pieces."""
+        """Yield the page in pieces, from its beginning to its end."""
         filled = _asset("page.html")
         for place, text in (
             ("policy", self.policy),
@@ -73,7 +73,7 @@ class Page:
         return content_policy(_script(), _style(), "worker-src blob:")
 
     def write(self, file: str | Path) -> None:
-        """Write the page, atomically."""
+        """Write the page atomically."""
         with atomic.whole(file) as unfinished, unfinished.open("wb") as page:
             page.writelines(self.parts())
 
@@ -107,5 +107,5 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _data(values: Values) -> str:
-    """JSON that can stand inside a script element, whatever its texts hold."""
+    """Return JSON that is safe inside a script element, for any texts."""
     return json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""The clusters that `tpt interpret roles` found, as the page reads them."""
+"""The clusters of `tpt interpret roles`, in the format of the page."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tp_transformer.model.identity import model_hash
 
 
 def read_roles(file: str | Path, model: AnyModel) -> Values:
-    """The centroids and names of a file roles.json, which must be of this model."""
+    """Return the centroids and names in a file roles.json, which must belong to this model."""
     try:
         values = json.loads(Path(file).read_text("utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The page on a local server: on the loopback interface, and nothing but the page."""
+"""The local server of the page, on the loopback interface."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers a request for the page, and refuses any other."""
+    """Serves the page, and rejects all other requests."""
 
     server: ThreadingHTTPServer
     page: bytes
@@ -27,7 +27,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        # A page elsewhere whose name was made to point to this machine has another Host.
+        # A page of another site whose host name points to this machine sends another Host.
         port = self.server.server_port
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             self._send(HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 only.\n", with_body)
@@ -58,12 +58,12 @@ class _Handler(BaseHTTPRequestHandler):
         return "tpt"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the base class's name
-        """Say nothing about requests."""
+        """Print nothing about requests."""
 
 
 @contextmanager
 def serving(page: bytes, policy: str, port: int) -> Iterator[ThreadingHTTPServer]:
-    """A server of the page, bound to a port of the loopback interface; 0 is any free port."""
+    """A server of the page on a port of the loopback interface; port 0 is any free port."""
     handler = type("Handler", (_Handler,), {"page": page, "policy": policy})
     try:
         server = ThreadingHTTPServer((LOOPBACK, port), handler)
@@ -79,5 +79,5 @@ def serving(page: bytes, policy: str, port: int) -> Iterator[ThreadingHTTPServer
 
 
 def address(server: ThreadingHTTPServer) -> str:
-    """The address of the page."""
+    """Return the address of the page."""
     return f"http://{LOOPBACK}:{server.server_port}/"

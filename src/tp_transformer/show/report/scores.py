@@ -7,7 +7,7 @@ from pathlib import Path
 from tp_transformer.data.task import Task
 from tp_transformer.published import SOURCE
 from tp_transformer.scoring.compare import (
-    Cell,
+    AverageCell,
     coverage,
     is_published,
     module_names,
@@ -121,7 +121,7 @@ def _weights(text: str) -> CellText:
     return text if factor is None else NumberCell(float(text[:-1]) * factor, text)
 
 
-def _average(task: Task, split: str, cell: Cell | None) -> CellText:
+def _average(task: Task, split: str, cell: AverageCell | None) -> CellText:
     if cell is None:
         return "-"
     text = f"{100 * cell.accuracy:.2f}"

@@ -103,20 +103,20 @@ BENCH_TASKS.register("mathematics-subset")(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class BenchRun:
     """One run of a bench: where its data, its run and its scores are, and its settings."""
 
     task: str
     variant: str
     seed: int
     data: Path
-    run: Path
+    folder: Path
     config: RunConfig
 
     @property
     def results(self) -> Path:
         """The file of the scores, which is written when the run is finished."""
-        return self.run.with_name(f"{self.run.name}.json")
+        return self.folder.with_name(f"{self.folder.name}.json")
 
     @property
     def is_done(self) -> bool:
@@ -194,15 +194,15 @@ class BenchPlan:
                 )
         return found
 
-    def cells(self) -> list[Cell]:
+    def runs(self) -> list[BenchRun]:
         """Return all runs; those of the first seed come first, to give a table early."""
         return [
-            Cell(
+            BenchRun(
                 task=task,
                 variant=variant,
                 seed=seed,
                 data=self.data(task),
-                run=seed_folder(self.folder(task) / "runs" / variant, seed),
+                folder=seed_folder(self.folder(task) / "runs" / variant, seed),
                 config=self.config(task, variant, seed),
             )
             for seed in self.seeds

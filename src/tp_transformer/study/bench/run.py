@@ -27,7 +27,7 @@ from tp_transformer.foundation.run_folder import LAST
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.study.bench.cost import CostRequest, StepSeconds, measure_costs
-from tp_transformer.study.bench.plan import BENCH_TASKS, BenchPlan, Cell
+from tp_transformer.study.bench.plan import BENCH_TASKS, BenchPlan, BenchRun
 from tp_transformer.study.bench.table import BenchTable, tabulate
 from tp_transformer.training.config import config_values
 from tp_transformer.training.run import train
@@ -45,13 +45,13 @@ def bench(plan: BenchPlan, open_pool: OpenPool, quiet_pool: OpenPool, show: Show
         show: makes a progress bar from a title
     """
     prepare(plan, open_pool, show)
-    cells = plan.cells()
-    pending = [cell for cell in cells if not cell.is_done]
+    runs = plan.runs()
+    pending = [run for run in runs if not run.is_done]
     with show("training") as update:
-        n_done = len(cells) - len(pending)
-        update(n_done, len(cells))
-        for number, _ in enumerate(in_order(run_cell, pending, open_pool), n_done + 1):
-            update(number, len(cells))
+        n_done = len(runs) - len(pending)
+        update(n_done, len(runs))
+        for number, _ in enumerate(in_order(train_run, pending, open_pool), n_done + 1):
+            update(number, len(runs))
     missing = [task for task in plan.tasks if not _has_costs(plan, task)]
     requests = [_cost_request(plan, task) for task in missing]
     with show("measuring costs") as update:
@@ -64,7 +64,7 @@ def bench(plan: BenchPlan, open_pool: OpenPool, quiet_pool: OpenPool, show: Show
 
 def tabulated(plan: BenchPlan) -> BenchTable:
     """Return the table of the runs that are done; nothing is trained or written."""
-    if not any(cell.is_done for cell in plan.cells()):
+    if not any(run.is_done for run in plan.runs()):
         raise ResultsError(f"{plan.out} has no finished run of these tasks, bindings and seeds")
     for task in plan.tasks:
         if (plan.folder(task) / TASK).is_file():
@@ -85,7 +85,7 @@ def prepare(plan: BenchPlan, open_pool: OpenPool, show: Show) -> None:
             _write_json(plan.folder(task) / TASK, _described(plan, task, store))
 
 
-def run_cell(cell: Cell) -> None:
+def train_run(run: BenchRun) -> None:
     """Train and score a model, in a process of its own that uses one core.
 
     The model at the end of the budget is scored, not that with the best validation.
@@ -93,12 +93,12 @@ def run_cell(cell: Cell) -> None:
     load_extensions()
     keep_freed_memory()
     torch.set_num_threads(1)
-    outcome = train(cell.config, cell.data, cell.run, device="cpu", quiet=True)
+    outcome = train(run.config, run.data, run.folder, device="cpu", quiet=True)
     if outcome.signal is not None:
-        raise UserError(f"{cell.run} was stopped by a signal; the same command resumes it")
-    splits = open_store(cell.data).task.test_splits
+        raise UserError(f"{run.folder} was stopped by a signal; the same command resumes it")
+    splits = open_store(run.data).task.test_splits
     choice, work = Choice(splits=splits), Work(diagnose=0)
-    evaluate(cell.run / LAST, cell.data, cell.results, choice, work, device="cpu")
+    evaluate(run.folder / LAST, run.data, run.results, choice, work, device="cpu")
 
 
 def _described(plan: BenchPlan, task: str, store: Store) -> dict[str, dict[str, Any]]:

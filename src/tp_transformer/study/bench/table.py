@@ -19,7 +19,7 @@ from tp_transformer.foundation.run_folder import METRICS
 from tp_transformer.foundation.statistics import Interval, holm, paired_t, sign_flip_test
 from tp_transformer.scoring.results import Results
 from tp_transformer.study.bench.cost import StepSeconds, relative_cost
-from tp_transformer.study.bench.plan import BenchPlan, Cell
+from tp_transformer.study.bench.plan import BenchPlan, BenchRun
 from tp_transformer.training.records import VALIDATION, read_records
 
 LEARNED = 0.9  # the accuracy of "samples to 90%"
@@ -35,16 +35,16 @@ class RunScores:
     samples_to_learn: int | None  # until the held-out accuracy was 90%; None if it never was
 
     @classmethod
-    def of(cls, cell: Cell) -> "RunScores":
+    def of(cls, run: BenchRun) -> "RunScores":
         """Read the scores and the learning curve of a run that is done."""
-        records, _ = read_records(cell.run / METRICS)
+        records, _ = read_records(run.folder / METRICS)
         curve = [(one["step"], one["exact_match"]) for one in records if one["kind"] == VALIDATION]
         if not curve:
-            raise ResultsError(f"{cell.run} has no validation")
-        batch_size = cell.config.data.batch_size
+            raise ResultsError(f"{run.folder} has no validation")
+        batch_size = run.config.data.batch_size
         learned = (step * batch_size for step, accuracy in curve if accuracy >= LEARNED)
         return cls(
-            results=Results.read(cell.results),
+            results=Results.read(run.results),
             held_out=curve[-1][1],
             samples_to_learn=next(learned, None),
         )
@@ -129,10 +129,8 @@ class BenchTable:
 
 def tabulate(plan: BenchPlan, costs: Mapping[str, StepSeconds]) -> BenchTable:
     """Return the table of the runs that are done."""
-    cells = plan.cells()
-    done = {
-        (cell.task, cell.variant, cell.seed): RunScores.of(cell) for cell in cells if cell.is_done
-    }
+    planned = plan.runs()
+    done = {(run.task, run.variant, run.seed): RunScores.of(run) for run in planned if run.is_done}
     rows: list[BenchRow] = []
     for task in plan.tasks:
         runs = {
@@ -157,7 +155,7 @@ def tabulate(plan: BenchPlan, costs: Mapping[str, StepSeconds]) -> BenchTable:
     return BenchTable(
         reference=str(plan.reference),
         n_done=len(done),
-        n_runs=len(cells),
+        n_runs=len(planned),
         rows=tuple(_adjusted(rows)),
     )
 

@@ -1,0 +1,64 @@
+"""Role clusters of questions in a terminal."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from tp_transformer.foundation.figures import TOKENS, qualitative
+from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.roles.result import HeadClusters
+
+NARROWEST_LEGEND = 36  # characters of a column of the legend
+
+
+def roles_figure(
+    sample: Sample, head: HeadClusters, questions: Sequence[int], console: Console
+) -> Group:
+    """Return questions with the cluster of each character below it, and the names of the clusters.
+
+    Clusters have a colour and a number, so that the figure can also be read without colours.
+    """
+    lines = [
+        line for number in questions for line in _question_lines(sample, head, number, console)
+    ]
+    return Group(*lines, _legend(head, console.width), Text(TOKENS, style="dim"))
+
+
+def _question_lines(
+    sample: Sample, head: HeadClusters, number: int, console: Console
+) -> Iterator[Text]:
+    """Yield a question and the clusters of its characters, broken at the width of the terminal."""
+    characters = token_characters(sample.questions[number])
+    clusters = head.assigned[number]
+    for start in range(0, len(characters), console.width):
+        part = slice(start, start + console.width)
+        text, below = Text(), Text()
+        for character, cluster in zip(characters[part], clusters[part], strict=True):
+            text.append(character, style=_style(int(cluster)))
+            below.append(_mark(int(cluster)), style="dim")
+        yield from (text, below)
+
+
+def _legend(head: HeadClusters, width: int) -> Table:
+    """Return the named clusters, in as many columns as fit."""
+    named = [(number, str(name)) for number, name in enumerate(head.names) if name is not None]
+    n_columns = max(1, width // max([NARROWEST_LEGEND, *(len(name) + 5 for _, name in named)]))
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    cells = [
+        Text.assemble((f" {_mark(number)} ", _style(number)), f" {name}") for number, name in named
+    ]
+    for start in range(0, len(cells), n_columns):
+        table.add_row(*cells[start : start + n_columns])
+    return table
+
+
+def _mark(cluster: int) -> str:
+    """Return the number of a cluster in one character: digits, then letters."""
+    return "0123456789abcdefghijklmnopqrstuvwxyz"[cluster]
+
+
+def _style(cluster: int) -> str:
+    background, foreground = qualitative(cluster)
+    return f"{foreground} on {background}"

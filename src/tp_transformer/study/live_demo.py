@@ -1,0 +1,182 @@
+"""The live demo: train two tiny models side by side and compare them on test questions.
+
+It uses the same functions and commands as other training and scoring, and keeps all files. The same
+command resumes an interrupted demo. The number of steps alone ends training, so that the scores do
+not depend on the speed or the load of the machine.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import produce
+from tp_transformer.data.store import Store
+from tp_transformer.foundation.parallel import workers
+from tp_transformer.foundation.progress import progress
+from tp_transformer.scoring.evaluate import evaluate
+from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.results import Results
+from tp_transformer.show.table import render_comparison
+from tp_transformer.study.demo import heading, predicted, refuse_file
+from tp_transformer.study.watch import Run, train_side_by_side
+
+MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
+# In a minute, models learn the first module well, the second in part, and the third hardly. The
+# numbers are proportions of a batch.
+MODULES = {"numbers__place_value": 7, "comparison__pair": 2, "arithmetic__add_or_sub": 1}
+QUESTIONS = "questions"
+SHOWN = 2  # correct and wrong answers of each module
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The size of the demo.
+
+    Attributes:
+        count: number of training questions of each module and difficulty
+        test_count: number of questions of each module in each test split
+        steps: number of training steps
+    """
+
+    count: int = 6000
+    test_count: int = 500
+    steps: int = 2000
+
+
+def live_demo(folder: str | Path, console: Console | None = None, size: Size | None = None) -> None:
+    """Generate questions, train two models on them, score both, and show the results."""
+    folder, size = Path(folder), size or Size()
+    refuse_file(folder)
+    console = console or Console(highlight=False)
+    heading(console, "1. Questions")
+    _show_questions(_questions(folder, size), console)
+    heading(console, "2. Two models train on them, side by side")
+    runs = [_run(name, folder, size) for name in MODELS]
+    console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
+    train_side_by_side(runs, console)
+    heading(console, "3. Both answer test questions")
+    render_comparison([_score(folder, run) for run in runs], console)
+    console.print(
+        "Each model was trained once, with one seed. Whether the difference is due to the models "
+        "or to the seed takes several: tpt train --seeds."
+    )
+    heading(console, "4. Some of their answers")
+    console.print(_answers_table(folder, runs))
+    heading(console, "5. The files")
+    _show_files(folder, console)
+
+
+def _questions(folder: Path, size: Size) -> Store:
+    order = Order(
+        modules=tuple(MODULES),
+        splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
+        count=size.count,
+        test_count=size.test_count,
+        seed=0,
+    )
+    with progress("generating") as update:
+        return produce(order, folder / QUESTIONS, workers(None), progress=update)
+
+
+def _show_questions(store: Store, console: Console) -> None:
+    n_tests = len(store["interpolate"]) + len(store["extrapolate"])
+    console.print(
+        f"{len(store['train']):,} for training and {n_tests:,} for testing, by DeepMind's "
+        "generator, such as:"
+    )
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    for module in MODULES:
+        example = next(store["interpolate"].examples(module))
+        table.add_row(
+            Text(module, style="dim"), Text(example.question), Text(example.answer, style="bold")
+        )
+    console.print(table)
+
+
+def _run(name: str, folder: Path, size: Size) -> Run:
+    arguments = (
+        f"--config={MODELS[name]}",
+        f"--data={folder / QUESTIONS}",
+        f"--training.steps={size.steps}",
+        "--training.log_every=10",
+        "--validation.every=250",
+        "--validation.count=256",
+        "--data.batch_size=32",
+        f"--data.weights={json.dumps(MODULES)}",
+        "--optim.learning_rate=3e-3",
+        "--optim.warmup=50",
+        "--model.n_heads=8",
+    )
+    return Run(name, folder / name, arguments)
+
+
+def _score(folder: Path, run: Run) -> Results:
+    return evaluate(
+        run.folder,
+        folder / QUESTIONS,
+        folder / f"{run.name}.json",
+        Choice(splits=("interpolate", "extrapolate")),
+        Work(predictions=_predictions(folder, run), overwrite=True),
+        show=progress,
+    )
+
+
+def _predictions(folder: Path, run: Run) -> Path:
+    return folder / f"{run.name}-answers.jsonl"
+
+
+def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
+    """Return questions of each module that the first model answers correctly or wrongly."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("question", overflow="fold")
+    table.add_column("answer", overflow="fold")
+    for run in runs:
+        table.add_column(run.name, overflow="fold")
+    read = [_read(_predictions(folder, run)) for run in runs]
+    wanted = {(module, right): SHOWN for module in MODULES for right in (True, False)}
+    for answers in zip(*read, strict=True):
+        key = answers[0]["module"], answers[0]["right"]
+        if answers[0]["split"] == "interpolate" and wanted.get(key, 0):
+            wanted[key] -= 1
+            table.add_row(
+                Text(answers[0]["question"]),
+                Text(answers[0]["answer"]),
+                *(predicted(line["predicted"], line["right"]) for line in answers),
+            )
+    return table
+
+
+def _read(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def _show_files(folder: Path, console: Console) -> None:
+    console.print(Text(f"In {folder}:"), soft_wrap=True)
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    rows = {
+        QUESTIONS: "the questions: tpt data show",
+        **dict.fromkeys(MODELS, "a run: model, settings, metrics"),
+        **{f"{name}.json": "scores: tpt compare" for name in MODELS},
+        **{f"{name}-answers.jsonl": "all answers" for name in MODELS},
+    }
+    for name, what in rows.items():
+        table.add_row(Text(name), Text(what, style="dim"))
+    console.print(table)
+    model, module = str(folder / next(iter(MODELS))), next(iter(MODULES))
+    question = "What is the hundreds digit of 31415?"
+    analysis = ["--data", str(folder / QUESTIONS), "--module", module]
+    for command in (
+        ["solve", question, "--model", model],
+        ["interpret", "attention", "--model", model, *analysis, "--out", str(folder / "analysis")],
+    ):
+        asked = shlex.join(["tpt", *command])
+        console.print(Text.assemble(("Next:  ", "dim"), asked), soft_wrap=True)
