@@ -14,7 +14,6 @@ from tp_transformer.data.feed import Feed
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import FolderError
-from tp_transformer.foundation.settings import run_values
 from tp_transformer.interpret.analyses import ANALYSES
 from tp_transformer.model.family import from_config
 from tp_transformer.model.weightless import WithoutWeights
@@ -29,7 +28,7 @@ from tp_transformer.study.reproduce.bands import (
 )
 from tp_transformer.study.reproduce.run import Reproduction
 from tp_transformer.study.reproduce.scale import PAPER, SCALES
-from tp_transformer.training.config import RunConfig, config_values, run_config
+from tp_transformer.training.config import RunConfig, config_values
 from tp_transformer.verbs.reproduce import Reproduce
 
 SMALLER = [scale for scale in SCALES.values() if scale is not PAPER]
@@ -85,7 +84,7 @@ def test_the_paper_scale_has_the_settings_of_the_papers():
     for row in PAPER.rows:
         config = PAPER.config(row, 0)
         assert config.training.steps == TABLE_1[row.name].steps
-        preset = config_values(run_config(run_values(row.preset, {}, RunConfig)))
+        preset = config_values(RunConfig.of(row.preset))
         changed = config_values(config)
         assert changed["training"].pop("precision") == "bfloat16"
         del preset["training"]["precision"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.foundation.settings import run_values
-from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.config import RunConfig, run_config, section_kinds
 
 Settings = Mapping[str, Any]  # such as {"model.d_ff": 64}
 
@@ -62,7 +62,7 @@ class Scale:
         """Return all settings of a run, with some of them changed."""
         given = {**self._changes(row, seed), **(changed or {})}
         texts = {name: json.dumps(value) for name, value in given.items()}
-        return run_config(run_values(row.preset, texts, RunConfig))
+        return run_config(run_values(row.preset, texts, section_kinds()))
 
     def options(self, row: ScaleRow, seed: int) -> tuple[str, ...]:
         """Return the options of `tpt train` that change the preset of a row."""
