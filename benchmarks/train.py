@@ -35,6 +35,7 @@ from tp_transformer.data.feed import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation.allocator import keep_freed_memory
+from tp_transformer.model.flops import training_flops
 from tp_transformer.model.layers import sinusoids
 from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.optim import OptimConfig, clip, make_optimizer
@@ -150,22 +151,7 @@ def ours(preset: str, precision: str, binding: str) -> Contestant:
 
 def operations(model: tpt.Transformer | tpt.LSTM, rows: Rows) -> float:
     """Return the operations of the matrix products of a step, including attention."""
-    config = model.config
-    n_source, n_target = rows[0].lengths, rows[1].lengths - 1
-    if isinstance(model, tpt.LSTM):  # one cell, whose input selects a column of a matrix
-        n = len(n_source) * config.n_thinking + n_source.sum() + n_target.sum()
-        out = config.n_vocab * config.d_hidden * n_target.sum()
-        return float(6 * (4 * config.d_hidden**2 * n + out))
-    sizes = {name: p.numel() for name, p in model.named_parameters() if p.dim() > 1}
-    of_memory = sum(size for name, size in sizes.items() if "memory_proj" in name)
-    encoder = sum(size for name, size in sizes.items() if name.startswith("encoder."))
-    decoder = sum(size for name, size in sizes.items() if name.startswith("decoder."))
-    bound = sizes.get("embedding.role_proj.weight", 0)
-    dense = (encoder + of_memory + bound) * n_source.sum()
-    dense += (decoder - of_memory + bound + config.n_vocab * config.d_model) * n_target.sum()
-    pairs = n_source * n_source + n_target * n_target + n_target * n_source
-    attention = 2 * config.d_model * config.n_layers * pairs.sum()
-    return float(6 * (dense + attention))  # two for the forward pass, four for the backward pass
+    return training_flops(model, rows[0].lengths, rows[1].lengths)
 
 
 def peak(precision: str, size: int = 2048) -> float:

@@ -1,6 +1,9 @@
-"""The commands there are."""
+"""The commands there are, and whether a command is one of them."""
 
-from tp_transformer.cli import TPT
+from torch.distributed.run import parse_args as torchrun_options
+
+from tp_transformer.cli import TPT, parse
+from tp_transformer.verbs.train import Train
 from tp_transformer.verbs.verb import Group
 
 
@@ -19,3 +22,19 @@ def groups(group=TPT, words=()):
     for name, verb in group.verbs.items():
         found += groups(verb, (*words, name)) if isinstance(verb, Group) else []
     return found
+
+
+def check_arguments(arguments):
+    """Parse a command, and where it is to train, make its settings; run nothing."""
+    if arguments[0] == "--print_shtab":
+        return  # tests/test_cli.py runs it
+    verb = parse(arguments)
+    if isinstance(verb, Train):
+        assert verb.config is None or verb.resolved() is not None  # a run that exists has its own
+
+
+def check_torchrun(arguments):
+    """Its own parser goes first, and stumbles over what looks like an option of its own."""
+    options = torchrun_options(arguments)
+    assert (options.module, options.training_script) == (True, "tp_transformer")
+    check_arguments(options.training_script_args)

@@ -5,9 +5,9 @@ import shlex
 import subprocess
 
 import pytest
-from torch.distributed.run import parse_args as torchrun_options
 
 import tp_transformer
+from commands import check_arguments, check_torchrun
 from corpora import make_store, pairs
 from documents import PAGES, README, ROOT, blocks, commands
 from tp_transformer import cli
@@ -53,22 +53,6 @@ def test_its_commands_exist(page):
             assert arguments[0] == "-p"
         else:
             assert [program, *arguments] == ["pip", "install", "."]
-
-
-def check_arguments(arguments):
-    """Parse a command, and where it is to train, make its settings; run nothing."""
-    if arguments[0] == "--print_shtab":
-        return  # tests/test_cli.py runs it
-    verb = cli.parse(arguments)
-    if isinstance(verb, Train):
-        assert verb.config is None or verb.resolved() is not None  # a run that exists has its own
-
-
-def check_torchrun(arguments):
-    """Its own parser goes first, and stumbles over what looks like an option of its own."""
-    options = torchrun_options(arguments)
-    assert (options.module, options.training_script) == (True, "tp_transformer")
-    check_arguments(options.training_script_args)
 
 
 def test_the_options_it_explains_exist():

@@ -19,7 +19,17 @@ from tp_transformer.foundation.extensions import load_extensions
 from tp_transformer.foundation.interruptions import Terminated
 from tp_transformer.foundation.ranges import check, shown, without_range
 from tp_transformer.foundation.settings import closest, expected, nearest
-from tp_transformer.verbs import bench, data, explore, interpret, model, report, scoring, train
+from tp_transformer.verbs import (
+    bench,
+    data,
+    explore,
+    interpret,
+    model,
+    report,
+    reproduce,
+    scoring,
+    train,
+)
 from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of
 
 TPT = Group(
@@ -35,6 +45,7 @@ TPT = Group(
         "compare": scoring.Compare,
         "interpret": interpret.INTERPRET,
         "bench": bench.Bench,
+        "reproduce": reproduce.Reproduce,
         "report": report.WriteReport,
         "explore": explore.Explore,
         "bundle": model.Bundle,

@@ -136,7 +136,7 @@ def test_names_of_workers():
     for wrong in ("many", "dask:/127.0.0.1"):
         with pytest.raises(SettingsError, match=r"\(--executor\) must be dask://HOST:PORT"):
             workers(wrong)
-    assert parallel._n_cores() >= 1
+    assert parallel.n_cores() >= 1
 
 
 def test_dask_missing(monkeypatch):

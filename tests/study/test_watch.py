@@ -1,4 +1,3 @@
-import contextlib
 import io
 import json
 import re
@@ -58,14 +57,61 @@ def test_one_that_fails_just_before_the_last_look_is_not_missed(tmp_path, monkey
     answers = iter([None, None, 1])
 
     class Process:
+        def __init__(self, *_, stderr, **__):
+            stderr.write(b"tpt: no memory\n")
+            self.stdin = None
+
         def poll(self):
             return next(answers, 1)
 
-    errors = io.BytesIO(b"tpt: no memory\n")
-    failing = watch._Started(Run("a", tmp_path, ()), Process(), errors)
-    monkeypatch.setattr(watch, "_started", lambda *_: contextlib.nullcontext([failing]))
+        def wait(self, timeout):
+            return 1
+
+        def terminate(self):
+            pass
+
+    monkeypatch.setattr(watch.subprocess, "Popen", Process)
     with pytest.raises(UserError, match="training a failed: tpt: no memory"):
-        train_side_by_side([failing.run], Console(file=io.StringIO()))
+        train_side_by_side([Run("a", tmp_path, ())], Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_so_many_at_once(tmp_path, monkeypatch, is_terminal):
+    """A run begins when one before it has ended; each has its share of the cores."""
+    events, threads = [], set()
+
+    class Process:
+        def __init__(self, command, *, env, **_):
+            self.stdin, self.looks = None, 3
+            self.name = command[command.index("--run") + 1]
+            events.append(("begin", self.name))
+            threads.add(env["OMP_NUM_THREADS"])
+
+        def poll(self):
+            self.looks -= 1
+            if self.looks == 0:
+                events.append(("end", self.name))
+            return None if self.looks > 0 else 0
+
+        def wait(self, timeout):
+            return 0
+
+    monkeypatch.setattr(watch.subprocess, "Popen", Process)
+    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(watch.os, "cpu_count", lambda: 5)
+    file = io.StringIO()
+    several = [Run(f"run {name}", tmp_path / name, ()) for name in "abcde"]
+    train_side_by_side(several, Console(file=file, force_terminal=is_terminal), at_once=2)
+    n_running = n_most = 0
+    for event, _ in events:
+        n_running += 1 if event == "begin" else -1
+        n_most = max(n_most, n_running)
+    assert (n_most, n_running, threads) == (2, 0, {"2"})
+    assert [name for event, name in events if event == "begin"] == [
+        str(run.folder) for run in several
+    ]
+    if is_terminal:
+        assert all(run.name in file.getvalue() for run in several)
 
 
 def test_records_are_read_line_by_line(tmp_path):

@@ -54,7 +54,7 @@ def workers(spec: int | str | None = None) -> OpenPool:
         if not spec.startswith("dask://"):
             raise SettingsError(f"the executor (--executor) must be dask://HOST:PORT, not {spec!r}")
         return lambda: _dask(spec.removeprefix("dask://"))
-    n_processes = _n_cores() if spec is None else spec
+    n_processes = n_cores() if spec is None else spec
     if n_processes < 1:
         raise SettingsError(f"the number of workers must be 1 or more, not {spec!r}")
     return lambda: _processes(n_processes)
@@ -127,7 +127,7 @@ def _kept(future: Future[Result] | None) -> Future[Result] | None:
     return None if future.exception() else future
 
 
-def _n_cores() -> int:
+def n_cores() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

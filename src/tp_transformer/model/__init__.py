@@ -5,4 +5,5 @@
 - loss, decoding, cache, bare, solver, stream: the loss; search; answers to questions in text.
 - trace: recording and editing of tensors by name.
 - family, folder, bundled, identity, weightless: building, loading, saving and describing models.
+- flops: the operations of a training step.
 """

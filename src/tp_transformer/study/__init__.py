@@ -1,1 +1,1 @@
-"""Commands that combine several runs: demos, the bench of bindings, bundled models."""
+"""Commands that combine several runs: demos, the bench, the reproduction, bundled models."""

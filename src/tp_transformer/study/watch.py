@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -44,19 +45,29 @@ class Run:
         return ["train", "--run", str(self.folder), *self.arguments]
 
 
-def train_side_by_side(runs: Sequence[Run], console: Console) -> None:
-    """Train all runs and show their progress, until all have ended or one has failed."""
-    cores = os.cpu_count() or 1
-    with _started(runs, max(1, cores // len(runs))) as started, _shown(started, console) as look:
-        is_running = True
-        while is_running:
+def train_side_by_side(runs: Sequence[Run], console: Console, at_once: int | None = None) -> None:
+    """Train all runs and show their progress, until all have ended or one has failed.
+
+    All of them run at the same time, or `at_once` of them; they share the cores equally.
+    """
+    at_once = min(len(runs), at_once or len(runs))
+    waiting, running = deque(runs), list[_Started]()
+    n_threads = max(1, (os.cpu_count() or 1) // max(1, at_once))
+    with _Processes(n_threads) as processes, _shown(processes, console) as look:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                running.append(processes.start(waiting.popleft()))
             # Checked before reading, so that a run that ends afterwards is read once more.
-            is_running = any(one.is_alive for one in started)
-            if is_running:
+            alive = [one for one in running if one.is_alive]
+            if len(alive) == len(running):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
             look()
-            for one in started:
+            for one in running:
                 one.refuse_failure()
+            for one in running:
+                if one not in alive:
+                    processes.close(one)
+            running = alive
 
 
 class _Started:
@@ -108,46 +119,62 @@ class _Started:
         self._errors.close()
 
 
-@contextmanager
-def _started(runs: Sequence[Run], n_threads: int) -> Iterator[list[_Started]]:
-    """Start the processes of all runs; at the end, let those still running save and exit."""
-    started: list[_Started] = []
-    environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads)}
-    try:
-        for run in runs:
-            errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
-            process = subprocess.Popen(  # noqa: S603, a fixed command
-                [sys.executable, "-m", "tp_transformer.supervised", *run.command()],
-                env=environment,
-                stdin=subprocess.PIPE,  # closed when this process ends
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-            )
-            started.append(_Started(run, process, errors))
-        yield started
-    finally:
-        for one in started:
+class _Processes:
+    """The processes of the runs that have been started and not been closed.
+
+    At the end of the context, those still running save and exit.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self.open: list[_Started] = []
+        self._environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads)}
+
+    def start(self, run: Run) -> _Started:
+        """Start the process of a run."""
+        errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
+        process = subprocess.Popen(  # noqa: S603, a fixed command
+            [sys.executable, "-m", "tp_transformer.supervised", *run.command()],
+            env=self._environment,
+            stdin=subprocess.PIPE,  # closed when this process ends
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        self.open.append(_Started(run, process, errors))
+        return self.open[-1]
+
+    def close(self, ended: _Started) -> None:
+        """Release what a process has held that has ended."""
+        ended.stop()
+        self.open.remove(ended)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self.open:
             one.terminate()
-        for one in started:
+        for one in self.open:
             one.stop()
 
 
 @contextmanager
-def _shown(started: Sequence[_Started], console: Console) -> Iterator[Look]:
+def _shown(processes: _Processes, console: Console) -> Iterator[Look]:
     """Yield a function that shows the current progress."""
     if not console.is_terminal:
-        yield _Lines(started, console).look
+        yield _Lines(processes, console).look
         return
-    views = [View(one.run.name) for one in started]
+    views: dict[_Started, View] = {}
     with Live(
-        get_renderable=lambda: Group(*(view.render() for view in views)),
+        get_renderable=lambda: Group(*(view.render() for view in views.values())),
         console=console,
         refresh_per_second=2,
     ) as live:
 
         def look() -> None:
-            for one, view in zip(started, views, strict=True):
-                view.take(one.new_records())
+            for gone in [one for one in views if one not in processes.open]:
+                console.print(views.pop(gone).render())  # above those that are still running
+            for one in processes.open:
+                views.setdefault(one, View(one.run.name)).take(one.new_records())
             live.refresh()
 
         yield look
@@ -156,13 +183,13 @@ def _shown(started: Sequence[_Started], console: Console) -> Iterator[Look]:
 class _Lines:
     """Prints a line for each run every ten seconds."""
 
-    def __init__(self, started: Sequence[_Started], console: Console) -> None:
-        self._started, self._console = started, console
+    def __init__(self, processes: _Processes, console: Console) -> None:
+        self._processes, self._console = processes, console
         self._last = time.monotonic()
         self._newest: dict[str, Record] = {}
 
     def look(self) -> None:
-        for one in self._started:
+        for one in self._processes.open:
             for record in one.new_records():
                 if record["kind"] == "train":
                     self._newest[one.run.name] = record

@@ -1,7 +1,8 @@
 """Training of a model in a run folder.
 
 - run: starting and resuming a run; config: its settings; claim: its folder; setup: its loop.
-- seeds: runs that differ only in the seed; plan: what a run would take, without starting it.
+- seeds: runs that differ only in the seed; plan: what a run would take, without starting it;
+  launch: command lines for several GPUs and machines.
 - limits: when a run ends, and the time that is left.
 - loop, gradient, local_batch, optim: the steps; micro-batches and their gradients; optimizers.
 - validate: scores on held-out and monitored questions.

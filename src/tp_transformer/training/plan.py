@@ -81,7 +81,7 @@ class TrainingPlan:
         samples = self.steps * self.batch_size
         end = "" if self.last_step is None else f" of {self.last_step:,}"
         taken = f", after {self.steps_taken:,} that are taken" if self.steps_taken else ""
-        memory = "unknown" if self.memory is None else f"{_size(self.memory)} in these steps"
+        memory = "unknown" if self.memory is None else f"{size_text(self.memory)} in these steps"
         return [
             f"parameters  {self.n_parameters:,}",
             f"steps       {self.steps:,}{end}{taken}",
@@ -91,9 +91,9 @@ class TrainingPlan:
             f"({self.batch_size / self.step_seconds:,.0f} samples/s), measured for "
             f"{MEASURED:.0f} s on {self.where}; without validations",
             f"memory      {memory}; batches of longer questions need more",
-            f"disk        {_size(self.disk)} at most: {self.n_checkpoints} checkpoints of "
-            f"{_size(self.checkpoint_bytes)}, {self.n_best} best models of "
-            f"{_size(self.model_bytes)}; {_size(self.free_bytes)} are free",
+            f"disk        {size_text(self.disk)} at most: {self.n_checkpoints} checkpoints of "
+            f"{size_text(self.checkpoint_bytes)}, {self.n_best} best models of "
+            f"{size_text(self.model_bytes)}; {size_text(self.free_bytes)} are free",
         ]
 
 
@@ -134,7 +134,8 @@ def _plan(loop: Loop, ranks: Ranks, step: int, elapsed: float, step_seconds: flo
     if training.keep_every is not None and limits.last_step is not None:
         n_milestones = limits.last_step // training.keep_every
     on_cpu = ranks.device.type == "cpu"
-    threads = f", {torch.get_num_threads()} threads" if on_cpu else ""
+    n_threads = torch.get_num_threads()
+    threads = f", {n_threads} thread{'' if n_threads == 1 else 's'}" if on_cpu else ""
     processes = f", {ranks.n_ranks} processes" if ranks.n_ranks > 1 else ""
     return TrainingPlan(
         n_parameters=loop.model.n_parameters,
@@ -176,7 +177,7 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
-def _size(n_bytes: int) -> str:
+def size_text(n_bytes: int) -> str:
     """Return a number of bytes with a unit."""
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if n_bytes >= size:

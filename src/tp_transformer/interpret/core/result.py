@@ -122,7 +122,8 @@ class Result(ABC):
     def save(self, folder: str | Path, *, caption: bool = True) -> list[Path]:
         """Write the numbers as JSON and the figures as SVG, PDF and PNG; return the files.
 
-        The figures are drawn first, so that nothing is written if that fails. Captions are written
+        The figures are drawn first, so that nothing is written if that fails, and the JSON file is
+        written last: where it is, the analysis is complete. Captions are written
         to the JSON file, and below the figures unless `caption` is false (`has_captions`).
         """
         plots = self.plot()
@@ -132,13 +133,13 @@ class Result(ABC):
                 figures.remove_caption(drawn)
         values = {**self.to_json(), "captions": captions, "has_captions": caption}
         text = json.dumps(values, indent=1, allow_nan=False) + "\n"
+        files = []
+        for name, drawn in track("drawing figures", plots.items(), len(plots)):
+            files += figures.save(drawn, Path(folder), name)
         path = Path(folder) / f"{self.name}.json"
         with atomic.whole(path) as unfinished:
             unfinished.write_text(text, "utf-8")
-        files = [path]
-        for name, drawn in track("drawing figures", plots.items(), len(plots)):
-            files += figures.save(drawn, Path(folder), name)
-        return files
+        return [path, *files]
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,45 @@
+"""Record what a finished reproduction has reached on this machine as the band of its scale.
+
+    tpt reproduce --scale minutes --out DIR
+    python benchmarks/reproduce.py DIR
+
+Writes bands.json of the package, and the table of bands in docs/reproduce.md. Only a reproduction
+on generated questions that ran on this machine, with no other load, should be recorded.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+
+import measured
+
+from tp_transformer.study.reproduce import bands
+from tp_transformer.study.reproduce.scale import SCALES
+
+ROOT = Path(__file__).parent.parent
+FILE = ROOT / "src/tp_transformer/study/reproduce" / bands.BANDS
+PAGE = ROOT / "docs" / "reproduce.md"
+
+
+def main() -> None:
+    """Record the band of the reproduction in a folder."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="the folder of the reproduction")
+    name, band = bands.measured_band(
+        parser.parse_args().folder, str(date.today()), measured.machine()
+    )
+    before = bands.bands_table({scale: bands.read_band(scale) for scale in SCALES})
+    page = PAGE.read_text("utf-8")
+    if before not in page:
+        raise SystemExit(f"{PAGE} does not have the table of the recorded bands")
+    recorded = {**json.loads(FILE.read_text("utf-8")), name: asdict(band)}
+    FILE.write_text(json.dumps(recorded, indent=1) + "\n", "utf-8")
+    after = bands.bands_table({scale: bands.read_band(scale) for scale in SCALES})
+    PAGE.write_text(page.replace(before, after), "utf-8")
+    print(f"{name}: {band.source}")
+
+
+if __name__ == "__main__":
+    main()
