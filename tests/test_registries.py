@@ -467,7 +467,7 @@ def test_compilation_trains_end_to_end(store, tmp_path, monkeypatch):
 
     nn_compile = nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", compile_quickly)
-    settings = config(model__dropout=0.0, training__steps=4)
+    settings = config(model__dropout=0.0, training__steps=2)
     train(settings, store, tmp_path / "eager", quiet=True)
     assert not compiled
     train(settings, store, tmp_path / "compiled", compile=True, quiet=True)

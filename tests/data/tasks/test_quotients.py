@@ -44,9 +44,13 @@ def test_the_five_trees():
     assert dict(nested_quotients((7, 7, 8, 2)))["(7/(7/8))/2"] == 4
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return write_task(tmp_path_factory.mktemp("quotients") / "store", "quotients")
+
+
 @pytest.mark.parametrize("analysis", ["roles", "attention", "surgery", "binding"])
-def test_the_analyses_of_arithmetic_apply(analysis, tmp_path, capsys):
-    store = write_task(tmp_path / "store", "quotients")
+def test_the_analyses_of_arithmetic_apply(analysis, store, tmp_path, capsys):
     fields = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_layers": 1}
     model = tpt.build("quotients", **fields)
     assert model.vocabulary == store.task.vocabulary
