@@ -388,6 +388,13 @@ def test_a_file_is_no_folder_and_an_empty_folder_has_no_table(tmp_path):
         tabulated(plan(tmp_path / "none"))
 
 
+def test_a_folder_with_files_of_the_user_is_refused(tmp_path):
+    (tmp_path / "bench.md").write_text("mine")
+    with pytest.raises(FolderError, match=r"has other files \(bench\.md\)"):
+        run_here(plan(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.md"]
+
+
 @pytest.mark.parametrize(
     ("text", "count"), [("64000", 64_000), ("64k", 64_000), ("1.5M", 1_500_000), ("1", 1)]
 )

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 
 import pytest
 
@@ -308,6 +309,9 @@ def test_a_failure_changes_nothing(trained, written, monkeypatch):
 def test_mistakes_end_in_one_line(trained, capsys, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
+    (tmp_path / "project").mkdir()  # it has models of its own
+    (tmp_path / "project" / "models.json").write_text('["notes"]')
+    (tmp_path / "project" / "notes").mkdir()
     train_only = runs.make_store(tmp_path / "train-only")
     out, tp = str(tmp_path / "out"), str(trained / "tp")
     monkeypatch.setattr(bundled, "FOLDER", tmp_path / "a" / "site-packages" / "x" / "bundled")
@@ -315,7 +319,9 @@ def test_mistakes_end_in_one_line(trained, capsys, tmp_path, monkeypatch):
         ([str(tmp_path / "nowhere"), "--out", out], "is not a run"),
         ([str(tmp_path / "other"), "--out", out], "is not a run"),
         ([tp, "--out", str(tmp_path / "other")], "holds something else"),
+        ([tp, "--out", str(tmp_path / "project")], "holds something else"),
         ([tp, "--out", str(tmp_path / "other" / "notes.txt")], "is a file"),
+        ([tp, "--out", str(tmp_path / "other" / "notes.txt" / "out")], "not a writable folder"),
         ([tp, "--out", out, "--data", str(train_only)], "no test questions"),
         ([tp, "--out", out, "--twin", tp], "would both be bundled as tp"),
         ([tp], "not a source checkout"),
@@ -325,6 +331,18 @@ def test_mistakes_end_in_one_line(trained, capsys, tmp_path, monkeypatch):
         assert message in err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "project" / "notes").is_dir()
+
+
+def test_files_beside_bundled_models_are_not_removed(trained, written, tmp_path):
+    folder = tmp_path / "out"
+    shutil.copytree(written, folder)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(FolderError, match="holds something else"):
+        bundle(trained / "plain", out=folder)
+    (folder / "notes.txt").unlink()
+    bundle(trained / "plain", out=folder)
+    assert bundled.names(folder) == ["plain"]
 
 
 def test_a_preset_gives_the_model_its_name(trained, tmp_path):

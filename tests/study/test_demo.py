@@ -9,6 +9,7 @@ from tp_transformer.foundation.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.scoring.results import Results
 from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, DemoSize, demo
+from tp_transformer.study.live_demo import live_demo
 
 NAMES = ("first", "twin")
 WIDTH = 100
@@ -98,11 +99,14 @@ def test_again_from_the_same_folder(shown_once, bundle):
     assert (folder / REPORT).read_bytes() == before
 
 
-def test_a_demo_in_a_file_is_refused(tmp_path):
-    file = tmp_path / "demo"
+@pytest.mark.parametrize("show", [demo, live_demo])
+def test_files_of_the_user_are_not_overwritten(show, bundle, tmp_path):
+    file = tmp_path / f"{NAMES[0]}.json"
     file.write_text("mine", encoding="utf-8")
-    with pytest.raises(FolderError, match="is a file"):
-        demo(file)
+    for folder, message in ((file, "is a file"), (tmp_path, "has other files")):
+        with pytest.raises(FolderError, match=message):
+            show(folder)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
     assert file.read_text("utf-8") == "mine"
 
 

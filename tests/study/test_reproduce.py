@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,12 +153,18 @@ def test_another_scale_settings_or_data_are_refused(tmp_path, data):
     assert (tmp_path / "out" / "scale.json").read_bytes() == before
 
 
-def test_what_is_not_a_reproduction_is_refused(tmp_path, data):
+def test_what_is_not_a_reproduction_is_refused(tmp_path, data, undisturbed):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     for out, message in (("mine", "has other files"), ("mine/thesis.tex", "is a file")):
         with pytest.raises(FolderError, match=message):
             reproduce(Reproduction(scale=TOY, out=tmp_path / out, data=data))
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "times.json").write_text("[")
+    shutil.copy(undisturbed[0] / "scale.json", begun)
+    with pytest.raises(FolderError, match=r"times\.json is damaged"):
+        reproduce(Reproduction(scale=TOY, out=begun, data=data))
     with pytest.raises(SettingsError, match=r"needs the published questions.*--data DIR"):
         reproduce(Reproduction(scale=TOY, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -2,7 +2,8 @@
 
 - errors, ranges, settings: errors of users, ranges of numbers, configuration files.
 - registry, extensions: objects by name, modules from outside that add to them.
-- atomic, run_folder, provenance: atomic files, the layout of a run folder, recorded versions.
+- atomic, own_folder, run_folder: atomic files, folders of commands, the layout of a run folder.
+- provenance, command: versions and commands, as results record them.
 - interruptions, progress, allocator, parallel, distributed: signals, progress bars, memory,
   worker processes, ranks.
 - statistics, permutation, figures: intervals and tests, computed permutations, plotting style.

@@ -7,6 +7,7 @@ path, and link to the newest (`point`).
 """
 
 import errno
+import json
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 if sys.platform != "win32":
     import fcntl
@@ -45,6 +47,13 @@ def whole(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
         if held is not None:
             os.close(held)
+
+
+def write_json(path: str | Path, values: Any) -> None:
+    """Write values as JSON, atomically."""
+    text = json.dumps(values, indent=1) + "\n"
+    with whole(path) as unfinished:
+        unfinished.write_text(text, "utf-8")
 
 
 def point(name: Path, folder: Path) -> None:

@@ -256,8 +256,7 @@ class Results:
 
     def save(self, file: str | Path) -> None:
         """Write results.json atomically."""
-        with atomic.whole(file) as unfinished:
-            unfinished.write_text(json.dumps(self.to_json(), indent=1) + "\n", "utf-8")
+        atomic.write_json(file, self.to_json())
 
     @classmethod
     def read(cls, file: str | Path) -> "Results":

@@ -23,6 +23,7 @@ from tp_transformer.foundation.progress import Show
 from tp_transformer.foundation.run_folder import read_origin, run_of
 from tp_transformer.model import bundled, identity
 from tp_transformer.model.family import AnyModel, load, model_config, model_path
+from tp_transformer.model.folder import WEIGHTS
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.show.model_card import CardFacts, model_card, settings_file
@@ -86,11 +87,22 @@ def _refuse_folder(folder: Path, is_package: bool) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file; name a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / bundled.INDEX).is_file():
+    if folder.is_dir() and not _holds_only_models(folder):
         raise FolderError(f"{folder} holds something else than bundled models; name a new folder")
     existing = next(path for path in folder.absolute().parents if path.exists())
-    if not os.access(existing, os.W_OK):
-        raise FolderError(f"{existing} is not writable; name another folder with --out")
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        raise FolderError(f"{existing} is not a writable folder; name another one with --out")
+
+
+def _holds_only_models(folder: Path) -> bool:
+    """Whether a folder, which will be replaced, is empty or has what `tpt bundle` writes."""
+    found = {entry.name for entry in folder.iterdir()}
+    try:
+        names = bundled.names(folder)
+    except (OSError, ValueError, TypeError):
+        return False
+    models = [folder / name for name in names]
+    return found <= {bundled.INDEX, *names} and all((one / WEIGHTS).is_file() for one in models)
 
 
 def _run_of(folder: str | Path) -> Path:
@@ -115,11 +127,12 @@ def _seen_in_training(run: Path, store: Store) -> int | None:
     except (OSError, UserError):
         return None
     asked = [one.question for name in _test_splits(store) for one in store[name]]
+    value_set = pa.array(dict.fromkeys(asked), pa.string())
     found: set[str] = set()
     for segment in trained.segments:
         for batch in trained.batches(segment):
             questions = batch["question"]
-            hits = compute.is_in(questions, value_set=pa.array(asked))
+            hits = compute.is_in(questions, value_set=value_set)
             found.update(questions.filter(hits).to_pylist())
     return sum(question in found for question in asked)
 

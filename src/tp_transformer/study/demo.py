@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
 from tp_transformer.foundation.statistics import average_interval
@@ -31,6 +30,7 @@ from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results, SplitScore
+from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
 from tp_transformer.show.roles import roles_figure
 from tp_transformer.show.table import pair_line
@@ -66,7 +66,7 @@ class DemoSize:
 def demo(folder: str | Path, console: Console | None = None, size: DemoSize | None = None) -> None:
     """Show what the bundled models answer, their scores and their roles, and write a report."""
     folder, size = Path(folder), size or DemoSize()
-    refuse_file(folder)
+    refuse_other_content(folder, "the demo", is_begun=(folder / QUESTIONS).exists())
     console = console or Console(highlight=False)
     models = {name: load(name) for name in dict.fromkeys([bundled.default(), *bundled.names()])}
     heading(console, "1. Models that were trained before, and new questions")
@@ -82,18 +82,6 @@ def demo(folder: str | Path, console: Console | None = None, size: DemoSize | No
     heading(console, "5. The report")
     write_report([folder / _file(name) for name in models], folder / REPORT)
     _show_files(folder, list(models), console)
-
-
-def refuse_file(folder: Path) -> None:
-    """Raise if the folder of a demo is a file."""
-    if folder.is_file():
-        raise FolderError(f"{folder} is a file; name a folder for the demo")
-
-
-def heading(console: Console, text: str) -> None:
-    """Print the heading of a part of a demo."""
-    console.print()
-    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
 
 
 def predicted(text: str, is_right: bool) -> Text:

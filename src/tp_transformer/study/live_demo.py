@@ -19,13 +19,15 @@ from rich.text import Text
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
+from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
+from tp_transformer.show.heading import heading
 from tp_transformer.show.table import render_comparison
-from tp_transformer.study.demo import heading, predicted, refuse_file
+from tp_transformer.study.demo import predicted
 from tp_transformer.study.watch import Run, train_side_by_side
 
 MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
@@ -56,7 +58,7 @@ def live_demo(
 ) -> None:
     """Generate questions, train two models on them, score both, and show the results."""
     folder, size = Path(folder), size or LiveDemoSize()
-    refuse_file(folder)
+    refuse_other_content(folder, "the demo", is_begun=(folder / QUESTIONS).exists())
     console = console or Console(highlight=False)
     heading(console, "1. Questions")
     _show_questions(_questions(folder, size), console)

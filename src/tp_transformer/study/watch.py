@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tp_transformer.foundation.errors import UserError
+from tp_transformer.foundation.parallel import n_cores
 from tp_transformer.foundation.run_folder import METRICS
 from tp_transformer.show.panel import View
 from tp_transformer.training.records import Record, as_line, parsed
@@ -52,7 +53,7 @@ def train_side_by_side(runs: Sequence[Run], console: Console, at_once: int | Non
     """
     at_once = min(len(runs), at_once or len(runs))
     waiting, running = deque(runs), list[_Started]()
-    n_threads = max(1, (os.cpu_count() or 1) // max(1, at_once))
+    n_threads = max(1, n_cores() // max(1, at_once))
     with _Processes(n_threads) as processes, _shown(processes, console) as look:
         while waiting or running:
             while waiting and len(running) < at_once:

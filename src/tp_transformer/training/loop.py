@@ -5,7 +5,6 @@ and its random numbers. A run resumed from a checkpoint therefore computes exact
 have computed without interruption, and several ranks use the same samples as one.
 """
 
-import json
 import math
 import signal
 import time
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.feed import Ahead, Feed
-from tp_transformer.foundation.atomic import whole
+from tp_transformer.foundation.atomic import write_json
 from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.interruptions import NUMBERS
@@ -336,9 +335,7 @@ class Loop:
         rows = self.feed.sampler.rows(self.state.step - 1)
         texts = zip(rows.tolist(), *self.feed.split.rows(rows), strict=True)
         found = [dict(zip(("row", "question", "answer"), one, strict=True)) for one in texts]
-        with whole(self.run_folder / BAD_BATCH) as file:
-            content = {"step": self.state.step, "samples": found}
-            file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        write_json(self.run_folder / BAD_BATCH, {"step": self.state.step, "samples": found})
 
     def _validation_due(self) -> bool:
         step = self.state.step

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tp_transformer.data.store import MANIFEST
 from tp_transformer.foundation.errors import FolderError, ResultsError, reason
 from tp_transformer.foundation.provenance import Values
 from tp_transformer.foundation.run_folder import (
@@ -16,10 +17,11 @@ from tp_transformer.foundation.run_folder import (
     ORIGIN,
     TENSORBOARD,
 )
+from tp_transformer.model.folder import WEIGHTS
 
 _NOT_OF_A_RUN = {CHECKPOINTS, BEST_MODELS, BEST, LAST, TENSORBOARD, ORIGIN}
 BENCH = "bench.json"  # its folder has many runs and results, which its table summarises
-_STORE, _MODEL = "store.json", "model.safetensors"  # in folders without anything to report
+_NOTHING_TO_REPORT = {MANIFEST, WEIGHTS}  # files of stores and model folders
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def _contents(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise FolderError(f"cannot read {folder}: {reason(error)}") from error
     names = {entry.name for entry in entries}
-    if _STORE in names or _MODEL in names:
+    if names & _NOTHING_TO_REPORT:
         return
     if BENCH in names:
         yield folder / BENCH

@@ -11,16 +11,17 @@ A run that has its scores is not repeated, and an interrupted one continues from
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.foundation import atomic, settings
+from tp_transformer.foundation import settings
 from tp_transformer.foundation.allocator import keep_freed_memory
-from tp_transformer.foundation.errors import FolderError, ResultsError, UserError
+from tp_transformer.foundation.atomic import write_json
+from tp_transformer.foundation.errors import ResultsError, UserError
 from tp_transformer.foundation.extensions import load_extensions
+from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.foundation.parallel import OpenPool, in_order
 from tp_transformer.foundation.progress import Show
 from tp_transformer.foundation.run_folder import LAST
@@ -57,7 +58,7 @@ def bench(plan: BenchPlan, open_pool: OpenPool, quiet_pool: OpenPool, show: Show
     with show("measuring costs") as update:
         measured = in_order(measure_costs, requests, quiet_pool)
         for number, (task, seconds) in enumerate(zip(missing, measured, strict=True), 1):
-            _write_json(plan.folder(task) / COST, seconds)
+            write_json(plan.folder(task) / COST, seconds)
             update(number, len(missing))
     return tabulated(plan)
 
@@ -74,15 +75,15 @@ def tabulated(plan: BenchPlan) -> BenchTable:
 
 def prepare(plan: BenchPlan, open_pool: OpenPool, show: Show) -> None:
     """Write the data of all tasks; raise if the folder has runs with other settings or data."""
-    if plan.out.is_file():
-        raise FolderError(f"{plan.out} is a file; name a folder for the bench")
+    is_begun = any(plan.out.glob(f"*/{TASK}"))
+    refuse_other_content(plan.out, "the bench", is_begun=is_begun, own=list(BENCH_TASKS))
     for task in plan.tasks:
         with show(f"data of {task}") as update:
             store = BENCH_TASKS[task].write(plan.data(task), open_pool, update)
         if (plan.folder(task) / TASK).is_file():
             _refuse_other_task(plan, task, store)
         else:
-            _write_json(plan.folder(task) / TASK, _described(plan, task, store))
+            write_json(plan.folder(task) / TASK, _described(plan, task, store))
 
 
 def train_run(run: BenchRun) -> None:
@@ -144,8 +145,3 @@ def _read_costs(plan: BenchPlan, task: str) -> StepSeconds:
         return {str(name): [float(one) for one in own] for name, own in values.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ResultsError(f"{file} is damaged; delete it to measure again") from error
-
-
-def _write_json(file: Path, values: Any) -> None:
-    with atomic.whole(file) as unfinished:
-        unfinished.write_text(json.dumps(values, indent=1) + "\n", "utf-8")

@@ -15,7 +15,7 @@ from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.store import Store, open_store
+from tp_transformer.data.store import MANIFEST, Store, open_store
 from tp_transformer.data.task import TRAIN
 from tp_transformer.data.vocabulary import Ids
 from tp_transformer.data.writer import write_store
@@ -233,7 +233,7 @@ def _store(work: Reproduction) -> Iterator[tuple[Store, float, float]]:
 
     They are those of the reproduction if it has them already, or else a small sample.
     """
-    if work.data is not None or (work.store / "store.json").is_file():
+    if work.data is not None or (work.store / MANIFEST).is_file():
         yield open_store(work.store), 0.0, 0.0
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.rule import Rule
 from rich.text import Text
 
 from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.foundation import atomic
+from tp_transformer.foundation.atomic import write_json
 from tp_transformer.foundation.distributed import choose_device
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
+from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.foundation.parallel import n_cores, workers
 from tp_transformer.foundation.progress import progress, showing
 from tp_transformer.foundation.run_folder import seed_folder
@@ -40,6 +40,7 @@ from tp_transformer.model.identity import model_hash
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
+from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
 from tp_transformer.show.table import render_comparison
 from tp_transformer.study.reproduce.bands import Accuracies, SplitAccuracy, compare, read_band
@@ -50,7 +51,6 @@ SCALE, REPRODUCTION, TIMES = "scale.json", "reproduction.json", "times.json"
 REPORT = "report.html"
 QUESTIONS, RUNS, RESULTS, ANALYSES_FOLDER = "questions", "runs", "results", "analyses"
 COMPARED = "tp-transformer"  # the row that is compared with the others
-_OWN = {SCALE, REPRODUCTION, TIMES, REPORT, QUESTIONS, RUNS, RESULTS, ANALYSES_FOLDER}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,9 @@ def reproduce(work: Reproduction, console: Console | None = None) -> Accuracies:
             f"the scale {work.scale.name} needs the published questions: prepare them with "
             "`tpt data prepare` and name the store with --data DIR"
         )
-    _refuse_other_content(work)
+    # Runs may have been trained on GPUs before.
+    is_begun = (work.out / SCALE).is_file()
+    refuse_other_content(work.out, "the reproduction", is_begun=is_begun, own=[RUNS])
     _refuse_other_settings(work)
     with _stage(work, "questions", console):
         _show_questions(_questions(work), console)
@@ -115,36 +117,19 @@ def reproduce(work: Reproduction, console: Console | None = None) -> Accuracies:
         notes = [note for row in work.scale.rows for note in _interpret(work, row)]
         console.print(*notes or ["all done"], sep="\n", markup=False)
     accuracies = _accuracies(work, results)
-    _write_json(work.out / REPRODUCTION, _described(work, accuracies, notes))
+    write_json(work.out / REPRODUCTION, _described(work, accuracies, notes))
     with _stage(work, "report", console):
         paths = [work.out / name for name in (RESULTS, RUNS, ANALYSES_FOLDER)]
         write_report([path for path in paths if path.is_dir()], work.out / REPORT)
-    _heading(console, "results")
+    heading(console, "results")
     # The first is compared with each of the others.
     names = sorted((row.name for row in work.scale.rows), key=lambda name: name != COMPARED)
     render_comparison([results[name, seed] for name in names for seed in work.scale.seeds], console)
-    _heading(console, "band")
+    heading(console, "band")
     for line in _comparison(work, accuracies):
         console.print(Text(line), soft_wrap=True)
     console.print(Text(f"The report is {work.out / REPORT}"), soft_wrap=True)
     return accuracies
-
-
-def _refuse_other_content(work: Reproduction) -> None:
-    """Raise if the folder holds anything that is not of a reproduction."""
-    if work.out.is_file():
-        raise FolderError(f"{work.out} is a file; name a folder for the reproduction")
-    if not work.out.is_dir() or (work.out / SCALE).is_file():
-        return
-    others = sorted(
-        entry.name
-        for entry in work.out.iterdir()
-        if entry.name not in _OWN and not entry.name.startswith(".")
-    )
-    if others:
-        raise FolderError(
-            f"{work.out} has other files ({others[0]}); name a new folder for the reproduction"
-        )
 
 
 def _refuse_other_settings(work: Reproduction) -> None:
@@ -154,12 +139,9 @@ def _refuse_other_settings(work: Reproduction) -> None:
     if work.data is not None:
         begun["data_sha256"] = {name: one.digest for name, one in open_store(work.data).items()}
     if not file.exists():
-        _write_json(file, begun)
+        write_json(file, begun)
         return
-    try:
-        recorded = dict(json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise FolderError(f"{file} is damaged; choose another --out") from error
+    recorded = _read_object(file)
     if recorded.get("name") != work.scale.name:
         raise FolderError(
             f"{work.out} has a reproduction at the scale {recorded.get('name')}, not "
@@ -171,6 +153,13 @@ def _refuse_other_settings(work: Reproduction) -> None:
             f"{work.out} has a reproduction with another {' and '.join(others)}; repeat the "
             "command that began it, or choose another --out"
         )
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise FolderError(f"{file} is damaged; choose another --out") from error
 
 
 def _questions(work: Reproduction) -> Store:
@@ -266,23 +255,13 @@ def _comparison(work: Reproduction, accuracies: Accuracies) -> list[str]:
 @contextmanager
 def _stage(work: Reproduction, name: str, console: Console) -> Iterator[None]:
     """Announce a stage and add its time to those in the folder, also if it is interrupted."""
-    _heading(console, name)
+    heading(console, name)
     start = time.monotonic()
     try:
         yield
     finally:
         if work.out.is_dir():
             file = work.out / TIMES
-            earlier = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+            earlier = _read_object(file) if file.is_file() else {}
             spent = earlier.get(name, 0.0) + time.monotonic() - start
-            _write_json(file, {**earlier, name: round(spent, 1)})
-
-
-def _heading(console: Console, text: str) -> None:
-    console.print()
-    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
-
-
-def _write_json(file: Path, values: Any) -> None:
-    with atomic.whole(file) as unfinished:
-        unfinished.write_text(json.dumps(values, indent=1) + "\n", "utf-8")
+            write_json(file, {**earlier, name: round(spent, 1)})
