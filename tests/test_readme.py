@@ -49,8 +49,6 @@ def test_its_commands_exist(page):
             check_torchrun(arguments)
         elif program == "python":
             assert (ROOT / arguments[0]).is_file()
-        elif program == "mkdir":
-            assert arguments[0] == "-p"
         else:
             assert [program, *arguments] == ["pip", "install", "."]
 
@@ -73,14 +71,13 @@ def test_the_slurm_script_is_a_script():
     check_torchrun(shlex.split(command.replace("\\\n", " ")))
 
 
-@pytest.mark.parametrize("text", [README, TRAINING], ids=["README.md", "docs/training.md"])
-def test_its_tree_is_what_a_run_writes(text, tmp_path):
+def test_the_tree_is_what_a_run_writes(tmp_path):
     model = {"d_model": 8, "d_ff": 8, "n_heads": 2, "n_layers": 1}
     data = {"batch_size": 4}
     config = run_config({"model": model, "data": data, "training": {"steps": 2, "log_every": 1}})
     store = make_store(tmp_path / "math", {("train", "numbers__gcd", "easy"): pairs("x", 60)})
     train(config, store, tmp_path / "run", quiet=True)
-    (tree,) = (block for block in blocks("", text) if block.startswith("runs/"))
+    (tree,) = (block for block in blocks("", TRAINING) if block.startswith("runs/"))
     written = {
         path.relative_to(tmp_path / "run").as_posix().replace("step-00000002", "step-00002000")
         for path in (tmp_path / "run").rglob("*")
@@ -109,11 +106,34 @@ def test_its_table_of_models_is_what_the_command_prints(capsys, monkeypatch):
     assert all(line.startswith(("bundled: ", "  card: ")) for line in printed[len(table) :])
 
 
-def test_its_table_has_every_binding():
-    _, *rows = re.findall(r"^\| `([a-z-]+)` \|", README, flags=re.MULTILINE)
-    assert rows == list(BINDINGS)
-    assert len(rows) == 11
+def test_it_names_every_binding():
+    assert len(BINDINGS) == 11
     assert "eleven\nbindings" in README
+    section = README.split("### Bindings")[1].split("###")[0]
+    assert {name for name in BINDINGS if f"`{name}`" in section} == set(BINDINGS)
+
+
+def test_the_sizes_of_bindings_are_those_of_models():
+    """By the formulas in docs/model.md, for the three attention layers of one cell of each kind."""
+    text = (ROOT / "docs" / "model.md").read_text("utf-8")
+    (table,) = re.findall(
+        r"^\| `binding` \| dimensions.*\n\|-.*\n((?:\|.*\n)+)", text, re.MULTILINE
+    )
+    sizes = {"d_model": 64, "n_heads": 4, "d_head": 16, "rank": 5, "n_roles": 20}
+    plain = tp_transformer.build("transformer-tiny", n_layers=1).n_parameters
+    seen = set()
+    for row in table.splitlines():
+        names, _, formula = (cell.strip() for cell in row.strip("|").split("|"))
+        for sign, code in (("²", "**2"), ("·", "*"), ("−", "-")):  # noqa: RUF001
+            formula = formula.replace(sign, code)
+        expected = plain + 3 * eval(formula, {}, sizes)  # noqa: S307
+        for name in set(re.findall(r"`([a-z-]+)`", names)):
+            options = {"rank": 5} if name == "low-rank" else {}
+            options |= {"per_head": True} if "per_head" in names else {}
+            model = tp_transformer.build("transformer-tiny", n_layers=1, binding=name, **options)
+            assert model.n_parameters == expected, name
+            seen.add(name)
+    assert seen == set(BINDINGS)
 
 
 def test_its_runs_and_stores_are_made_before_they_are_used():

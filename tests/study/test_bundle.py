@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -142,6 +143,16 @@ def test_test_questions_that_were_trained_on_are_counted(trained, written):
     n_seen = sum(question in seen for question in asked)
     assert n_seen > 0  # numbers of one digit
     assert Results.read(written / "tp" / "results.json").data["seen_in_training"] == n_seen
+
+
+def test_a_card_says_which_training_questions_were_compared(written):
+    facts = facts_of(written / "tp")
+    assert "not compared" not in model_card(facts, None)
+    (stage,) = facts.history.stages
+    earlier = replace(stage, run="before", data={**stage.data, "sha256": "0" * 64})
+    longer = replace(facts, history=replace(facts.history, stages=(earlier, stage)))
+    said = "the training split of the run `tp` (the other data of earlier runs were not compared)"
+    assert said in model_card(longer, None)
 
 
 def test_the_generation_command_asks_for_the_same(tmp_path):

@@ -6,5 +6,6 @@
 - provenance, command: versions and commands, as results record them.
 - interruptions, progress, allocator, parallel, distributed: signals, progress bars, memory,
   worker processes, ranks.
-- statistics, permutation, figures: intervals and tests, computed permutations, plotting style.
+- statistics, permutation: intervals and tests, computed permutations.
+- figures, html, frames: plotting style; tables and frames for notebooks.
 """

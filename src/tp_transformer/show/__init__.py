@@ -1,4 +1,8 @@
-"""Output for people: tables, documents, charts, the live panel of a run, the report, the explorer.
+"""Output for people. This package displays what earlier packages compute; they do not import it.
 
-This package displays what earlier packages compute; they do not import it.
+- table, findings, store, presets, roles, panel, heading: results, analyses, stores, models, role
+  clusters and running trainings in a terminal.
+- document, comparison, bench, model_card: tables as texts and as objects; cards of models.
+- bars, curve: figures of accuracies and learning curves.
+- report, explorer: HTML pages; policy: what their scripts may do.
 """

@@ -42,7 +42,7 @@ def settings_file(number: int) -> str:
 def model_card(facts: CardFacts, twin: CardFacts | None) -> str:
     """Return the card of a model; `twin` is the bundled model to compare it with."""
     parts = [
-        [f"# {facts.name}", "", _summary(facts), "", *_averages(facts.results)],
+        [f"# {facts.name}", "", _summary(facts), "", *_averages(facts)],
         ["## Use", "", *_use(facts)],
         ["## Limits", "", *_limits(facts)],
         ["## Training", "", *_training(facts.history)],
@@ -70,8 +70,8 @@ def _summary(facts: CardFacts) -> str:
     )
 
 
-def _averages(results: Results) -> list[str]:
-    splits = results.splits
+def _averages(facts: CardFacts) -> list[str]:
+    results, splits = facts.results, facts.results.splits
     rows = [
         ["modules", *(str(len(one.modules)) for one in splits.values())],
         ["questions", *(f"{one.n:,}" for one in splits.values())],
@@ -87,18 +87,21 @@ def _averages(results: Results) -> list[str]:
     seed = f", seed {data['seed']}" if data.get("seed") is not None else ""
     note = (
         f"Scored on all test questions of the store `{data['name']}` ({data['kind']}{seed}), "
-        f"{_seen(data)}; 95% intervals in parentheses."
+        f"{_seen(data, facts.history)}; 95% intervals in parentheses."
     )
     hashes = "; ".join(f"{name} `{data['sha256'][name]}`" for name in splits)
     heads = ["", *(results.task.title(name) for name in splits)]
     return [*markdown_table(heads, rows), "", note, f"Hashes of the questions: {hashes}."]
 
 
-def _seen(data: Values) -> str:
+def _seen(data: Values, history: History) -> str:
     seen = data["seen_in_training"]
     if seen is None:
         return "which were not compared with the training questions"
-    return f"of which {seen:,} also occur in the training split of the run"
+    text = f"of which {seen:,} also occur in the training split of the run"
+    if len({stage.data["sha256"] for stage in history.stages}) > 1:
+        text += f" `{history.stages[-1].run}` (the other data of earlier runs were not compared)"
+    return text
 
 
 def _average(score: SplitScore) -> str:

@@ -4,6 +4,7 @@ from statistics import fmean
 
 from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.provenance import Values
+from tp_transformer.show.bench import ABSENT, accuracy_text, difference_text, samples_text
 from tp_transformer.show.report.inputs import Inputs, JsonFile
 from tp_transformer.show.report.markup import (
     CellText,
@@ -83,22 +84,20 @@ def _has_tests(rows: list[Values], score: Values) -> bool:
 def _facts(row: Values) -> list[CellText]:
     reached = [samples for samples in row["samples_to_learn"] if samples is not None]
     n_seeds = len(row["seeds"])
-    of_all = "" if len(reached) == n_seeds else f" ({len(reached)} of {n_seeds})"
     n_parameters = int(row["n_parameters"])
     return [
         str(row["variant"]),
         NumberCell(n_parameters, f"{n_parameters:,}"),
         NumberCell(n_seeds, f"{n_seeds}"),
-        "-" if row["cost"] is None else NumberCell(row["cost"], f"{row['cost']:.2f}"),
-        NumberCell(fmean(reached), f"{fmean(reached):,.0f}{of_all}") if reached else "-",
+        ABSENT if row["cost"] is None else NumberCell(row["cost"], f"{row['cost']:.2f}"),
+        NumberCell(fmean(reached), samples_text(row["samples_to_learn"])) if reached else ABSENT,
     ]
 
 
 def _scores(row: Values, rows: list[Values]) -> list[CellText]:
     cells: list[CellText] = []
     for score in row["scores"]:
-        spread = "" if score["spread"] is None else f" ± {100 * score['spread']:.1f}"
-        cells.append(NumberCell(score["mean"], f"{100 * score['mean']:.1f}{spread}"))
+        cells.append(NumberCell(score["mean"], accuracy_text(score["mean"], score["spread"])))
         if _has_tests(rows, score):
             cells.append(_difference(score["test"]))
     return cells
@@ -106,11 +105,6 @@ def _scores(row: Values, rows: list[Values]) -> list[CellText]:
 
 def _difference(test: Values | None) -> CellText:
     if test is None:
-        return "-"
-    seeds = "-" if test["p_seeds_holm"] is None else _p(test["p_seeds_holm"])
-    text = f"{100 * test['difference']:+.1f} (p {seeds}; {_p(test['p_questions_holm'])})"
+        return ABSENT
+    text = difference_text(test["difference"], test["p_seeds_holm"], test["p_questions_holm"])
     return NumberCell(test["difference"], text)
-
-
-def _p(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
 from rich.console import Console
@@ -12,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.foundation import atomic, figures
+from tp_transformer.show.bench import ABSENT, accuracy_text, difference_text, samples_text
 from tp_transformer.show.document import latex_escaped, markdown_table
 from tp_transformer.study.bench.figure import plot
-from tp_transformer.study.bench.table import HELD_OUT, BenchRow, BenchScore, BenchTable, BenchTest
+from tp_transformer.study.bench.table import HELD_OUT, BenchRow, BenchTable, BenchTest
 
 NAME = "bench"  # of the files
-ABSENT = "-"
 _N_FIXED = 5  # columns before those of test splits
 
 
@@ -105,9 +104,9 @@ def task_table(table: BenchTable, rows: Sequence[BenchRow]) -> tuple[list[str], 
     body = []
     for row in rows:
         cost = ABSENT if row.cost is None else f"{row.cost:.2f}"
-        cells = [row.variant, f"{row.n_parameters:,}", cost, _samples_to_learn(row)]
+        cells = [row.variant, f"{row.n_parameters:,}", cost, samples_text(row.samples_to_learn)]
         for score in row.scores:
-            cells.append(_accuracy(score))
+            cells.append(accuracy_text(score.mean, score.spread))
             if score.split != HELD_OUT:
                 cells.append(ABSENT if score.test is None else _difference(score.test))
         body.append(cells)
@@ -139,27 +138,8 @@ def _title(task: str, rows: Sequence[BenchRow]) -> str:
     return f"{task}, {rows[0].samples:,} samples"
 
 
-def _accuracy(score: BenchScore) -> str:
-    spread = "" if score.spread is None else f" ± {100 * score.spread:.1f}"
-    return f"{100 * score.mean:.1f}{spread}"
-
-
 def _difference(test: BenchTest) -> str:
-    seeds = ABSENT if test.p_seeds_holm is None else _p(test.p_seeds_holm)
-    return f"{100 * test.difference:+.1f} (p {seeds}; {_p(test.p_questions_holm)})"
-
-
-def _p(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
-
-
-def _samples_to_learn(row: BenchRow) -> str:
-    """Return the mean over the seeds that learned, and how many those are if not all."""
-    reached = [samples for samples in row.samples_to_learn if samples is not None]
-    if not reached:
-        return ABSENT
-    of_all = "" if len(reached) == len(row.seeds) else f" ({len(reached)} of {len(row.seeds)})"
-    return f"{fmean(reached):,.0f}{of_all}"
+    return difference_text(test.difference, test.p_seeds_holm, test.p_questions_holm)
 
 
 def _latex(text: str) -> str:
