@@ -4,5 +4,5 @@
   clusters and running trainings in a terminal.
 - document, comparison, bench, model_card: tables as texts and as objects; cards of models.
 - bars, curve: figures of accuracies and learning curves.
-- report, explorer: HTML pages; policy: what their scripts may do.
+- report, explorer: HTML pages; policy, page_file: what these may do, and which files they replace.
 """

@@ -206,9 +206,10 @@ def _show_roles(model: AnyModel, store: Store, scores: SplitScore, console: Cons
     console.print(roles_figure(sample, head, questions, console))
     console.print(
         f"Head {head.head} of the last encoder layer, {CLUSTERS} clusters of its role vectors at "
-        f"all characters of {len(sample)} questions of {module}. {head.n_structural} of the "
-        "clusters have a name that says more than the character, the most of all heads of the "
-        "layer. tpt interpret roles compares this with untrained models and with the text alone."
+        f"all characters of {len(sample)} questions of {module}, of {len(EXPRESSIONS)} modules of "
+        f"expressions the one that is answered best. {head.n_structural} of the clusters have a "
+        "name that says more than the character, the most of all heads of the layer. "
+        "tpt interpret roles compares this with untrained models and with the text alone."
     )
 
 

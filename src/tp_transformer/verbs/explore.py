@@ -19,7 +19,8 @@ class Explore(Verb):
         results: results of `tpt evaluate`, whose questions are shown, wrong ones first; needs
             --data
         data: a store, whose questions are offered as examples
-        out: write the page to an HTML file instead of serving it
+        out: write the page to an HTML file instead of serving it; an earlier page is replaced
+        overwrite: replace a file that is not such a page
         port: port of the local server; 0 for any free port
     """
 
@@ -29,11 +30,16 @@ class Explore(Verb):
     results: Path | None = None
     data: Path | None = None
     out: Path | None = None
+    overwrite: bool = False
     port: Port = 8765
 
     def __call__(self) -> None:
         from tp_transformer.show.explorer.explore import make_page, serve, write
+        from tp_transformer.show.explorer.page import KIND
+        from tp_transformer.show.page_file import refuse_other_file
 
+        if self.out is not None:
+            refuse_other_file(self.out, KIND, overwrite=self.overwrite)
         page = make_page(
             self.model,
             beside=self.beside,

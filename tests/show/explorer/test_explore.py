@@ -50,6 +50,20 @@ def test_one_file_is_written(folders, tmp_path, capsys):
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
 
 
+def test_only_a_page_is_replaced(folders, tmp_path, capsys):
+    out = tmp_path / "explorer.html"
+    out.write_text("mine")
+    for file, said in ((out, "is not a page of the explorer"), (tmp_path, "is a folder")):
+        code, lines = run(capsys, "--model", folders[0], "--out", file)
+        assert (code, len(lines)) == (2, 1)
+        assert said in lines[0]
+    assert out.read_text() == "mine"
+    assert run(capsys, "--model", folders[0], "--out", out, "--overwrite")[0] == 0
+    first = out.read_bytes()
+    assert run(capsys, "--model", folders[1], "--out", out) == (0, [])
+    assert out.read_bytes() != first
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

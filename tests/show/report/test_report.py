@@ -267,7 +267,7 @@ def test_only_a_report_is_replaced(tmp_path):
     made_up("ours", n=40).save(tmp_path / "a.json")
     out = tmp_path / "page.html"
     out.write_text("<html>my own page</html>", "utf-8")
-    with pytest.raises(SettingsError, match="exists and is not a report"):
+    with pytest.raises(SettingsError, match="exists and is not a page of the report"):
         write_report([tmp_path / "a.json"], out)
     assert out.read_text("utf-8") == "<html>my own page</html>"
     first = write_report([tmp_path / "a.json"], out, overwrite=True).file.read_bytes()

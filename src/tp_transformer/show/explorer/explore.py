@@ -4,7 +4,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.show.explorer.packing import refuse_unsupported
@@ -42,8 +42,6 @@ def make_page(
 
 def write(page: Page, file: Path) -> None:
     """Write the page to a file."""
-    if file.is_dir():
-        raise UserError(f"{file} is a folder; name a file to write to")
     page.write(file)
     print(f"{file}: open it in a browser; it needs no server and no network")
 

@@ -11,8 +11,10 @@ from tp_transformer.foundation import atomic
 from tp_transformer.foundation.provenance import Values
 from tp_transformer.model.family import AnyModel
 from tp_transformer.show.explorer import packing
+from tp_transformer.show.page_file import mark
 from tp_transformer.show.policy import content_policy
 
+KIND = "explorer"
 WORKER = ("bindings.js", "engine.js", "run.js", "worker.js")
 SCRIPT = (
     *(
@@ -51,6 +53,7 @@ class Page:
         """Yield the page in pieces, from its beginning to its end."""
         filled = _asset("page.html")
         for place, text in (
+            ("mark", mark(KIND)),
             ("policy", self.policy),
             ("style", _style()),
             ("script", _script()),

@@ -9,7 +9,8 @@ from string import Template
 
 from tp_transformer import __version__
 from tp_transformer.foundation import atomic
-from tp_transformer.foundation.errors import ResultsError, SettingsError, reason
+from tp_transformer.foundation.errors import ResultsError, SettingsError
+from tp_transformer.show.page_file import mark, refuse_other_file
 from tp_transformer.show.policy import content_policy
 from tp_transformer.show.report.analyses import analyses
 from tp_transformer.show.report.bench import bench
@@ -22,8 +23,7 @@ SECTIONS: tuple[Callable[[Inputs], list[Section]], ...] = (scores, runs, analyse
 """What a report can show, in its order. A function selects its files among the inputs."""
 
 TITLE = "TP-Transformer report"
-_MARK = '<meta name="generator" content="tp-transformer report'
-_MARKED_WITHIN = 4096  # bytes from the beginning of a report
+KIND = "report"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def write_report(
         overwrite: whether to replace a file that is not a report, too
     """
     out = Path(out)
-    _check_out(out, overwrite)
+    refuse_other_file(out, KIND, overwrite=overwrite)
     if not paths:
         raise SettingsError("there is nothing to report on: name runs, results or analyses")
     inputs = gather(paths, out.absolute().parent)
@@ -70,26 +70,6 @@ def write_report(
         unfinished.write_text(page, "utf-8", errors="replace")  # JSON may have half a character
     titles = tuple(section.title for section in sections)
     return WrittenReport(out, titles, tuple(sources), inputs.unreadable)
-
-
-def _check_out(out: Path, overwrite: bool) -> None:
-    """Refuse to replace anything but a report."""
-    if out.is_dir():
-        raise SettingsError(f"{out} is a folder; name a file for the report")
-    for parent in out.parents:
-        if parent.is_file():
-            raise SettingsError(f"{parent} is a file, not a folder for the report")
-    if not out.exists() or overwrite:
-        return
-    try:
-        with out.open("rb") as file:
-            beginning = file.read(_MARKED_WITHIN)
-    except OSError as error:
-        raise SettingsError(f"cannot read {out}: {reason(error)}") from error
-    if _MARK.encode() not in beginning:
-        raise SettingsError(
-            f"{out} exists and is not a report; name another file, or replace it with --overwrite"
-        )
 
 
 def _refuse_unshown(path: Path, sources: Sequence[Path]) -> None:
@@ -113,7 +93,7 @@ def _page(sections: Sequence[Section], inputs: Inputs, paths: Sequence[str]) -> 
     ]
     body = [_drawn(section, name) for name, section in zip(names, sections, strict=True)]
     return Template(_asset("page.html")).substitute(
-        mark=f"{_MARK} {__version__}",
+        mark=mark(KIND),
         policy=content_policy(script, style),
         style=style,
         script=script,
