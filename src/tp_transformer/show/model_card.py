@@ -175,8 +175,8 @@ def _training(history: History) -> list[str]:
     lines = [
         *markdown_table(["run", *(f"`{one.run}`" for one in stages)], rows),
         "",
-        f"Total: {history.samples:,} samples, {hours} core-hours (training time, validations "
-        "included, times threads).",
+        f"Total: {history.samples:,} samples, {hours} core-hours: training time, validations "
+        "included, times threads. If other programs used the machine, the processor time is less.",
     ]
     if history.unknown_start is not None:
         lines.append(
