@@ -98,7 +98,7 @@ def test_so_many_at_once(tmp_path, monkeypatch, is_terminal):
 
     monkeypatch.setattr(watch.subprocess, "Popen", Process)
     monkeypatch.setattr(watch, "_SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(watch.os, "cpu_count", lambda: 5)
+    monkeypatch.setattr(watch, "n_cores", lambda: 5)
     file = io.StringIO()
     several = [Run(f"run {name}", tmp_path / name, ()) for name in "abcde"]
     train_side_by_side(several, Console(file=file, force_terminal=is_terminal), at_once=2)
