@@ -1,8 +1,9 @@
-"""The texts in the cells of the table of a bench, as documents and the report have them."""
+"""The table of a bench: its format, and the texts in its cells, for documents and the report."""
 
 from collections.abc import Sequence
 from statistics import fmean
 
+FORMAT = "tp-transformer-bench"  # in bench.json
 ABSENT = "-"
 
 

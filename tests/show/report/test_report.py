@@ -193,6 +193,12 @@ def test_the_runs_of_a_bench_are_only_in_its_table(tmp_path):
     assert write_report([folder], tmp_path / "report.html").sections == ("Bench",)
 
 
+def test_a_bench_of_another_program_hides_nothing(tmp_path):
+    (tmp_path / "bench.json").write_text('{"format": "google-benchmark"}')
+    run = write_run(tmp_path / "runs" / "one")
+    assert write_report([tmp_path], tmp_path / "report.html").sources == (run,)
+
+
 def test_a_path_named_twice_is_shown_once(tmp_path):
     made_up("ours", n=40).save(tmp_path / "a.json")
     found = write_report([tmp_path, tmp_path / "a.json"], tmp_path / "report.html")

@@ -4,7 +4,13 @@ from statistics import fmean
 
 from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.provenance import Values
-from tp_transformer.show.bench import ABSENT, accuracy_text, difference_text, samples_text
+from tp_transformer.show.bench import (
+    ABSENT,
+    FORMAT,
+    accuracy_text,
+    difference_text,
+    samples_text,
+)
 from tp_transformer.show.report.inputs import Inputs, JsonFile
 from tp_transformer.show.report.markup import (
     CellText,
@@ -18,7 +24,6 @@ from tp_transformer.show.report.markup import (
     table,
 )
 
-FORMAT = "tp-transformer-bench"
 _NOTE = (
     "Accuracies are in %: mean ± standard deviation over seeds. Differences are in points, with "
     "Holm-adjusted p over seeds; over questions. Cost: time of a training step relative to none."

@@ -18,6 +18,7 @@ from tp_transformer.foundation.run_folder import (
     TENSORBOARD,
 )
 from tp_transformer.model.folder import WEIGHTS
+from tp_transformer.show.bench import FORMAT
 
 _NOT_OF_A_RUN = {CHECKPOINTS, BEST_MODELS, BEST, LAST, TENSORBOARD, ORIGIN}
 BENCH = "bench.json"  # its folder has many runs and results, which its table summarises
@@ -79,7 +80,7 @@ def _contents(folder: Path) -> Iterator[Path]:
     names = {entry.name for entry in entries}
     if names & _NOTHING_TO_REPORT:
         return
-    if BENCH in names:
+    if BENCH in names and _is_bench(folder / BENCH):
         yield folder / BENCH
         return
     is_run = ORIGIN in names
@@ -92,6 +93,15 @@ def _contents(folder: Path) -> Iterator[Path]:
             yield from _contents(entry)
         elif entry.suffix == ".json" and entry.is_file():
             yield entry
+
+
+def _is_bench(file: Path) -> bool:
+    """Whether a file is of `tpt bench`, and not of another program."""
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and values.get("format") == FORMAT
 
 
 def _read(file: Path, found: Inputs, *, is_named: bool) -> None:
