@@ -137,7 +137,8 @@ def test_a_killed_prepare_leaves_nothing_and_can_be_started_again(tmp_path):
     source = big_archive(tmp_path / "v1.tar.gz", 1_200_000)
     make_store(tmp_path / "store", segments_of())
     before = rows_of(tpt.data.open(tmp_path / "store"))
-    command = [sys.executable, "-m", "tp_transformer", "data", "prepare", str(source), "--out"]
+    module = [sys.executable, "-m", "tp_transformer"]
+    command = [*module, "data", "prepare", str(source), "--overwrite", "--out"]
     process = subprocess.Popen([*command, str(tmp_path / "store")])
     try:
         # Killed when the first record batch is on disk, so in the midst of writing.

@@ -254,6 +254,27 @@ def test_from_python_a_task_makes_them_pairs(tmp_path):
     assert found.task.name == "mathematics"
 
 
+def test_a_store_of_another_source_is_not_overwritten(tmp_path, capsys):
+    out = tmp_path / "store"
+    first, second = write(tmp_path, ".csv"), write(tmp_path, ".jsonl", ROWS[:50])
+    command = ["data", "prepare", "--task", "mine", "--out", str(out)]
+    cli.main([*command, str(first)])
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    cli.main([*command, str(first)])
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*command, str(second)])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == (
+        f'tpt: {out} is another store: name is "pairs.csv", not "pairs.jsonl"; --overwrite '
+        "replaces it\n"
+    )
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    cli.main([*command, str(second), "--overwrite"])
+    assert sum(len(split) for split in tpt.data.open(out).values()) == 50
+
+
 def test_an_unreadable_parquet_file(tmp_path):
     (tmp_path / "pairs.parquet").write_bytes(b"PAR1nonsense")
     with pytest.raises(CorpusError, match=r"pairs\.parquet: cannot be read"):

@@ -7,11 +7,12 @@ from tp_transformer.data.mathematics import corpus
 from tp_transformer.data.pair_files import Columns, looks_like_pairs
 from tp_transformer.data.pairs import Tokenisation, prepare_pairs
 from tp_transformer.data.store import Store
+from tp_transformer.data.writer import is_written
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.progress import Update
 
 
-def prepare(
+def prepare(  # noqa: PLR0913, the options of the command
     source: str | Path,
     out: str | Path,
     *,
@@ -21,6 +22,7 @@ def prepare(
     shares: Mapping[str, float] | None = None,
     seed: int = 0,
     skip_errors: bool = False,
+    overwrite: bool = False,
     progress: Update | None = None,
 ) -> Store:
     """Read questions and answers into the store `out`.
@@ -28,8 +30,10 @@ def prepare(
     With `task`, which names them, they are pairs of your own, and `columns`, `tokenisation`,
     `shares` and `seed` are those of `prepare_pairs`. Without it, `source` is the Mathematics
     Dataset: the v1.0 archive, its folder, or the Hugging Face copy. Invalid rows are an error, or
-    with `skip_errors` left out and listed in the store.
+    with `skip_errors` left out and listed in the store. An earlier store of the same source is
+    replaced; a store of another source only if `overwrite` is true.
     """
+    is_written(Path(out), {"name": Path(source).resolve().name}, overwrite=overwrite)
     if task is not None:
         return prepare_pairs(
             source,

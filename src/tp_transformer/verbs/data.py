@@ -132,6 +132,7 @@ class Prepare(Verb):
             folder, or the Hugging Face copy
         out: the store to write, a folder
         on_error: stop at the first fault, or skip faulty rows and report them
+        overwrite: replace a store that was made from another source
         task: the name of your task
         tokenisation: whether tokens are characters, or words separated by blanks
         splits: shares of the splits, if rows do not name their splits; by default
@@ -146,6 +147,7 @@ class Prepare(Verb):
     source: Path = field(metadata={"flag": "source"})
     out: Path
     on_error: Literal["stop", "skip"] = "stop"
+    overwrite: bool = False
     task: str | None = None
     tokenisation: Literal["characters", "words"] = "characters"
     splits: str | None = None
@@ -187,12 +189,13 @@ class Prepare(Verb):
                 shares=None if self.splits is None else split_shares(self.splits),
                 seed=self.seed,
                 skip_errors=self.on_error == "skip",
+                overwrite=self.overwrite,
                 progress=update,
             )
 
     def _refuse_options_of_pairs(self) -> None:
         for each in fields(self):
-            is_of_pairs = each.name not in ("source", "out", "on_error")
+            is_of_pairs = each.name not in ("source", "out", "on_error", "overwrite")
             if is_of_pairs and getattr(self, each.name) != each.default:
                 flag = each.name.replace("_", "-")
                 raise SettingsError(f"--{flag} is for pairs of your own; name their --task")
