@@ -15,6 +15,7 @@ def _looked_at(monkeypatch):
         found = texts(drawn)
         assert not illegible(drawn, found), name
         files = [folder / f"{name}.{kind}" for kind in figures.FORMATS]
+        folder.mkdir(parents=True, exist_ok=True)
         for file in files:
             file.write_text("\n".join(one.words for one in found), "utf-8")
         return files

@@ -455,10 +455,15 @@ def test_the_command_line_shows_what_was_found(store, trained, tmp_path, capsys,
 
 
 def test_a_mistake_of_the_user_is_one_line(store, tmp_path, capsys):
+    out = tmp_path / "r.json"
     with pytest.raises(SystemExit) as stop:
-        main(["evaluate", "--data", str(store), "--out", str(tmp_path / "r.json")])
+        main(["evaluate", "--model", "nowhere", "--data", str(store), "--out", str(out)])
     assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith("tpt: no model")
+    said = capsys.readouterr().err
+    assert said.startswith("tpt: ")
+    assert "nowhere" in said
+    assert said.count("\n") == 1
+    assert not out.exists()
 
 
 def test_the_same_questions_in_another_store_are_the_same(store, trained, tmp_path):
