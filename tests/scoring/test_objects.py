@@ -8,6 +8,7 @@ import torch
 import tp_transformer as tpt
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import FolderError
+from tp_transformer.model import bundled
 
 CHOICE = tpt.Choice(splits=("interpolate",), modules=("numbers__place_value",))
 WORK = tpt.Work(diagnose=5, decode=10)
@@ -63,6 +64,7 @@ def test_inside_a_trace_the_edited_model_is_scored(store, model, results):
     assert verdicts(unchanged) == verdicts(results)
 
 
-def test_no_model_is_refused(store):
-    with pytest.raises(FolderError):
+def test_no_model_is_refused_if_none_is_bundled(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
+    with pytest.raises(FolderError, match="no model is bundled"):
         tpt.evaluate(None, store)
