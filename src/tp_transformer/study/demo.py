@@ -225,7 +225,7 @@ def _show_files(folder: Path, names: Sequence[str], console: Console) -> None:
         table.add_row(Text(name), Text(what, style="dim"))
     console.print(table)
     for command in (
-        ["tpt", "solve", "What is 3 + 4?"],
+        ["tpt", "solve", "What is the hundreds digit of 31415?"],
         ["tpt", "explore"],
         ["tpt", "demo", "--train"],
     ):

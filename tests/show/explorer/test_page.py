@@ -363,14 +363,15 @@ def test_the_focus_stays_where_a_key_was_pressed(page):
     assert page.run(f"{focused}.textContent") == "Zero"
     page.run("document.querySelectorAll('#where select')[1].focus()")
     page.press("ArrowDown")
-    assert page.run("explorer.app.state.view.head") == 1
+    page.browser.wait("explorer.app.state.view.head === 1")
     assert page.run(f"{focused}.parentElement.textContent").startswith("Head")
     page.run("document.querySelectorAll('.map')[2].focus()")
     page.press("Enter")
     page.press("ArrowRight")
     page.press("Escape")
     page.browser.wait("!document.getElementById('head-dialog').open")
-    assert page.run(f"{focused}.title") == "Encoder layer 0, head 3"
+    # The browser announces that a dialog was closed a moment later.
+    page.browser.wait(f"{focused}.title === 'Encoder layer 0, head 3'")
 
 
 def test_screen_readers_find_a_name_for_every_control(page):
