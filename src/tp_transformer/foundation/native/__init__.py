@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 FOLDER = Path(__file__).parent
+TOO_LITTLE_MEMORY = 1  # returned by a kernel; 0 is success
 CAPABILITIES = ("AVX2", "AVX512")  # of processors that the kernels are compiled for
 
 
@@ -34,7 +35,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def call(name: str, *arguments: Tensor | int | ctypes.Array[ctypes.c_int64]) -> None:
-    """Call a kernel with the addresses of tensors; raise if it ran out of memory.
+    """Call a kernel with the addresses of tensors; raise if it fails.
 
     The GIL is released during the call.
     """
@@ -44,8 +45,11 @@ def call(name: str, *arguments: Tensor | int | ctypes.Array[ctypes.c_int64]) -> 
         ctypes.c_void_p(argument.data_ptr()) if isinstance(argument, Tensor) else argument
         for argument in arguments
     ]
-    if getattr(kernels, name)(*given):
+    problem: int = getattr(kernels, name)(*given)
+    if problem == TOO_LITTLE_MEMORY:
         raise MemoryError(f"too little memory for {name}")
+    if problem:
+        raise IndexError("a token id is not in the vocabulary")
 
 
 def integers(numbers: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
