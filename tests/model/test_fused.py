@@ -5,13 +5,11 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.data.layout.packed import Packed
-from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import native
 from tp_transformer.model import fused
 from tp_transformer.model.attention import SelfAttention
-from tp_transformer.model.fused import FusedState
-from tp_transformer.model.layers import DecoderCell
+from tp_transformer.model.fused import FusedState, is_fusible
 from tp_transformer.model.solver import Solver
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
@@ -24,28 +22,27 @@ def model_of(**fields):
     return tpt.build("tp-transformer-tiny", **fields).eval()
 
 
-def begin(model, kind=Packed, n_steps=12):
-    ids, layout = kind.lay_out(model.vocabulary.encode(QUESTIONS), model.vocabulary.pad)
+def begin(model, n_steps=12):
+    ids, layout = Packed.lay_out(model.vocabulary.encode(QUESTIONS), model.vocabulary.pad)
     return model.begin(model.encode(ids, layout), n_steps)
 
 
-def begin_both(model, monkeypatch, kind=Packed):
+def begin_both(model, monkeypatch):
     """The states of the kernel and of the cells."""
-    own = begin(model, kind)
+    own = begin(model)
     assert isinstance(own, FusedState)
     with monkeypatch.context() as without:
         without.setattr(native, "library", lambda: None)
-        other = begin(model, kind)
+        other = begin(model)
     assert not isinstance(other, FusedState)
     return own, other
 
 
 @pytest.mark.parametrize("binding", ["hadamard", "none"])
-@pytest.mark.parametrize("kind", [Padded, Packed])
 @torch.no_grad()
-def test_steps_are_those_of_the_cells_also_when_rows_leave(monkeypatch, binding, kind):
+def test_steps_are_those_of_the_cells_also_when_rows_leave(monkeypatch, binding):
     model = model_of(binding=binding, embedding_binding=binding != "none")
-    states = begin_both(model, monkeypatch, kind)
+    states = begin_both(model, monkeypatch)
     rows = torch.arange(len(QUESTIONS))
     for step in range(12):
         previous = 3 + (7 * rows + step) % 60
@@ -90,6 +87,33 @@ def test_a_vocabulary_may_have_any_size(monkeypatch, n_words):
     torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.fixture
+def called(monkeypatch):
+    """The names of the kernels that are called."""
+    names = []
+    call = native.call
+    monkeypatch.setattr(native, "call", lambda name, *rest: (names.append(name), call(name, *rest)))
+    return names
+
+
+@pytest.mark.parametrize("binding", ["hadamard", "none"])
+@pytest.mark.parametrize("n_questions", [1, 5])
+@torch.inference_mode()
+def test_logits_of_known_answers_are_those_of_the_cells(monkeypatch, called, binding, n_questions):
+    model = model_of(binding=binding, embedding_binding=binding != "none")
+    encode = model.vocabulary.encode
+    questions, answers = QUESTIONS[:n_questions], ["7", "True", "-1, 3, 7", "2", "1"][:n_questions]
+    kind = model.layout_for(torch.device("cpu"), n_rows=n_questions)
+    batch = tpt.Batch.from_ragged(encode(questions), encode(answers), model.vocabulary.pad, kind)
+    memory, logits = model.encode(batch.source, batch.source_layout).state, model(batch)
+    assert called == ["cells_forward"] * 3
+    monkeypatch.setattr(native, "library", lambda: None)
+    wanted = model.encode(batch.source, batch.source_layout).state
+    torch.testing.assert_close(memory, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits, model(batch), rtol=1e-4, atol=1e-4)
+    assert len(called) == 3
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_answers_are_those_of_the_cells(monkeypatch, beam):
     model = model_of()
@@ -118,11 +142,6 @@ def test_two_threads_compute_the_same_as_one(monkeypatch):
     assert torch.equal(*both)
 
 
-class _Cell(DecoderCell):
-    def forward(self, *arguments):
-        return 2 * super().forward(*arguments)
-
-
 class _SelfAttention(SelfAttention):
     def attend(self, *arguments, **options):
         output, weights = super().attend(*arguments, **options)
@@ -139,47 +158,59 @@ def _replace_class(part, kind):
 
 
 CHANGES = {
-    "a cell": lambda model: _replace_class(model.decoder[1], _Cell),
-    "an attention": lambda model: _replace_class(model.decoder[0].self_attention, _SelfAttention),
-    "a step": lambda model: _replace_class(model, _Own),
-    "a hook": lambda model: model.decoder[0].feed_forward.register_forward_hook(
+    "a cell": lambda cell: _replace_class(cell, type("Own", (type(cell),), {})),
+    "an attention": lambda cell: _replace_class(cell.self_attention, _SelfAttention),
+    "a hook": lambda cell: cell.feed_forward.register_forward_hook(
         lambda module, inputs, output: output
     ),
-    "a method of an instance": lambda model: setattr(
-        model.decoder[0].self_attention, "retrieve", lambda *inputs: inputs[0]
+    "a hook before": lambda cell: cell.register_forward_pre_hook(lambda module, inputs: inputs),
+    "a method of an instance": lambda cell: setattr(
+        cell.self_attention, "retrieve", lambda *inputs: inputs[0]
     ),
-    "a method of the embedding": lambda model: setattr(
-        model.embedding, "logits", lambda state: state @ model.embedding.symbols.weight.T
-    ),
-    "a type": lambda model: model.double(),
-    "dropout": lambda model: model.train(),
-    "a layer": lambda model: setattr(model.decoder[0].feed_forward, "contract", torch.nn.Identity()),
-    "a parametrisation": lambda model: torch.nn.utils.parametrizations.weight_norm(
-        model.decoder[0].feed_forward.expand
+    "a type": lambda cell: cell.double(),
+    "training": lambda cell: cell.train(),
+    "a normalisation": lambda cell: setattr(cell.output_norm, "eps", 1e-3),
+    "a layer": lambda cell: setattr(cell.feed_forward, "contract", torch.nn.Identity()),
+    "a parametrisation": lambda cell: torch.nn.utils.parametrizations.weight_norm(
+        cell.feed_forward.expand
     ),
 }
 
 
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @pytest.mark.parametrize("change", CHANGES)
 @torch.no_grad()
-def test_what_a_model_changes_is_not_fused(change):
+def test_what_a_model_changes_is_not_fused(change, stack):
+    cells = list(getattr(model_of(), stack))
+    assert is_fusible(cells)
+    CHANGES[change](cells[1])
+    assert not is_fusible(cells)
+
+
+@torch.no_grad()
+def test_a_step_or_an_embedding_of_its_own_is_not_fused():
     model = model_of()
     assert isinstance(begin(model), FusedState)
-    CHANGES[change](model)
+    model.embedding.logits = lambda state: state @ model.embedding.symbols.weight.T
+    assert not isinstance(begin(model), FusedState)
+    model = model_of()
+    _replace_class(model, _Own)
     assert not isinstance(begin(model), FusedState)
 
 
-def test_traces_gradients_and_autocast_are_not_fused():
+def test_traces_gradients_and_autocast_are_not_fused(called):
     model = model_of()
     assert not isinstance(begin(model), FusedState)  # with gradients
     with torch.no_grad():
-        assert isinstance(begin(model), FusedState)
         with torch.autocast("cpu", torch.bfloat16):
             assert not isinstance(begin(model), FusedState)
-        for name in ("decoder.1.self_attention.role", "decoder.embedding"):
+        for name in ("decoder.1.self_attention.role", "encoder.0.output", "decoder.embedding"):
+            del called[:]
             with model.trace(name) as trace:
-                model.solve(QUESTIONS, max_length=2)
-                assert trace[name].shape[-2] == 2
+                model.solve(["1"], max_length=2)
+                assert trace[name].shape[-2] == (3 if "encoder" in name else 2)
+            assert "decoder_step" not in called
+    assert isinstance(torch.no_grad()(begin)(model), FusedState)
 
 
 @pytest.mark.parametrize("binding", ["residual", "tensor", "dictionary", "value"])
@@ -202,5 +233,5 @@ def test_wrong_tokens_are_an_error():
 def test_the_kernel_knows_all_modules_of_a_decoder():
     """A new part of a cell has to be added to the kernel, or the kernel is never used."""
     model = model_of()
-    kinds = {type(part) for cell in model.decoder for part in cell.modules()}
-    assert kinds <= set(fused.KNOWN)
+    kinds = {type(part) for stack in (model.encoder, model.decoder) for part in stack.modules()}
+    assert kinds - {torch.nn.ModuleList} <= fused.KNOWN

@@ -1,15 +1,17 @@
-"""Decoding steps by a C kernel, which computes the same as the cells of the decoder.
+"""The cells of a Transformer by C kernels, which compute the same.
 
-A step of a single question consists of hundreds of small operations, whose start takes longer than
-their arithmetic; the kernel computes all layers in one call. It is used for the decoder of this
-package as it is, in float32 on a CPU. A subclass, a hook, a trace or a replaced method makes
-`fused_state` return None, and the model then runs its cells.
+A decoding step of a single question consists of hundreds of small operations, whose start takes
+longer than their arithmetic; a kernel computes all layers in one call. Another kernel computes all
+cells of the encoder, or of the decoder for known answers, on packed rows. Kernels are used for
+inference in float32 on a CPU, with the cells of this package as they are. A subclass, a hook, a
+trace or a replaced method makes the functions here return None, and the model then runs its cells.
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,17 +19,21 @@ from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.foundation import native
 from tp_transformer.model.attention import CrossAttention, SelfAttention
-from tp_transformer.model.bare import is_observed
 from tp_transformer.model.binding import HadamardBinding, NoBinding
 from tp_transformer.model.cache import FIRST_ROOM
-from tp_transformer.model.layers import DecoderCell, Embedding, FeedForward
+from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+from tp_transformer.model.trace import Traced
 
-# The modules that the kernel knows; a subclass may compute something else.
-KNOWN = (
-    *(Embedding, DecoderCell, SelfAttention, CrossAttention, FeedForward),
+Cell = EncoderCell | DecoderCell
+Memory = list[tuple[Tensor, Tensor]]  # keys and values of the source, by layer
+
+# The modules that the kernels know; a subclass may compute something else.
+KNOWN = {
+    *(Embedding, EncoderCell, DecoderCell, SelfAttention, CrossAttention, FeedForward),
     *(HadamardBinding, NoBinding, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout),
-)
-WIDTH = 8  # floats of a vector of the kernel
+}
+WIDTH = 8  # floats of a vector of the kernels
+EPSILON = 1e-5  # of all normalisations
 
 
 class FusedState:
@@ -41,24 +47,19 @@ class FusedState:
         layout: Layout,
         max_length: int,
     ) -> None:
-        attention, (key, _) = cells[0].self_attention, memory[0]
-        self._weights = list(_weights(embedding, cells))  # keeps their memory
+        (key, _), n_rows = memory[0], len(layout)
+        self._weights = [*_embedding_weights(embedding), *_weights(cells)]  # keeps their memory
         self._weight_addresses = _addresses(self._weights)
         self._memory = [tensor for pair in memory for tensor in pair]
         self._memory_addresses = _addresses(self._memory)
-        lengths = torch.from_numpy(layout.lengths)
-        rows = torch.arange(len(layout))
-        self._starts = lengths.cumsum(0) - lengths if _is_packed(layout) else rows * layout.longest
-        self._lengths = lengths
-        n_heads, d_head = attention.n_heads, attention.binding.d_head
-        self._cache = key.new_empty(len(layout), 0, len(cells), 2, n_heads * d_head)
+        ends = torch.from_numpy(np.asarray(_ends(layout)))
+        self._starts, self._lengths = ends[:-1], ends.diff()
+        n_heads, d_head, d_ff, binds = _sizes(cells[0])
+        self._cache = key.new_empty(n_rows, 0, len(cells), 2, n_heads * d_head)
         self._position, self._max_length = 0, max_length
-        binds = isinstance(attention.binding, HadamardBinding)
-        d_ff = cells[0].feed_forward.expand.out_features
         self._n_vocab = embedding.symbols.num_embeddings
         self._sizes = [len(cells), n_heads, d_head, d_ff, self._n_vocab]
-        self._ends = [int(binds), key.stride(1), key.stride(2), torch.get_num_threads()]
-        self._epsilon = torch.tensor([cells[0].output_norm.eps], dtype=torch.float32)
+        self._last_sizes = [binds, key.stride(2), torch.get_num_threads()]
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
         """Keep these rows, and these questions or all of them."""
@@ -79,11 +80,10 @@ class FusedState:
             larger[:, : self._position] = self._cache
             self._cache = larger
         logits = self._cache.new_empty(len(previous), self._n_vocab)
-        sizes = [len(previous), len(self._lengths), *self._sizes, self._position, room, *self._ends]
+        sizes = [len(previous), len(self._lengths), *self._sizes, self._position, room]
         native.call(
             "decoder_step",
-            native.integers(sizes),
-            self._epsilon,
+            native.integers([*sizes, *self._last_sizes]),
             self._weight_addresses,
             self._memory_addresses,
             self._starts,
@@ -99,7 +99,7 @@ class FusedState:
 def fused_state(
     embedding: Embedding,
     cells: Sequence[DecoderCell],
-    memory: list[tuple[Tensor, Tensor]],
+    memory: Memory,
     layout: Layout,
     max_length: int,
 ) -> FusedState | None:
@@ -107,71 +107,127 @@ def fused_state(
 
     `memory` has the keys and values of the source, (batch, head, source, d_head), in `layout`.
     """
-    if native.library() is None or not cells:
-        return None
-    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-        return None
-    if not all(_is_supported(module) for module in (embedding, *cells)):
-        return None
-    if not _has_vectors(memory, layout):
+    if not is_fusible((embedding, *cells)) or _ends(layout) is None or not _has_vectors(memory):
         return None
     return FusedState(embedding, cells, memory, layout, max_length)
 
 
-def _is_supported(module: nn.Module) -> bool:
-    """Whether a module and all its parts compute what the kernel computes."""
-    if is_observed(module):
+def fused_cells(
+    cells: Sequence[Cell],
+    state: Tensor,
+    layout: Layout,
+    memory: Memory | None = None,
+    memory_layout: Layout | None = None,
+) -> Tensor | None:
+    """Return the output of the last cell, or None if the kernel does not support the cells.
+
+    Attention is causal if there is a memory: the keys and values of the source for each cell.
+    """
+    if not is_fusible(cells) or state.dtype != torch.float32:
+        return None
+    ends, memory_ends = _ends(layout), None if memory_layout is None else _ends(memory_layout)
+    if ends is None or (memory is not None and (memory_ends is None or not _has_vectors(memory))):
+        return None
+    n_heads, d_head, d_ff, binds = _sizes(cells[0])
+    strides = [0, 0] if memory is None else [*memory[0][0].stride()[1:3]]
+    sizes = [len(ends) - 1, len(cells), n_heads, d_head, d_ff, binds, int(memory is not None)]
+    output = state.clone(memory_format=torch.contiguous_format)
+    native.call(
+        "cells_forward",
+        native.integers([*sizes, *strides, torch.get_num_threads()]),
+        _addresses([*_weights(cells)]),
+        None if memory is None else _addresses([tensor for pair in memory for tensor in pair]),
+        native.integers(ends),
+        None if memory_ends is None else native.integers(memory_ends),
+        output,
+    )
+    return output
+
+
+def is_fusible(modules: Sequence[nn.Module]) -> bool:
+    """Whether the kernels compute what these modules would, in the current modes of torch."""
+    return (
+        native.library() is not None
+        and len(modules) > 0
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and all(_is_known(part) for module in modules for part in module.modules())
+        and all(_is_plain(one) for module in modules for one in module.parameters())
+    )
+
+
+def _is_known(part: nn.Module) -> bool:
+    """Whether a module computes what the kernels compute, and nobody observes it."""
+    fields, kind = vars(part), type(part)
+    if kind not in KNOWN or part.training or part._forward_hooks or part._forward_pre_hooks:
         return False
-    for part in module.modules():
-        if type(part) not in KNOWN or part.training or _has_replaced_methods(part):
-            return False
-        if isinstance(part, nn.Linear) and (part.in_features % WIDTH or part.bias is None):
-            return False
-        if isinstance(part, SelfAttention) and part.binding.d_head % WIDTH:
-            return False
-        if isinstance(part, nn.LayerNorm) and not part.elementwise_affine:
-            return False
-    return all(
+    # An attribute of an instance may hide a method of its class.
+    if any(callable(getattr(kind, name, None)) for name in fields):
+        return False
+    if isinstance(part, Traced) and part._traces:
+        return False
+    if isinstance(part, nn.Linear):
+        return part.in_features % WIDTH == 0 and part.bias is not None
+    if isinstance(part, SelfAttention):
+        return part.binding.d_head % WIDTH == 0
+    return not isinstance(part, nn.LayerNorm) or (part.eps == EPSILON and part.bias is not None)
+
+
+def _is_plain(parameter: Tensor) -> bool:
+    return (
         parameter.dtype == torch.float32
         and parameter.device.type == "cpu"
         and parameter.is_contiguous()
-        for parameter in module.parameters()
     )
 
 
-def _has_replaced_methods(module: nn.Module) -> bool:
-    """Whether an attribute of an instance hides a method of its class."""
-    kind = type(module)
-    return any(callable(getattr(kind, name, None)) for name in vars(module))
-
-
-def _has_vectors(memory: list[tuple[Tensor, Tensor]], layout: Layout) -> bool:
-    """Whether all keys and values have contiguous vectors, the same strides, and rows in order."""
-    key = memory[0][0]
-    same = all(
-        tensor.stride() == key.stride() and tensor.dtype == torch.float32
+def _has_vectors(memory: Memory) -> bool:
+    """Whether keys and values are float32 and have contiguous heads, and all the same strides."""
+    first = memory[0][0]
+    return all(
+        tensor.dtype == torch.float32
+        and tensor.stride() == first.stride()
+        and tensor.stride(3) == 1
+        and tensor.stride(1) == tensor.shape[3]
         for pair in memory
         for tensor in pair
     )
-    in_order = len(key) == 1 or key.stride(0) == layout.longest * key.stride(2)
-    return same and in_order and key.stride(3) == 1
 
 
-def _is_packed(layout: Layout) -> bool:
-    return isinstance(layout, Packed)
+def _ends(layout: Layout) -> list[int] | None:
+    """Return the offsets of packed rows; a single row is packed; None if rows are padded."""
+    if isinstance(layout, Packed):
+        return cast(list[int], layout.offsets.tolist())
+    if len(layout) == 1 and bool(layout.filled.all()):
+        return [0, layout.longest]
+    return None
 
 
-def _weights(embedding: Embedding, cells: Sequence[DecoderCell]) -> Iterator[Tensor | None]:
-    """Yield the weights in the order in which the kernel reads them."""
+def _sizes(cell: Cell) -> tuple[int, int, int, int]:
+    """Return the heads, d_head and d_ff of a cell, and whether it binds roles, as 0 or 1."""
+    attention = cell.self_attention
+    binds = isinstance(attention.binding, HadamardBinding)
+    d_ff = cell.feed_forward.expand.out_features
+    return attention.n_heads, attention.binding.d_head, d_ff, int(binds)
+
+
+def _embedding_weights(embedding: Embedding) -> Iterator[Tensor | None]:
+    """Yield the weights of an embedding in the order of the structure in C."""
     yield from _affine(embedding.role_proj)
     yield embedding.symbols.weight
     yield embedding.positions_like(embedding.symbols.weight)
+
+
+def _weights(cells: Iterable[Cell]) -> Iterator[Tensor | None]:
+    """Yield the weights of cells in the order of the structure in C."""
     for cell in cells:
-        inner, cross, forward = cell.self_attention, cell.cross_attention, cell.feed_forward
-        norms = (cell.self_attention_norm, cell.cross_attention_norm, cell.feed_forward_norm)
+        own, forward = cell.self_attention, cell.feed_forward
+        cross = cell.cross_attention if isinstance(cell, DecoderCell) else None
+        cross_norm = cell.cross_attention_norm if isinstance(cell, DecoderCell) else None
         for layer in (
-            *(*norms, cell.output_norm),
-            *(inner.in_proj, inner.out_proj, cross.in_proj, cross.out_proj),
+            *(cell.self_attention_norm, cross_norm, cell.feed_forward_norm, cell.output_norm),
+            *(own.in_proj, own.out_proj),
+            *((None, None) if cross is None else (cross.in_proj, cross.out_proj)),
             *(forward.expand, forward.contract),
         ):
             yield from _affine(layer)

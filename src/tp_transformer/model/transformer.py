@@ -18,7 +18,7 @@ from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.fused import FusedState, fused_state
+from tp_transformer.model.fused import FusedState, fused_cells, fused_state
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
 from tp_transformer.model.trace import SOURCE, TARGET
@@ -133,8 +133,11 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
         self.note_tokens(SOURCE, source)
         state = self.point("embedding", self.embedding(source, layout.positions, layout.longest))
+        fused = fused_cells(self._encoder_cells, state, layout)
+        if fused is not None:
+            return Memory(fused, layout)
         pattern = layout.within()
-        for cell in self.encoder:
+        for cell in self._encoder_cells:
             state = cell(state, pattern)
         return Memory(state, layout)
 
@@ -145,15 +148,19 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         state = self.point(
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
+        cells = self._decoder_cells
+        remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
+        fused = fused_cells(cells, state, layout, remembered, memory.layout)
+        if fused is not None:
+            return self.embedding.logits(fused)
         pattern, memory_pattern = layout.within(causal=True), layout.across(memory.layout)
-        for cell in self._decoder_cells:
-            key_value = cell.cross_attention.remember(memory.state)
+        for cell, key_value in zip(cells, remembered, strict=True):
             state = cell(state, pattern, key_value, memory_pattern)
         return self.embedding.logits(state)
 
     def begin(self, memory: Memory, max_length: int) -> DecoderState | FusedState:
         """Return the state before the first of at most `max_length` steps."""
-        cells = list(self._decoder_cells)
+        cells = self._decoder_cells
         remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
         # A subclass with a step of its own may read the fields of a `DecoderState`.
         if not self._traces and type(self).step is Transformer.step:
@@ -199,5 +206,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
             cell.compile(dynamic=True)
 
     @property
-    def _decoder_cells(self) -> Iterable[DecoderCell]:
-        return cast(Iterable[DecoderCell], self.decoder)
+    def _encoder_cells(self) -> list[EncoderCell]:
+        return list(cast(Iterable[EncoderCell], self.encoder))
+
+    @property
+    def _decoder_cells(self) -> list[DecoderCell]:
+        return list(cast(Iterable[DecoderCell], self.decoder))

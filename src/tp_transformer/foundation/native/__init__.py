@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def library() -> ctypes.CDLL | None:
     return ctypes.CDLL(str(file))
 
 
-def call(name: str, *arguments: Tensor | int | ctypes.Array[ctypes.c_int64]) -> None:
+def call(name: str, *arguments: Tensor | ctypes.Array[Any] | None) -> None:
     """Call a kernel with the addresses of tensors; raise if it fails.
 
     The GIL is released during the call.

@@ -6,14 +6,12 @@
    their weights stay in the cache. The gradient recomputes the weights from the logarithm of the
    sum of each softmax. */
 
-#include <pthread.h>
 #include <stdlib.h>
 
-#include "kernels.h"
+#include "parallel.h"
 
 #define BLOCK 24        /* queries at a time; their weights fit into the first-level cache */
-#define MOST_THREADS 64
-#define LEAST_WORK 1000000 /* products for which a thread is worth its start */
+#define LEAST_WORK 1000000 /* products that are worth the start of a thread */
 
 /* c (rows, 8 * n_vectors) = a b, or c + a b; a[row, k] is a[row * a_row + k * a_k]. */
 INLINE void tile(int rows, int n_vectors, Int depth, const float *a, Int a_row, Int a_k,
@@ -70,12 +68,10 @@ typedef struct {
 typedef struct {
     View query, key, value, gradient;      /* the gradient of the fillers, if this is backward */
     char *filler, *d_query, *d_key, *d_value; /* results, (position, head, d_head) */
-    float *log_sum;                        /* (head, query): of each softmax */
+    float *log_sum;                        /* (head, query): of each softmax; NULL if not needed */
     const Int *query_ends, *key_ends;      /* where each row begins, and where the last one ends */
     Int n_rows, n_heads, d_head, kind, causal;
-    Int most_queries, most_keys;
-    Int next;   /* the next task */
-    int failed; /* whether there was too little memory */
+    Int most_keys;
 } Work;
 
 INLINE Int size_of(Int kind) { return kind == FLOAT32 ? 4 : 2; }
@@ -161,7 +157,7 @@ static void forward_task(const Work *work, Int row, Int head, float *scratch) {
             Int seen = work->causal && start + i + 1 < m ? start + i + 1 : m;
             totals[i] = exponentials(weights + i * padded, seen, padded, &largest);
             Int place = head * work->query_ends[work->n_rows] + first_query + start + i;
-            work->log_sum[place] = largest + logf(totals[i]);
+            if (work->log_sum) work->log_sum[place] = largest + logf(totals[i]);
         }
         multiply(block, d, m, weights, padded, 1, values, d, fillers, d, 0);
         for (Int i = 0; i < block; i++)
@@ -229,41 +225,27 @@ static void backward_task(const Work *work, Int row, Int head, float *scratch) {
     }
 }
 
-static void *run(void *argument) {
-    Work *work = argument;
+/* All heads of a row. */
+static int run_row(void *argument, Int row) {
+    const Work *work = argument;
     Int d = rounded_up(work->d_head), padded = rounded_up(work->most_keys);
-    size_t size = (6 * padded * d + 3 * BLOCK * d + 2 * BLOCK * padded) * sizeof(float);
-    float *scratch = malloc(size);
-    if (!scratch) {
-        work->failed = 1;
-        return NULL;
-    }
-    Int n_tasks = work->n_rows * work->n_heads, task;
-    while ((task = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED)) < n_tasks)
-        (work->d_query ? backward_task : forward_task)(work, task / work->n_heads,
-                                                       task % work->n_heads, scratch);
+    float *scratch = malloc((6 * padded * d + 3 * BLOCK * d + 2 * BLOCK * padded) * sizeof(float));
+    if (!scratch) return 1;
+    for (Int head = 0; head < work->n_heads; head++)
+        (work->d_query ? backward_task : forward_task)(work, row, head, scratch);
     free(scratch);
-    return NULL;
+    return 0;
 }
 
 static int run_all(Work *work, Int n_threads) {
-    pthread_t threads[MOST_THREADS];
-    Int n_started = 0;
     double n_products = 0;
     for (Int row = 0; row < work->n_rows; row++) {
         Int n = work->query_ends[row + 1] - work->query_ends[row];
         Int m = work->key_ends[row + 1] - work->key_ends[row];
-        if (n > work->most_queries) work->most_queries = n;
         if (m > work->most_keys) work->most_keys = m;
         n_products += 2.0 * n * m * work->d_head * work->n_heads;
     }
-    while (n_started + 1 < n_threads && n_started < MOST_THREADS &&
-           n_products > (double)LEAST_WORK * (n_started + 1) &&
-           !pthread_create(&threads[n_started], NULL, run, work))
-        n_started++;
-    run(work);
-    while (n_started) pthread_join(threads[--n_started], NULL);
-    return work->failed;
+    return in_parallel(work, run_row, work->n_rows, n_products < LEAST_WORK ? 1 : n_threads);
 }
 
 /* Sizes: rows, heads, d_head, kind, causal, threads; strides: head and position of each input. */
