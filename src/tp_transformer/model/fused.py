@@ -9,6 +9,7 @@ trace or a replaced method makes the functions here return None, and the model t
 
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -152,17 +153,17 @@ def is_fusible(modules: Sequence[nn.Module]) -> bool:
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and all(_is_known(part) for module in modules for part in module.modules())
-        and all(_is_plain(one) for module in modules for one in module.parameters())
     )
 
 
 def _is_known(part: nn.Module) -> bool:
     """Whether a module computes what the kernels compute, and nobody observes it."""
-    fields, kind = vars(part), type(part)
+    kind = type(part)
     if kind not in KNOWN or part.training or part._forward_hooks or part._forward_pre_hooks:
         return False
-    # An attribute of an instance may hide a method of its class.
-    if any(callable(getattr(kind, name, None)) for name in fields):
+    if not _methods(kind).isdisjoint(vars(part)):  # an attribute that hides a method
+        return False
+    if not all(map(_is_plain, part.parameters(recurse=False))):
         return False
     if isinstance(part, Traced) and part._traces:
         return False
@@ -171,6 +172,12 @@ def _is_known(part: nn.Module) -> bool:
     if isinstance(part, SelfAttention):
         return part.binding.d_head % WIDTH == 0
     return not isinstance(part, nn.LayerNorm) or (part.eps == EPSILON and part.bias is not None)
+
+
+@cache
+def _methods(kind: type[nn.Module]) -> frozenset[str]:
+    """Return the names of the methods of a class."""
+    return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
 
 
 def _is_plain(parameter: Tensor) -> bool:
