@@ -175,7 +175,7 @@ def _is_known(part: nn.Module) -> bool:
 
 
 @cache
-def _methods(kind: type[nn.Module]) -> frozenset[str]:
+def _methods(kind: type[Any]) -> frozenset[str]:
     """Return the names of the methods of a class."""
     return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
 
