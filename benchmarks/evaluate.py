@@ -8,8 +8,8 @@ evaluate`, from the store to verdicts: in float32 and, if the processor has nati
 bfloat16 with small margins recomputed in float32. Weights are random; an untrained model has more
 small margins than a trained one. The peer is a `torch.nn.Transformer` of the same size that scores
 the same questions padded, in batches of 128, in their given order. The questions are divided into
-parts; all models score a part in turn, so that other processes affect them alike. With one thread, times
-are processor times. Writes a dated JSON and Markdown file.
+parts; all models score a part in turn, so that other processes affect them alike. With one thread,
+times are processor times. Writes a dated JSON and Markdown file.
 """
 
 import argparse
