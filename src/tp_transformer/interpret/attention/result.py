@@ -1,7 +1,7 @@
 """The result of the attention analysis: maps, and the heads that follow each relation."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from tp_transformer.foundation.figures import TOKENS
 from tp_transformer.foundation.statistics import FEWEST
@@ -91,15 +91,9 @@ class AttentionResult(Result):
 
     def values(self) -> Values:
         """Return the numbers."""
-        return {
-            "where": self.where,
-            "layer": self.layer,
-            "heads": list(self.heads),
-            "are_given": self.are_given,
-            "maps": [asdict(shown) for shown in self.maps],
-            "shortest": asdict(self.shortest),
-            "rankings": [asdict(ranking) for ranking in self.rankings],
-        }
+        values = super().values()
+        del values["is_words"]
+        return values
 
 
 def _findings(rankings: tuple[Ranking, ...]) -> list[str]:

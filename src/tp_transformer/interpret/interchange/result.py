@@ -1,11 +1,11 @@
 """The result of the interchange analysis: answers after the roles of two numbers were exchanged."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from scipy.stats import binom
 
 from tp_transformer.foundation.statistics import Interval
-from tp_transformer.interpret.core.result import Result, ResultTable, Values
+from tp_transformer.interpret.core.result import Result, ResultTable
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to a different one
 LARGEST_P = 0.05  # largest p-value of a clear result
@@ -162,7 +162,3 @@ class InterchangeResult(Result):
             f"{CONTROL_DRAWS} draws. The rest are other answers.",
         )
         return [table] if rows else []
-
-    def values(self) -> Values:
-        """Return the numbers."""
-        return {"interchanges": [asdict(found) for found in self.interchanges]}

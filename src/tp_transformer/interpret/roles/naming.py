@@ -9,6 +9,7 @@ the number of statements, clusters and heads.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,12 @@ class Name:
 
     def __str__(self) -> str:
         return ", ".join(self.statements)
+
+    def values(self) -> dict[str, Any]:
+        """Return the numbers, and the statements as one text."""
+        values = {**vars(self), "name": str(self), "is_structural": self.is_structural}
+        del values["statements"]
+        return values
 
 
 def statements(

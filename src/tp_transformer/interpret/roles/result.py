@@ -1,6 +1,6 @@
 """The result of the roles analysis: named clusters, and scores of the structure in them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -29,20 +29,7 @@ class HeadClusters:
 
     def values(self) -> Values:
         """Return the numbers."""
-        names = [
-            name and {"name": str(name), "is_structural": name.is_structural, **_counts(name)}
-            for name in self.names
-        ]
-        return {
-            "head": self.head,
-            "assigned": list(self.assigned),
-            "centroids": self.centroids,
-            "names": names,
-        }
-
-
-def _counts(name: Name) -> Values:
-    return {key: value for key, value in asdict(name).items() if key != "statements"}
+        return {**vars(self), "names": [name and name.values() for name in self.names]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +178,9 @@ class RolesResult(Result):
             "n_parsed": self.n_parsed,
             "initial_structural_names": self.initial_structural,
             "heads": [head.values() for head in self.heads],
-            "labels": [asdict(label) for label in self.labels],
-            "scores": [asdict(score) for score in self.scores],
-            "reversal": self.reversal.to_values(),
+            "labels": self.labels,
+            "scores": self.scores,
+            "reversal": self.reversal.values(),
         }
 
 
