@@ -12,6 +12,7 @@ from tp_transformer.foundation import figures
 from tp_transformer.foundation.statistics import FEWEST
 from tp_transformer.interpret.attention.following import LEAST_MARGIN, Ranking
 from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.record import ENCODER
 from tp_transformer.interpret.core.structure import SIDE, labels
 from tp_transformer.interpret.roles.figure import SIDE_COLOURS
@@ -135,7 +136,7 @@ def _widths(tokens: Sequence[str]) -> list[int]:
     return [len(token) + is_words for token in tokens]
 
 
-def _centres(tokens: Sequence[str], middle: float) -> npt.NDArray[np.float64]:
+def _centres(tokens: Sequence[str], middle: float) -> Floats:
     """Return the middle of each token in a row around `middle`."""
     ends = np.cumsum(_widths(tokens))
     return middle - ends[-1] / 2 + ends - np.array(_widths(tokens)) / 2

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from tp_transformer.foundation.figures import TOKENS
 from tp_transformer.foundation.statistics import FEWEST
 from tp_transformer.interpret.attention.following import Ranking
-from tp_transformer.interpret.core.record import ENCODER, TITLES, Floats
+from tp_transformer.interpret.core.record import ENCODER, TITLES, Activations
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
 
 
@@ -18,7 +18,7 @@ class AttentionMap:
     answer: str
     queries: Sequence[str]  # the character or word at each query position
     keys: Sequence[str]  # the character or word at each key position
-    weights: Floats  # (head, query, key)
+    weights: Activations  # (head, query, key)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 
 FOLDS = 4  # strengths are fitted on the questions of the other folds
 ROUNDS = 20  # iterations of the fit
@@ -76,7 +74,7 @@ class _Queries:
         """Return the cells of the keys of a query in the finest model."""
         return self.levels[-1][self.start[query] : self.start[query + 1]]
 
-    def fit(self, chosen: npt.NDArray[np.bool_]) -> Floats:
+    def fit(self, chosen: Booleans) -> Floats:
         """Fit the strengths of all cells of the finest model, (cell, layer * head).
 
         The prior of each model is the next coarser model, which decides where a cell is rare among

@@ -2,14 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from tp_transformer.foundation.statistics import FEWEST, Interval
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
 from tp_transformer.published import RECONSTRUCTION_ERROR
-
-Floats = npt.NDArray[np.float64]
 
 MAP_DRAWS = 5  # random value maps
 POSITIONS, PROBLEMS = "positions", "problems"  # possible meanings of "samples" in section 6.1

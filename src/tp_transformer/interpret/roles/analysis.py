@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.progress import track
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.clusters import Clustering, cluster
 from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
@@ -36,7 +36,6 @@ from tp_transformer.interpret.roles.reversal import HeadTransfer, Reversal, Side
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
-Floats = npt.NDArray[np.float64]
 T = TypeVar("T")
 Heads = dict[tuple[int, int], T]  # by layer and head
 

@@ -4,9 +4,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation import figures
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE, labels
 from tp_transformer.interpret.roles import naming
@@ -200,7 +200,7 @@ def _plot_structure(roles: RolesResult) -> "figures.Figure":
         return drawn
 
 
-def _above_controls(roles: RolesResult, scored: list[LabelControls]) -> npt.NDArray[np.float64]:
+def _above_controls(roles: RolesResult, scored: list[LabelControls]) -> Floats:
     """Return scores minus controls, in the order of SCORES: (score, label, layer, head)."""
     found = np.zeros((3, len(scored), roles.n_layers, roles.n_heads))
     row = {label.name: i for i, label in enumerate(scored)}
@@ -218,7 +218,7 @@ def _above_controls(roles: RolesResult, scored: list[LabelControls]) -> npt.NDAr
 
 
 def _heat_column(
-    drawn: "figures.Figure", column: Any, values: npt.NDArray[np.float64], title: str, unit: str
+    drawn: "figures.Figure", column: Any, values: Floats, title: str, unit: str
 ) -> None:
     """Draw a heat map of heads and layers for each label, with a common scale."""
     reach = max(0.05, float(np.abs(values).max()))

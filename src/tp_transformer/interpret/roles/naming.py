@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.statistics import wilson
+from tp_transformer.interpret.core.arrays import Booleans, Integers
 from tp_transformer.interpret.core.structure import (
     ARGUMENT,
     DEPTH,
@@ -26,9 +26,6 @@ from tp_transformer.interpret.core.structure import (
     SIDE,
     SIGN,
 )
-
-Booleans = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 
 PURITY = 0.8  # least share of the positions of a cluster for which its name holds
 FEWEST_POSITIONS = 10

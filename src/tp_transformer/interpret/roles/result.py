@@ -2,15 +2,11 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from tp_transformer.interpret.core.arrays import Floats, Integers
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
 from tp_transformer.interpret.roles.naming import Name
 from tp_transformer.interpret.roles.probes import ClusterInformation, Probed
 from tp_transformer.interpret.roles.reversal import Reversal
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +15,7 @@ class HeadClusters:
 
     head: int
     assigned: tuple[Integers, ...]
-    centroids: npt.NDArray[np.float64]  # (cluster, d_head)
+    centroids: Floats  # (cluster, d_head)
     names: tuple[Name | None, ...]
 
     @property

@@ -18,15 +18,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.statistics import Interval, resample
+from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 from tp_transformer.interpret.core.result import ResultTable, Values
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
 from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Floats, Integers, Probe, folds
+from tp_transformer.interpret.roles.probes import (
+    FEWEST_QUESTIONS,
+    Probe,
+    folds,
+)
 
-Booleans = npt.NDArray[np.bool_]
 # From vectors with their sides, and other vectors, to the predicted sides of the others.
 Predictor = Callable[[Floats, Integers, Floats], Integers]
 

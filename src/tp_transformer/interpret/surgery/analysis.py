@@ -33,9 +33,9 @@ import numpy as np
 
 from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Agreement, holm, mcnemar_exact, resample
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.operations import (
-    Floats,
     Predictions,
     RoleOperation,
     as_far,

@@ -5,9 +5,9 @@ from math import log10
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation import figures
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.record import TITLES
 from tp_transformer.interpret.tensor_product.result import HeadShares, Shares, TensorProductResult
 
@@ -90,7 +90,7 @@ def _draw_layer(
 
 def _draw_shares(
     axes: "figures.Axes",
-    places: npt.NDArray[np.float64],
+    places: Floats,
     width: float,
     shares: Sequence[Shares],
     lowest: float,
