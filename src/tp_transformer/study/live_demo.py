@@ -17,17 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.own_folder import refuse_other_content
-from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.heading import heading
 from tp_transformer.show.table import render_comparison
-from tp_transformer.study.demo import predicted
+from tp_transformer.study.parts import generated, headed_table, predicted, show_files
 from tp_transformer.study.watch import Run, train_side_by_side
 
 MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
@@ -61,7 +59,14 @@ def live_demo(
     refuse_other_content(folder, "the demo", is_begun=(folder / QUESTIONS).exists())
     console = console or Console(highlight=False)
     heading(console, "1. Questions")
-    _show_questions(_questions(folder, size), console)
+    order = Order(
+        modules=tuple(MODULES),
+        splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
+        count=size.count,
+        test_count=size.test_count,
+        seed=0,
+    )
+    _show_questions(generated(order, folder / QUESTIONS), console)
     heading(console, "2. Two models train on them, side by side")
     runs = [_run(name, folder, size) for name in MODELS]
     console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
@@ -75,19 +80,19 @@ def live_demo(
     heading(console, "4. Some of their answers")
     console.print(_answers_table(folder, runs))
     heading(console, "5. The files")
-    _show_files(folder, console)
-
-
-def _questions(folder: Path, size: LiveDemoSize) -> Store:
-    order = Order(
-        modules=tuple(MODULES),
-        splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
-        count=size.count,
-        test_count=size.test_count,
-        seed=0,
+    files = {
+        QUESTIONS: "the questions: tpt data show",
+        **dict.fromkeys(MODELS, "a run: model, settings, metrics"),
+        **{f"{name}.json": "scores: tpt compare" for name in MODELS},
+        **{f"{name}-answers.jsonl": "all answers" for name in MODELS},
+    }
+    model = ["--model", str(folder / next(iter(MODELS)))]
+    analysis = ["--data", str(folder / QUESTIONS), "--module", next(iter(MODULES))]
+    commands = (
+        ["solve", "What is the hundreds digit of 31415?", *model],
+        ["interpret", "attention", *model, *analysis, "--out", str(folder / "analysis")],
     )
-    with progress("generating") as update:
-        return produce(order, folder / QUESTIONS, workers(None), progress=update)
+    show_files(console, folder, files, commands)
 
 
 def _show_questions(store: Store, console: Console) -> None:
@@ -139,11 +144,7 @@ def _predictions(folder: Path, run: Run) -> Path:
 
 def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
     """Return questions of each module that the first model answers correctly or wrongly."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("question", overflow="fold")
-    table.add_column("answer", overflow="fold")
-    for run in runs:
-        table.add_column(run.name, overflow="fold")
+    table = headed_table("question", "answer", *(run.name for run in runs))
     read = [_read(_predictions(folder, run)) for run in runs]
     wanted = {(module, right): SHOWN for module in MODULES for right in (True, False)}
     for answers in zip(*read, strict=True):
@@ -161,26 +162,3 @@ def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
 def _read(file: Path) -> Iterator[dict[str, Any]]:
     with file.open(encoding="utf-8") as lines:
         yield from map(json.loads, lines)
-
-
-def _show_files(folder: Path, console: Console) -> None:
-    console.print(Text(f"In {folder}:"), soft_wrap=True)
-    table = Table(box=None, show_header=False, padding=(0, 1))
-    rows = {
-        QUESTIONS: "the questions: tpt data show",
-        **dict.fromkeys(MODELS, "a run: model, settings, metrics"),
-        **{f"{name}.json": "scores: tpt compare" for name in MODELS},
-        **{f"{name}-answers.jsonl": "all answers" for name in MODELS},
-    }
-    for name, what in rows.items():
-        table.add_row(Text(name), Text(what, style="dim"))
-    console.print(table)
-    model, module = str(folder / next(iter(MODELS))), next(iter(MODULES))
-    question = "What is the hundreds digit of 31415?"
-    analysis = ["--data", str(folder / QUESTIONS), "--module", module]
-    for command in (
-        ["solve", question, "--model", model],
-        ["interpret", "attention", "--model", model, *analysis, "--out", str(folder / "analysis")],
-    ):
-        asked = shlex.join(["tpt", *command])
-        console.print(Text.assemble(("Next:  ", "dim"), asked), soft_wrap=True)
