@@ -110,7 +110,9 @@ def _targets(
     if options.at is not None:
         find = PLACES[options.at]
         positions = tuple(() if one is None else tuple(find(one)) for one in sample.expressions)
-    named = {f"head {head}": (head,) for head in head_indices(options.head, n_heads)}
+    named: dict[str, tuple[int, ...]] = {
+        f"head {head}": (head,) for head in head_indices(options.head, n_heads)
+    }
     if len(named) > 1:
         named["all heads"] = tuple(range(n_heads))
     targets = [
