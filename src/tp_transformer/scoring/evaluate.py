@@ -159,7 +159,8 @@ class Evaluation:
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers decided in float64
         self.sha256 = identity.model_hash(model)
-        key = _hash(self.sha256, work.precision, *(one.sha256 for one in questions.asked))
+        parts = [self.sha256, work.precision, *(one.sha256 for one in questions.asked)]
+        key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         if out is not None:
             ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
         self._journal = Journal(out, ranks.rank, key, questions.n)
@@ -396,10 +397,6 @@ class Evaluation:
             return array
         found = operation(torch.from_numpy(array).to(self.ranks.device))
         return found.cpu().numpy()  # type: ignore[return-value]
-
-
-def _hash(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _check_inputs(

@@ -7,7 +7,7 @@ not depend on the speed or the load of the machine.
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,9 +145,10 @@ def _predictions(folder: Path, run: Run) -> Path:
 def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
     """Return questions of each module that the first model answers correctly or wrongly."""
     table = headed_table("question", "answer", *(run.name for run in runs))
-    read = [_read(_predictions(folder, run)) for run in runs]
+    files = [_predictions(folder, run).read_text("utf-8").splitlines() for run in runs]
     wanted = {(module, right): SHOWN for module in MODULES for right in (True, False)}
-    for answers in zip(*read, strict=True):
+    for lines in zip(*files, strict=True):
+        answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
         key = answers[0]["module"], answers[0]["right"]
         if answers[0]["split"] == "interpolate" and wanted.get(key, 0):
             wanted[key] -= 1
@@ -157,8 +158,3 @@ def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
                 *(predicted(line["predicted"], line["right"]) for line in answers),
             )
     return table
-
-
-def _read(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)

@@ -33,7 +33,8 @@ def text_attention(
         seed: seed of the folds; equal texts are always in the same fold
     """
     found = tuple(np.empty_like(own) for own in weights)
-    folds = _folds(texts, seed)
+    unique, text_number = np.unique(np.array(texts), return_inverse=True)
+    folds = (np.random.default_rng(seed).permutation(len(unique)) % FOLDS)[text_number]
     for queries in _queries(weights, texts):
         in_fold = folds[queries.text]
         for fold in np.unique(in_fold):
@@ -52,12 +53,6 @@ def kind(character: str) -> str:
     if character.isdigit():
         return "digit"
     return "letter" if character.isalpha() else character
-
-
-def _folds(texts: Sequence[str], seed: int) -> Integers:
-    """Return the fold of each text."""
-    unique, number = np.unique(np.array(texts), return_inverse=True)
-    return (np.random.default_rng(seed).permutation(len(unique)) % FOLDS)[number]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,8 @@ def plot(roles: RolesResult) -> "dict[str, figures.Figure]":
 def _plot_questions(roles: RolesResult, head: HeadClusters) -> "figures.Figure":
     """Plot questions as rows of characters with the cluster of each position, as in figure 2."""
     sample = roles.context.sample
-    across = _in_line(roles.n_clusters)
+    digits = max(2, len(str(roles.n_clusters - 1)))
+    across = int((figures.COLUMN - 2 * MARGIN) / (digits * DIGIT))  # squares in a line
     unit = (figures.COLUMN - 2 * MARGIN) / across
     lines = [
         (number, start)
@@ -65,12 +66,6 @@ def _plot_questions(roles: RolesResult, head: HeadClusters) -> "figures.Figure":
         )
         drawn.set_figheight(down * unit + below + 0.3)
         return drawn
-
-
-def _in_line(n_clusters: int) -> int:
-    """Return the number of squares, with the number of their cluster, that fit in a column."""
-    digits = max(2, len(str(n_clusters - 1)))
-    return int((figures.COLUMN - 2 * MARGIN) / (digits * DIGIT))
 
 
 def _draw_line(

@@ -164,12 +164,12 @@ def _parts(
         lengths = vocabulary.encode(sample.answers).lengths - 1  # without the end token
     question = np.repeat(np.arange(len(sample)), lengths)
     is_fitted = rng.permutation(len(sample))[question] < len(sample) / 2
-    if len(sample) == 1:
-        fitted = scored = np.arange(len(question))
-    else:
-        fitted, scored = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
-    fitted = np.sort(rng.permutation(fitted)[:MOST_POSITIONS])
-    scored = fitted if len(sample) == 1 else np.sort(rng.permutation(scored)[:MOST_POSITIONS])
+    fitted, scored = (
+        np.sort(rng.permutation(np.flatnonzero(chosen))[:MOST_POSITIONS])
+        for chosen in (is_fitted, ~is_fitted)
+    )
+    if len(sample) == 1:  # there is no other question
+        scored = fitted
     return fitted, scored, question[scored]
 
 
@@ -187,17 +187,16 @@ def _of_model(
         found = record(model, sample, names)
         filler, role = (found.flat(name).astype(np.float64) for name in names)
         for head in track(f"measuring the heads of layer {layer}", range(filler.shape[1])):
-            both = (filler[:, head], role[:, head])
-            shares = [
+            centred, raw = (
                 measure(
-                    Products(filler=both[0][fitted], role=both[1][fitted], centred=centred),
-                    Products(filler=both[0][scored], role=both[1][scored], centred=centred),
+                    Products(filler=filler[fitted, head], role=role[fitted, head], centred=about),
+                    Products(filler=filler[scored, head], role=role[scored, head], centred=about),
                     questions,
                     seed,
                 )
-                for centred in (True, False)
-            ]
-            heads.append(HeadShares(layer=layer, head=head, centred=shares[0], raw=shares[1]))
+                for about in (True, False)
+            )
+            heads.append(HeadShares(layer=layer, head=head, centred=centred, raw=raw))
     return tuple(heads)
 
 

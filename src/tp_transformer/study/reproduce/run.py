@@ -108,7 +108,9 @@ def reproduce(work: Reproduction, console: Console | None = None) -> Accuracies:
     refuse_other_content(work.out, "the reproduction", is_begun=is_begun, own=[RUNS])
     _refuse_other_settings(work)
     with _stage(work, "questions", console):
-        _show_questions(_questions(work), console)
+        store = _questions(work)
+        counts = ", ".join(f"{name} {len(split):,}" for name, split in store.items())
+        console.print(Text(f"{store.path}: {counts}"), soft_wrap=True)
     with _stage(work, "training", console):
         _train(work, console)
     with _stage(work, "scores", console):
@@ -167,11 +169,6 @@ def _questions(work: Reproduction) -> Store:
         return open_store(work.data)
     assert work.scale.order is not None  # noqa: S101, for the type checker
     return generated(work.scale.order, work.store)
-
-
-def _show_questions(store: Store, console: Console) -> None:
-    counts = ", ".join(f"{name} {len(split):,}" for name, split in store.items())
-    console.print(Text(f"{store.path}: {counts}"), soft_wrap=True)
 
 
 def _train(work: Reproduction, console: Console) -> None:
