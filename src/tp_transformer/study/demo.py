@@ -5,7 +5,6 @@ the same command resumes an interrupted demo.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -48,33 +47,30 @@ SHOWN = 3  # questions in the figure of roles
 NEXT = (["solve", "What is the hundreds digit of 31415?"], ["explore"], ["demo", "--train"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoSize:
-    """The size of the demo.
+def demo(
+    folder: str | Path,
+    console: Console | None = None,
+    *,
+    test_count: int = 100,
+    diagnose: int = 5,
+) -> None:
+    """Show what the bundled models answer, their scores and their roles, and write a report.
 
-    Attributes:
-        test_count: number of questions of each module
-        diagnose: number of wrong answers of each module to diagnose for the report
+    There are `test_count` questions of each module; for the report, `diagnose` wrong answers of
+    each module are diagnosed.
     """
-
-    test_count: int = 100
-    diagnose: int = 5
-
-
-def demo(folder: str | Path, console: Console | None = None, size: DemoSize | None = None) -> None:
-    """Show what the bundled models answer, their scores and their roles, and write a report."""
-    folder, size = Path(folder), size or DemoSize()
+    folder = Path(folder)
     refuse_other_content(folder, "the demo", is_begun=(folder / QUESTIONS).exists())
     console = console or Console(highlight=False)
     models = {name: load(name) for name in dict.fromkeys([bundled.default(), *bundled.names()])}
     heading(console, "1. Models that were trained before, and new questions")
-    order = Order(splits=(INTERPOLATE,), test_count=size.test_count, seed=SEED)
+    order = Order(splits=(INTERPOLATE,), test_count=test_count, seed=SEED)
     store = generated(order, folder / QUESTIONS)
     _introduce(models, store, console)
     heading(console, "2. Their answers")
     console.print(_answers_table(models, store))
     heading(console, "3. Their scores")
-    results = [_score(folder, name, size) for name in models]
+    results = [_score(folder, name, diagnose) for name in models]
     _show_scores(results, console)
     heading(console, "4. The roles of one head")
     _show_roles(next(iter(models.values())), store, results[0].splits[INTERPOLATE], console)
@@ -131,13 +127,13 @@ def _file(name: str) -> str:
     return f"{name}.json"
 
 
-def _score(folder: Path, name: str, size: DemoSize) -> Results:
+def _score(folder: Path, name: str, diagnose: int) -> Results:
     return evaluate(
         name,
         folder / QUESTIONS,
         folder / _file(name),
         Choice(splits=(INTERPOLATE,)),
-        Work(diagnose=size.diagnose, overwrite=True),
+        Work(diagnose=diagnose, overwrite=True),
         show=progress,
     )
 

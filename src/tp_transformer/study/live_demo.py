@@ -8,7 +8,6 @@ not depend on the speed or the load of the machine.
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,39 +35,37 @@ QUESTIONS = "questions"
 SHOWN = 2  # correct and wrong answers of each module
 
 
-@dataclass(frozen=True, kw_only=True)
-class LiveDemoSize:
-    """The size of the demo.
+def live_demo(
+    folder: str | Path,
+    console: Console | None = None,
+    *,
+    count: int = 6000,
+    test_count: int = 500,
+    steps: int = 2000,
+) -> None:
+    """Generate questions, train two models on them, score both, and show the results.
 
-    Attributes:
+    Args:
+        folder: for all files
+        console: by default, standard output
         count: number of training questions of each module and difficulty
         test_count: number of questions of each module in each test split
         steps: number of training steps
     """
-
-    count: int = 6000
-    test_count: int = 500
-    steps: int = 2000
-
-
-def live_demo(
-    folder: str | Path, console: Console | None = None, size: LiveDemoSize | None = None
-) -> None:
-    """Generate questions, train two models on them, score both, and show the results."""
-    folder, size = Path(folder), size or LiveDemoSize()
+    folder = Path(folder)
     refuse_other_content(folder, "the demo", is_begun=(folder / QUESTIONS).exists())
     console = console or Console(highlight=False)
     heading(console, "1. Questions")
     order = Order(
         modules=tuple(MODULES),
         splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
-        count=size.count,
-        test_count=size.test_count,
+        count=count,
+        test_count=test_count,
         seed=0,
     )
     _show_questions(generated(order, folder / QUESTIONS), console)
     heading(console, "2. Two models train on them, side by side")
-    runs = [_run(name, folder, size) for name in MODELS]
+    runs = [_run(name, folder, steps) for name in MODELS]
     console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
     train_side_by_side(runs, console)
     heading(console, "3. Both answer test questions")
@@ -110,11 +107,11 @@ def _show_questions(store: Store, console: Console) -> None:
     console.print(table)
 
 
-def _run(name: str, folder: Path, size: LiveDemoSize) -> Run:
+def _run(name: str, folder: Path, steps: int) -> Run:
     arguments = (
         f"--config={MODELS[name]}",
         f"--data={folder / QUESTIONS}",
-        f"--training.steps={size.steps}",
+        f"--training.steps={steps}",
         "--training.log_every=10",
         "--validation.every=250",
         "--validation.count=256",
