@@ -22,19 +22,17 @@ ROUNDS = 20  # iterations of the fit
 PRIOR = 0.3  # weight of the coarser model, in occurrences of a cell
 
 
-def text_attention(
-    weights: Sequence[Floats], texts: Sequence[str], *, seed: int = 0
-) -> tuple[Floats, ...]:
+def text_attention(weights: Sequence[Floats], texts: Sequence[str]) -> tuple[Floats, ...]:
     """Return the weights of the structure-blind heads that are nearest to the given weights.
 
     Args:
         weights: attention to each text, (layer, head, query, key)
         texts: one character for each position
-        seed: seed of the folds; equal texts are always in the same fold
     """
     found = tuple(np.empty_like(own) for own in weights)
+    # Equal texts are in the same fold.
     unique, text_number = np.unique(np.array(texts), return_inverse=True)
-    folds = (np.random.default_rng(seed).permutation(len(unique)) % FOLDS)[text_number]
+    folds = (np.random.default_rng(0).permutation(len(unique)) % FOLDS)[text_number]
     for queries in _queries(weights, texts):
         in_fold = folds[queries.text]
         for fold in np.unique(in_fold):

@@ -136,13 +136,13 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
 
 
 def layer_clusters(
-    model: Transformer, sample: Sample, *, layer: int = -1, n_clusters: int, seed: int
+    model: Transformer, sample: Sample, *, n_clusters: int, seed: int
 ) -> tuple[HeadClusters, ...]:
-    """Cluster the roles of each head of an encoder layer and name the clusters, without controls.
+    """Cluster the roles of each head of the last encoder layer; name them, without controls.
 
     In a model without roles, its value vectors are clustered.
     """
-    name = point(ENCODER, layer_index(layer, model.config.n_layers), _available(model)[0])
+    name = point(ENCODER, model.config.n_layers - 1, _available(model)[0])
     vectors = record(model, sample, [name]).flat(name).astype(np.float64)
     clusterings = {
         head: cluster(vectors[:, head], n_clusters, seed) for head in range(vectors.shape[1])
