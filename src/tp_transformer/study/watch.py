@@ -60,20 +60,20 @@ def train_side_by_side(runs: Sequence[Run], console: Console, at_once: int | Non
                 while waiting and len(running) < at_once:
                     running.append(_start(waiting.popleft(), n_threads))
                 # Checked before reading, so that a run that ends afterwards is read once more.
-                ended = [one for one in running if not one.is_alive]
+                ended = [started for started in running if not started.is_alive]
                 if not ended:
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
                 look()
-                for one in running:
-                    one.refuse_failure()
-                for one in ended:
-                    one.stop()
-                    running.remove(one)
+                for started in running:
+                    started.refuse_failure()
+                for started in ended:
+                    started.stop()
+                    running.remove(started)
     finally:  # those still running save and exit
-        for one in running:
-            one.terminate()
-        for one in running:
-            one.stop()
+        for started in running:
+            started.terminate()
+        for started in running:
+            started.stop()
 
 
 def _start(run: Run, n_threads: int) -> "_Started":
@@ -152,10 +152,10 @@ def _shown(running: Sequence[_Started], console: Console) -> Iterator[Look]:
     ) as live:
 
         def look() -> None:
-            for gone in [one for one in views if one not in running]:
+            for gone in [started for started in views if started not in running]:
                 console.print(views.pop(gone).render())  # above those that are still running
-            for one in running:
-                views.setdefault(one, View(one.run.name)).take(one.new_records())
+            for started in running:
+                views.setdefault(started, View(started.run.name)).take(started.new_records())
             live.refresh()
 
         yield look
@@ -170,10 +170,10 @@ class _Lines:
         self._newest: dict[str, Record] = {}
 
     def look(self) -> None:
-        for one in self._running:
-            for record in one.new_records():
+        for started in self._running:
+            for record in started.new_records():
                 if record["kind"] == "train":
-                    self._newest[one.run.name] = record
+                    self._newest[started.run.name] = record
         if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             for name, record in self._newest.items():

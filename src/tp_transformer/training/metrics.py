@@ -117,7 +117,7 @@ def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[l
         records, n_others = read_records(path) if path.exists() else ([], 0)
         kept = [record for record in records if record["step"] <= step]
         if revalidates:
-            kept = [one for one in kept if one["kind"] == TRAIN or one["step"] < step]
+            kept = [record for record in kept if record["kind"] == TRAIN or record["step"] < step]
         shortened.write_text("".join(json.dumps(record) + "\n" for record in kept), "utf-8")
     return kept, n_others
 
