@@ -30,7 +30,7 @@ from tp_transformer.verbs import (
     scoring,
     train,
 )
-from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of
+from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of, key_of
 
 TPT = Group(
     "The TP-Transformer of Schlag et al. (2020) and the Mathematics Dataset",
@@ -88,7 +88,7 @@ def parse(arguments: Sequence[str]) -> Verb:
         options = options[word]
     for flag, argument in own.items():
         if "type" in argument:
-            value = options[_field(flag)]
+            value = options[key_of(flag)]
             for item in value if isinstance(value, list) else [value]:
                 check(flag, item, argument["type"])
     return filled(verb, options)
@@ -205,14 +205,14 @@ def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -
     except ArgumentError as error:
         wrong = re.search(r'key "(\w+)"(?: element \d+)?:.* value: (.*)', str(error), re.DOTALL)
         for flag, argument in known.items():
-            if wrong is not None and _field(flag) == wrong[1]:
+            if wrong is not None and key_of(flag) == wrong[1]:
                 hint = without_range(argument["type"])
                 message = f"{flag} must be {expected(hint, wrong[2])}, not {shown(wrong[2])}"
                 raise ArgumentError(None, message) from error
         lacking = re.search(r"arguments are required: (.*)", str(error))
         if lacking is not None:
             keys = {key.rpartition(".")[2] for key in lacking[1].split(", ")}
-            flags = [flag for flag in known if _field(flag) in keys]
+            flags = [flag for flag in known if key_of(flag) in keys]
             raise ArgumentError(None, _required(flags)) from error
         raise
 
@@ -225,10 +225,6 @@ def _required(flags: Iterable[str]) -> str:
     if options:
         parts.append(f"{' and '.join(options)} {'is' if len(options) == 1 else 'are'} required")
     return "; ".join(parts)
-
-
-def _field(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
 
 
 def _parser(chosen: "type[Verb] | Group | None") -> ArgumentParser:

@@ -10,7 +10,6 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -21,6 +20,7 @@ from pyarrow import ipc
 
 from tp_transformer import __version__
 from tp_transformer.data.manifest import (
+    Manifest,
     Segment,
     SplitEntry,
     content_digest,
@@ -63,26 +63,36 @@ def write_store(
 
 def is_written(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> bool:
     """Whether a store with this source exists; raise if another store would be overwritten."""
-    refuse_other(path)
-    if not is_store(path):
-        return False
+    refuse_another(path, source, overwrite=overwrite)
     try:
-        found = open_store(path).source
+        return is_store(path) and not _differing(path, source)
+    except StoreError:
+        return False  # damaged
+
+
+def refuse_another(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Raise if a path is something else than a store with this source, or another store."""
+    refuse_other(path)
+    if overwrite or not is_store(path):
+        return
+    try:
+        differing = _differing(path, source)
     except StoreError as error:
-        if overwrite:
-            return False
         raise StoreError(f"{error}; --overwrite replaces it") from error
+    if differing:
+        raise StoreError(
+            f"{path} is another store: {'; '.join(differing)}; --overwrite replaces it"
+        )
+
+
+def _differing(path: Path, source: Mapping[str, Any]) -> list[str]:
+    found = open_store(path).source
     wanted = json.loads(json.dumps(source))  # JSON has no tuples
-    differing = [
+    return [
         f"{name} is {json.dumps(found.get(name))}, not {json.dumps(value)}"
         for name, value in wanted.items()
         if found.get(name) != value
     ]
-    if differing and not overwrite:
-        raise StoreError(
-            f"{path} is another store: {'; '.join(differing)}; --overwrite replaces it"
-        )
-    return not differing
 
 
 def refuse_other(path: Path) -> None:
@@ -162,18 +172,11 @@ class StoreWriter:
 
     def finish(self) -> None:
         """Complete the files and write `store.json`."""
-        write_manifest(
-            self._folder,
-            task=self._task,
-            made_by=f"tp-transformer {__version__}",
-            source=self._source,
-            skipped=self.skipped,
-            splits={
-                name: asdict(self._splits[name].finish())
-                for name in self._task.splits
-                if name in self._splits
-            },
-        )
+        written = {name: self._splits[name] for name in self._task.splits if name in self._splits}
+        splits = {name: split.finish() for name, split in written.items()}
+        made_by = f"tp-transformer {__version__}"
+        manifest = Manifest(self._task, made_by, self._source, self.skipped, splits)
+        write_manifest(self._folder, manifest)
 
 
 class _SplitWriter:

@@ -5,7 +5,7 @@ of questions.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -185,13 +185,22 @@ def difference_test(modules: Sequence[Agreement], *, draws: int = 100_000, seed:
         return mcnemar_exact(
             sum(one.only_first for one in modules), sum(one.only_second for one in modules)
         )
+    flipped = [(one.only_first + one.only_second, 1 / one.n) for one in modules]
+    return _sign_flips(sum(one.difference for one in modules), flipped, draws, seed)
+
+
+def _sign_flips(
+    observed: float, flipped: Iterable[tuple[int, float]], draws: int, seed: int
+) -> float:
+    """Return the share of sums with random signs that are as far from 0 as the observed sum.
+
+    `flipped` has numbers of terms of equal size, and their sizes.
+    """
     rng = np.random.default_rng(seed)
     simulated = np.zeros(draws)
-    for one in modules:
-        discordant = one.only_first + one.only_second
-        simulated += (2 * rng.binomial(discordant, 0.5, draws) - discordant) / one.n
-    observed = abs(sum(one.difference for one in modules))
-    as_far = np.abs(simulated) >= observed - 1e-12  # tolerance for rounding of equal sums
+    for count, size in flipped:
+        simulated += size * (2 * rng.binomial(count, 0.5, draws) - count)
+    as_far = np.abs(simulated) >= abs(observed) - 1e-12  # tolerance for rounding of equal sums
     return (1 + int(as_far.sum())) / (1 + draws)
 
 
@@ -200,15 +209,8 @@ def welch(first: Sequence[float], second: Sequence[float]) -> tuple[Interval, fl
 
     None if neither sample varies, or if scipy is not installed.
     """
-    if len({*first}) == len({*second}) == 1:
-        return None
-    try:
-        from scipy.stats import ttest_ind
-    except ImportError:
-        return None
-    result = ttest_ind(first, second, equal_var=False)
-    low, high = result.confidence_interval(CONFIDENCE)
-    return (float(low), float(high)), float(result.pvalue)
+    is_constant = len({*first}) == len({*second}) == 1
+    return None if is_constant else _t_test("ttest_ind", first, second, equal_var=False)
 
 
 def paired_t(first: Sequence[float], second: Sequence[float]) -> tuple[Interval, float] | None:
@@ -219,11 +221,17 @@ def paired_t(first: Sequence[float], second: Sequence[float]) -> tuple[Interval,
     differences = [a - b for a, b in zip(first, second, strict=True)]
     if not differences or max(differences) - min(differences) < 1e-12:
         return None
+    return _t_test("ttest_rel", first, second)
+
+
+def _t_test(
+    name: str, first: Sequence[float], second: Sequence[float], **options: bool
+) -> tuple[Interval, float] | None:
     try:
-        from scipy.stats import ttest_rel
+        from scipy import stats
     except ImportError:
         return None
-    result = ttest_rel(first, second)
+    result = getattr(stats, name)(first, second, **options)
     low, high = result.confidence_interval(CONFIDENCE)
     return (float(low), float(high)), float(result.pvalue)
 
@@ -238,15 +246,11 @@ def sign_flip_test(
     each difference is random. The mean of a module weighs as much as that of any other. With one
     model of each this is `difference_test`, simulated.
     """
-    rng = np.random.default_rng(seed)
-    simulated, observed = np.zeros(draws), 0.0
+    flipped: list[tuple[int, float]] = []
     for differences in modules:
-        observed += float(differences.mean())
         sizes, counts = np.unique(np.abs(differences), return_counts=True)
-        for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-            simulated += size * (2 * rng.binomial(count, 0.5, draws) - count) / len(differences)
-    as_far = np.abs(simulated) >= abs(observed) - 1e-12  # tolerance for rounding of equal sums
-    return (1 + int(as_far.sum())) / (1 + draws)
+        flipped += zip(counts.tolist(), (sizes / len(differences)).tolist(), strict=True)
+    return _sign_flips(sum(float(one.mean()) for one in modules), flipped, draws, seed)
 
 
 def resample(

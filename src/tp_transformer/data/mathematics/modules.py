@@ -30,12 +30,6 @@ class Module:
     name: str
     extrapolations: tuple[str, ...] = ()
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have a file of this name."""
-        extrapolates = self.name in self.extrapolations
-        return SPLITS if extrapolates else (*TRAIN_SPLITS, INTERPOLATE)
-
 
 MODULES = (
     Module("algebra__linear_1d"),
