@@ -142,17 +142,15 @@ def _meant(option: str, known: Iterable[str]) -> str:
     by_name = {flag.removeprefix("--"): flag for flag in known}
     name = option.removeprefix("--")
     field = name.replace("-", "_")
-    without_section = by_name.get(name.rpartition(".")[2]) if "." in name else None
-    started = next((flag for flag in known if flag.startswith(option)), None)
-    containing = next((flag for flag in known if field in re.split("[-._]", flag)), None)
-    found = (
-        by_field.get(field)
-        or without_section
-        or started
-        or containing
-        or by_name.get(closest(name, by_name) or "")
+    candidates = (
+        by_field.get(field),
+        by_name.get(name.rpartition(".")[2]) if "." in name else None,
+        next((flag for flag in known if flag.startswith(option)), None),
+        next((flag for flag in known if field in re.split("[-._]", flag)), None),
+        by_name.get(closest(name, by_name) or ""),
+        by_field.get(closest(field, by_field) or ""),
     )
-    found = found or by_field.get(closest(field, by_field) or "")
+    found = next(filter(None, candidates), None)
     return f" (did you mean {found}?)" if found else ""
 
 

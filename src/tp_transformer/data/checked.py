@@ -52,7 +52,7 @@ def read_as(kind: Any, value: Any, where: str) -> Any:
 
 def read_fields(kind: type[T], value: Any, where: str) -> T:
     """Return a mapping as a dataclass; raise for missing and unknown keys and invalid values."""
-    hints, optional = _saved_fields(kind)
+    hints, optional = _saved_fields(cast(Any, kind))
     whole = where or "it"
     if checked(value, dict, whole).keys() != hints.keys():
         for key in hints.keys() - optional - value.keys():

@@ -123,15 +123,14 @@ class Sampler:
         if not 0 <= rank < n_ranks:
             raise ValueError(f"rank {rank} is not one of {n_ranks}")
         place = np.arange(step * self.batch_size + rank, (step + 1) * self.batch_size, n_ranks)
-        return self._in_turn(place) if self._mixture is None else self._mixture.rows(place)
+        if self._mixture is not None:
+            return self._mixture.rows(place)
+        epoch, number = np.divmod(place, len(self._all))
+        return self._all.rows(permute(number, len(self._all), key_of(self.seed, epoch)))
 
     def epoch(self, step: int) -> float:
         """Return the number of samples before a step, divided by the number of rows."""
         return step * self.batch_size / len(self)
-
-    def _in_turn(self, place: Rows) -> Rows:
-        epoch, number = np.divmod(place, len(self._all))
-        return self._all.rows(permute(number, len(self._all), key_of(self.seed, epoch)))
 
 
 def _quotas(weights: Mapping[str, float], modules: Sequence[str]) -> Rows:

@@ -90,19 +90,10 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
     n, fewer = only_first + only_second, min(only_first, only_second)
     if only_first == only_second:
         return 1.0
-    return min(1.0, 2 * binomial_at_least(n - fewer, n, 0.5))
-
-
-def binomial_at_least(count: int, n: int, share: float) -> float:
-    """Return the probability of at least `count` of `n` events, each with probability `share`."""
-    if count <= 0:
-        return 1.0
     # Logarithms, because binomial coefficients overflow for large n.
-    i = np.arange(count, n + 1)
-    logs = _log_factorial(n) - _log_factorial(i) - _log_factorial(n - i)
-    logs = logs + i * math.log(share) + (n - i) * math.log1p(-share)
-    top = logs.max()
-    return min(1.0, float(np.exp(logs - top).sum()) * math.exp(top))
+    logs = [math.lgamma(i + 1) + math.lgamma(n - i + 1) for i in range(fewer + 1)]
+    tail = np.exp(math.lgamma(n + 1) - n * math.log(2) - np.array(logs)).sum()
+    return min(1.0, 2 * float(tail))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +282,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
-
-
-def _log_factorial(numbers: int | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    return np.array([math.lgamma(number + 1) for number in np.atleast_1d(numbers).tolist()])

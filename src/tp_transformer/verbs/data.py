@@ -118,7 +118,7 @@ class Tasks(Verb):
         for task in TASKS:
             print(f"{task}: {task_summary(task)}")
             for name, option in task_options(task).items():
-                print(f"  {_flag(name)}: {option.help}{yaml_default(option.default)}")
+                print(f"  {_flag(name)}: {option.metadata['help']}{yaml_default(option.default)}")
         print("docs/tasks.md describes the tasks of the package, and presets of the same names")
 
 
@@ -283,7 +283,7 @@ def _task_arguments() -> Arguments:
     for task in TASKS:
         for name, option in task_options(task).items():
             if name not in _COMMON:
-                text = f"[{task}] {option.help}{yaml_default(option.default)}"
+                text = f"[{task}] {option.metadata['help']}{yaml_default(option.default)}"
                 add_later(arguments, "options of tasks", _flag(name), f"options.{name}", text)
     return arguments
 

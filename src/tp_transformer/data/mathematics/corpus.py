@@ -22,11 +22,9 @@ from tp_transformer.data.mathematics.modules import (
     DIFFICULTIES,
     EXTRAPOLATE,
     INTERPOLATE,
-    SPLITS,
-    TRAIN_SPLITS,
+    STORE_PLACES,
 )
-from tp_transformer.data.mathematics.parsers import PARSERS, count_rows
-from tp_transformer.data.mathematics.pieces import by_value, check
+from tp_transformer.data.mathematics.parsers import PARSERS, by_value, check, count_rows
 from tp_transformer.data.mathematics.sources import (
     OTHER,
     TEXT,
@@ -51,10 +49,6 @@ _TABLE_SPLITS: dict[str, tuple[str, str | None]] = {
     "test": (INTERPOLATE, None),
     INTERPOLATE: (INTERPOLATE, None),
     EXTRAPOLATE: (EXTRAPOLATE, None),
-}
-_TEXT_SPLITS: dict[str, tuple[str, str | None]] = {
-    name: (TRAIN, name.removeprefix("train-")) if name in TRAIN_SPLITS else (name, None)
-    for name in SPLITS
 }
 # `train-00000-of-00002`, sometimes followed by a checksum, or `0000` in a folder `train`.
 _SHARD = re.compile(r"(?:^|-)(?P<shard>\d{4,5})(?:-of-(?P<shards>\d{5}))?(?:-[0-9a-f]{16})?$")
@@ -223,7 +217,7 @@ def identify(name: str, kind: str) -> Belonging:
     """Return the part of the dataset that a file with this name contains."""
     path = PurePosixPath(name)
     if kind == TEXT:
-        return _belonging(path.parent.name, path.stem, _TEXT_SPLITS)
+        return _belonging(path.parent.name, path.stem, STORE_PLACES)
     shard = n_shards = None
     split, module = "", ""
     for part in [*path.parts[:-1], *path.stem.split(".")]:

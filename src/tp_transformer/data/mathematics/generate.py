@@ -14,7 +14,7 @@ from itertools import chain
 
 from tp_transformer.data.mathematics.deepmind import Address, generator
 from tp_transformer.data.mathematics.fast import replacements
-from tp_transformer.data.mathematics.modules import EXTRAPOLATE, SPLITS, TRAIN_SPLITS, modules_of
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, SPLITS, STORE_PLACES, modules_of
 from tp_transformer.data.mathematics.task import match_modules
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.parallel import OpenPool, in_order, workers
@@ -37,7 +37,7 @@ class GeneratedExample:
     @property
     def difficulty(self) -> str | None:
         """`easy`, `medium` or `hard` in training; None in the test splits."""
-        return self.split.removeprefix("train-") if self.split in TRAIN_SPLITS else None
+        return STORE_PLACES[self.split][1]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -49,9 +50,9 @@ class DamageError(Exception):
         self.is_doubtful = is_doubtful  # whether earlier data may be wrong too
 
 
-Content = bytes | memoryview | pa.RecordBatch
+Content: TypeAlias = bytes | memoryview | pa.RecordBatch
 # A part of a file. The last part of each file is None, or the damage that ends it.
-Block = tuple[SourceFile, Content | DamageError | None]
+Block: TypeAlias = tuple[SourceFile, Content | DamageError | None]
 
 
 class Source:
