@@ -181,20 +181,11 @@ class Vocabulary:
         before and after it. Only the bytes of the texts are read, so `data` may be a memory-mapped
         file.
         """
-        if self.is_ascii:
-            found = self._encode_bytes(data, starts, lengths)
-        else:
-            content, _ = self._joined(data, starts, lengths)
-            text = content.tobytes().decode("utf-8", "replace")
-            ids = self._word_ids(text[:-1]) if self.is_words else self._character_ids(text)
-            found = None
-            if ids.min(initial=0) >= 0:
-                found = self._framed(ids, self.count(data, starts, lengths))
+        found = self._encode_bytes(data, starts, lengths) if self.is_ascii else None
         if found is None:
-            for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-                text = data[start : start + length].tobytes().decode("utf-8", "replace")
-                self.encode([text], first=row + 1)  # raises if it has an unknown token
-            raise TextError("a text is not valid UTF-8")
+            spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+            texts = [data[i:j].tobytes().decode("utf-8", "replace") for i, j in spans]
+            found = self.encode(texts)  # raises if a text has an unknown token
         return found
 
     def _encode_bytes(

@@ -97,13 +97,14 @@ def _parse_json_lines(
             try:
                 rows.append(_json_row(line))
                 numbers.append(number)
-            except (ValueError, AttributeError, RecursionError):
+            except (ValueError, TypeError, AttributeError, RecursionError):
                 reason = "not a JSON object with the texts `question` and `answer`"
                 report.fault(file.name, number, reason, 1)
         file.line += len(lines)
         if rows:
-            schema = pa.schema([(name, pa.string()) for name in COLUMNS])
-            yield _from_table(pa.RecordBatch.from_pylist(rows, schema), np.array(numbers))
+            arrays = [pa.array(texts, pa.string()) for texts in zip(*rows, strict=True)]
+            table = pa.RecordBatch.from_arrays(arrays, COLUMNS)
+            yield _from_table(table, np.array(numbers))
         if is_long:
             rest = b""
         elif len(rest) > _MAX_LINE:
@@ -111,12 +112,10 @@ def _parse_json_lines(
             rest, is_long = b"", True
 
 
-def _json_row(line: bytes) -> dict[str, str | None]:
-    values = json.loads(line)
-    row = {name: values.get(name) for name in COLUMNS}
-    if not all(text is None or isinstance(text, str) for text in row.values()):
-        raise ValueError("not a text")
-    "".join(filter(None, row.values())).encode()  # raises for surrogates
+def _json_row(line: bytes) -> tuple[str | None, ...]:
+    row = tuple(map(json.loads(line).get, COLUMNS))
+    # Raises for values that are not texts, and for surrogates.
+    "".join(text for text in row if text is not None).encode()
     return row
 
 
