@@ -26,7 +26,7 @@ from tp_transformer.data.task import SPLIT_NAME, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import EOS, NO_TEXT, PAD, SOS, Vocabulary
 from tp_transformer.data.writer import refuse_another, write_store
 from tp_transformer.foundation.errors import CorpusError, SettingsError
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Counted, Update
 
 SHARES = {TRAIN: 0.9, "test": 0.1}
 _TASK_NAME = re.compile(r"\w[\w-]{0,99}")
@@ -97,6 +97,7 @@ def prepare(  # noqa: PLR0913, the options of the command
 def _write(
     reading: "_Reading", source: Path, out: str | Path, report: Report, progress: Update | None
 ) -> Store:
+    """Write pairs to a store, shuffled within blocks; each block is written by split and group."""
     survey = _Survey(reading)
     for row in reading.rows(report):
         survey.add(row)
@@ -111,8 +112,8 @@ def _write(
     if leaks := survey.still_in_training():
         described["still_in_training"] = leaks
     rng = np.random.default_rng(reading.seed)
+    counted = Counted(survey.n_rows, progress)
     with write_store(out, survey.task(), described) as writer:
-        done = 0
         for rows in _blocks(reading.rows(Report(skip=True))):
             groups: dict[tuple[str, str], list[Row]] = {}
             for place in rng.permutation(len(rows)).tolist():
@@ -121,9 +122,7 @@ def _write(
             for (split, module), own in groups.items():
                 questions, answers = [row.question for row in own], [row.answer for row in own]
                 writer.append(split, module, None, questions, answers)
-            done += len(rows)
-            if progress:
-                progress(done, survey.n_rows)
+            counted.add(len(rows))
         writer.skipped = list(report.entries.values())
     return open_store(out)
 

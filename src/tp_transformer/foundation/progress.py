@@ -25,14 +25,14 @@ _SECONDS_BETWEEN_LINES = 30.0
 class Counted:
     """Counts completed work, and reports it to an `Update`, if there is one."""
 
-    def __init__(self, total: int, progress: Update | None) -> None:
-        self.total, self._progress, self._done = total, progress, 0
+    def __init__(self, total: int, progress: Update | None, done: int = 0) -> None:
+        self.total, self.done, self._progress = total, done, progress
 
     def add(self, count: int) -> None:
         """Add completed work."""
-        self._done += count
+        self.done += count
         if self._progress:
-            self._progress(self._done, self.total)
+            self._progress(self.done, self.total)
 
 
 @dataclass

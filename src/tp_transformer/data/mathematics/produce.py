@@ -26,7 +26,7 @@ from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.writer import StoreWriter, is_written, write_store
 from tp_transformer.foundation.errors import StoreError
 from tp_transformer.foundation.parallel import OpenPool
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Counted, Update
 
 PIECE_ROWS = 20_000
 PIECE_SECONDS = 20.0  # maximum work that is lost if the process is killed
@@ -76,8 +76,8 @@ def _generate_missing(
     progress: Update | None,
 ) -> None:
     counts = {(file.split, file.module): pieces.count(file) for file in files}
-    done, total = sum(counts.values()), sum(file.count for file in files)
-    if done == total:
+    counted = Counted(sum(file.count for file in files), progress, done=sum(counts.values()))
+    if counted.done == counted.total:
         return
     begun = dict(counts)
     chunks = (
@@ -105,9 +105,7 @@ def _generate_missing(
             if is_other or is_late or len(unsaved) >= PIECE_ROWS:
                 save()
             unsaved += examples
-            done += len(examples)
-            if progress:
-                progress(done, total)
+            counted.add(len(examples))
     finally:
         save()
 
