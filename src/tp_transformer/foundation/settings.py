@@ -167,10 +167,7 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     parser.add_class_arguments(kind, where)
     try:
         parsed = parser.parse_object({where: dict(values)})
-    except (
-        ArgumentError,
-        OverflowError,
-    ) as error:  # an integer too large for a float
+    except (ArgumentError, OverflowError) as error:  # OverflowError: too large for a float
         wrong = re.search(rf'"{re.escape(where)}\.(\w+)', str(error))
         if wrong is None:
             raise SettingsError(f"{where} does not fit: {' '.join(str(error).split())}") from error
