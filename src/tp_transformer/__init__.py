@@ -8,15 +8,18 @@ The packages; each imports only from those before it:
 - `scoring`: exact match, kinds of mistakes, comparison
 - `training`: optimizers, checkpoints, the loop, runs
 - `interpret`: one package per analysis
-- `interop`: checkpoints of the authors of the paper
+- `interop`: Hugging Face, ONNX, checkpoints of the authors of the paper
 - `show`: tables, documents, figures of runs, the live panel
 - `study`: commands that combine several runs
 - `verbs` and `cli`: the command line
 
 `docs/architecture.md` follows a question, a training step and an analysis through the code.
 
-Names are imported on first use, so that importing the package is fast.
+Names are imported on first use, so that importing the package is fast. Models are registered with
+the Auto classes of Hugging Face transformers when both packages are imported, in any order.
 """
+
+from tp_transformer.foundation.companions import import_after as _import_after
 
 __version__ = "0.1.0.dev0"
 
@@ -87,3 +90,6 @@ if not TYPE_CHECKING:  # type checkers would accept any name
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_HOMES, *_PACKAGES])
+
+
+_import_after("transformers.models.auto.configuration_auto", f"{__name__}.interop.hf.config")

@@ -26,7 +26,7 @@ from tp_transformer.data.layout.base import Pattern
 from tp_transformer.data.layout.padded import PaddedPattern
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.binding import Binding, make_binding
-from tp_transformer.model.cache import KeyValueCache
+from tp_transformer.model.cache import LayerCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.masks import merged_mask, refuse_shapes
 from tp_transformer.model.trace import Traced
@@ -168,7 +168,7 @@ class SelfAttention(Attention):
         return {**_blocks(self.names, self.in_proj.weight, self.in_proj.bias), **super().maps()}
 
     def forward(
-        self, state: Tensor, pattern: Pattern, cache: KeyValueCache | None = None
+        self, state: Tensor, pattern: Pattern, cache: LayerCache | None = None
     ) -> Tensor:
         """Attend within `state` (batch, position, d_model), and to the positions in the cache."""
         query, key, value, *fused = self.split(self.in_proj(state), self.names)
@@ -217,7 +217,8 @@ class CrossAttention(Attention):
         If each question has several rows, as in beam search, they are treated as positions of one
         row, so that keys and values are not repeated.
         """
-        rows = state if len(key) == len(state) else state.view(len(key), -1, state.shape[-1])
+        n_rows = key.shape[0]  # `len` would fix the number in an exported graph
+        rows = state if n_rows == state.shape[0] else state.view(n_rows, -1, state.shape[-1])
         query, *fused = self.split(self.in_proj(rows), self.names)
         role = None if self.binding.binds_values else self.role_of(rows, fused)
         output, _ = self.attend(query, key, value, role, pattern)
