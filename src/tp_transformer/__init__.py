@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.foundation.errors import UserError as UserError
     from tp_transformer.foundation.settings import preset_names as preset_names
+    from tp_transformer.model.add_roles import add_roles as add_roles
     from tp_transformer.model.attention import TPMultiheadAttention as TPMultiheadAttention
     from tp_transformer.model.config import TransformerConfig as TransformerConfig
     from tp_transformer.model.family import build as build
@@ -62,6 +63,7 @@ _HOMES = {
     "UserError": "foundation.errors",
     "Vocabulary": "data.vocabulary",
     "Work": "scoring.options",
+    "add_roles": "model.add_roles",
     "build": "model.family",
     "compare": "show.comparison",
     "evaluate": "scoring.evaluate",

@@ -231,8 +231,9 @@ class TPMultiheadAttention(Attention):
     It has the same arguments, the same parameter names and the same conventions: masks mark
     positions to ignore, and positions come before the batch unless `batch_first`. It adds
     `role_proj`, which maps the input of the query to roles (that of the value, for a binding that
-    binds values), and the choice of a binding; with `binding="none"` it computes the attention of
-    torch.
+    binds values) and has a bias if `role_bias`, by default as the other maps; and the choice of a
+    binding. With `binding="none"` it computes the attention of torch. `add_roles` replaces every
+    attention of a model.
 
     It loads a state dict of the module of torch. The role map, which the state dict lacks, is then
     set to the role that leaves fillers unchanged, so that the module computes the attention of
@@ -251,6 +252,7 @@ class TPMultiheadAttention(Attention):
         dropout: float = 0.0,
         bias: bool = True,
         *,
+        role_bias: bool | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
@@ -277,7 +279,8 @@ class TPMultiheadAttention(Attention):
         self.in_proj_bias = nn.Parameter(torch.empty(3 * embed_dim)) if bias else None
         if made.d_role:
             d_state = self.vdim if made.binds_values else embed_dim
-            self.role_proj = nn.Linear(d_state, num_heads * made.d_role, bias=bias)
+            has_bias = bias if role_bias is None else role_bias
+            self.role_proj = nn.Linear(d_state, num_heads * made.d_role, bias=has_bias)
         self.initialise()
         self.to(device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_add_neutral_role)  # type: ignore[no-untyped-call]
@@ -383,4 +386,4 @@ def _add_neutral_role(module: nn.Module, state_dict: dict[str, Any], prefix: str
     role, role_map = module.binding.neutral_role(), module.role_proj
     if is_torchs and role is not None and role_map is not None and role_map.bias is not None:
         state_dict[weight] = torch.zeros_like(role_map.weight)
-        state_dict[bias] = role.repeat(module.num_heads)
+        state_dict[bias] = role.repeat(module.num_heads).to(role_map.bias)

@@ -9,12 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from transformers import (
-    DynamicCache,
-    EncoderDecoderCache,
-    GenerationMixin,
-    PreTrainedModel,
-)
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
@@ -124,6 +119,7 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: None = None,
         *,
         encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         past_key_values: EncoderDecoderCache | None = None,
@@ -139,6 +135,7 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
             attention_mask: 1 where a question has a token; by default where it is not padding
             decoder_input_ids: answers so far (batch, target), beginning with the start token; by
                 default made from `labels`
+            decoder_attention_mask: not supported; answers are padded on the right
             encoder_outputs: output of the encoder, instead of `input_ids`
             past_key_values: keys and values of earlier positions
             labels: answers with their end tokens (batch, target); -100 and padding are ignored
@@ -146,6 +143,9 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
             num_items_in_batch: number of labels by which the loss is divided; by default those here
             return_dict: whether to return an object, not a tuple
         """
+        is_static = past_key_values is not None and past_key_values.is_compileable
+        if is_static or decoder_attention_mask is not None:
+            raise ValueError("static caches and masks of answers are not supported")
         model = self.model
         layout = source_layout(model, input_ids, attention_mask)
         if encoder_outputs is not None:
@@ -180,8 +180,6 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
     def _state(self, memory: Memory, past: EncoderDecoderCache) -> DecoderState:
         """Return the state of the decoder whose keys and values are in a cache."""
         own, source = past.self_attention_cache, past.cross_attention_cache
-        if past.is_compileable:
-            raise ValueError("static caches are not supported; use the default, a dynamic cache")
         for layer, cell in enumerate(self.model.decoder):
             if not past.is_updated.get(layer):
                 source.update(*cell.cross_attention.remember(memory.state), layer)
