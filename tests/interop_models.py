@@ -11,7 +11,9 @@ from tp_transformer.data.batch import Batch
 def questions(count, seed=0):
     """Sums of numbers of different lengths, with their answers."""
     chance = random.Random(seed)
-    pairs = [(chance.randrange(10 ** chance.randrange(1, 4)), chance.randrange(9)) for _ in range(count)]
+    pairs = [
+        (chance.randrange(10 ** chance.randrange(1, 4)), chance.randrange(9)) for _ in range(count)
+    ]
     return [f"What is {a} + {b}?" for a, b in pairs], [str(a + b) for a, b in pairs]
 
 

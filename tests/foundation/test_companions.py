@@ -8,13 +8,11 @@ import pytest
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs code where `library.part` and its companion, which needs all of the part, can be imported."""
+    """Runs code that can import `library.part` and its companion."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "__init__.py").write_text("from library import part\nlast = 1\n")
     (tmp_path / "library" / "part.py").write_text("value = 1\n")
-    (tmp_path / "companion.py").write_text(
-        "from library.part import value\nprint('imported')\n"
-    )
+    (tmp_path / "companion.py").write_text("from library.part import value\nprint('imported')\n")
 
     def run(code):
         source = f"from tp_transformer.foundation.companions import import_after\n{code}"
@@ -42,5 +40,7 @@ def test_the_library_works_without_its_companion(run):
     out, err = run("import_after('library.part', 'absent')\nimport library\nprint(library.last)")
     assert out == ["1"]
     assert "ImportWarning: absent cannot be imported: No module named 'absent'" in err
-    missing = "import_after('nothing', 'companion')\ntry: import nothing\nexcept ImportError: print('no')"
+    missing = (
+        "import_after('nothing', 'companion')\ntry: import nothing\nexcept ImportError: print('no')"
+    )
     assert run(missing)[0] == ["no"]

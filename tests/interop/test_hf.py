@@ -153,7 +153,9 @@ def test_weights_that_are_missing_are_not_invented(exported, tmp_path):
 
 
 def test_an_untrained_model_is_initialised_as_ours():
-    config = TPTransformerConfig(d_model=16, d_ff=16, n_layers=1, n_heads=2, binding="low-rank", rank=3)
+    config = TPTransformerConfig(
+        d_model=16, d_ff=16, n_layers=1, n_heads=2, binding="low-rank", rank=3
+    )
     torch.manual_seed(0)
     made = AutoModelForSeq2SeqLM.from_config(config)
     torch.manual_seed(0)

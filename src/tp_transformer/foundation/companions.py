@@ -1,7 +1,7 @@
 """Imports that follow others: a module of this package, once another library is imported.
 
-A library that this package extends may be imported before or after it, or never. `import_after` does
-not import the library, but waits until someone else does.
+A library that this package extends may be imported before or after it, or never. `import_after`
+does not import the library, but waits until someone else does.
 """
 
 import sys

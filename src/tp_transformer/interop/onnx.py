@@ -1,14 +1,14 @@
 """ONNX: the encoder, and one step of the decoder with its cache, as graphs.
 
-Both graphs are exported from the modules of the model. `encoder.onnx` computes the keys and values of
-questions once; `decoder.onnx` computes the logits of the next token, and the keys and values of the
-answers so far:
+Both graphs are exported from the modules of the model. `encoder.onnx` computes the keys and values
+of questions once; `decoder.onnx` computes the logits of the next token, and the keys and values of
+the answers so far:
 
     encoder: source                                     -> memory_key, memory_value, memory_mask
     decoder: previous, key, value, and these three      -> logits, next_key, next_value
 
-Sizes: source (batch, source); previous (batch); logits (batch, n_vocab); keys and values (layer, batch,
-head, position, d_head), with no positions before the first step.
+Sizes: source (batch, source); previous (batch); logits (batch, n_vocab); keys and values (layer,
+batch, head, position, d_head), with no positions before the first step.
 """
 
 import logging
@@ -135,7 +135,10 @@ def _export(model: Transformer, folder: Path) -> None:
 
 
 def _write_graph(
-    graph: EncoderGraph | StepGraph, inputs: dict[str, tuple[Tensor, Any]], outputs: Sequence[str], file: Path
+    graph: EncoderGraph | StepGraph,
+    inputs: dict[str, tuple[Tensor, Any]],
+    outputs: Sequence[str],
+    file: Path,
 ) -> None:
     """Export a module; `inputs` has an example of each input and its dimensions that vary."""
     try:

@@ -167,9 +167,7 @@ class SelfAttention(Attention):
         """Return the affine maps of equations 1 and 4 by name."""
         return {**_blocks(self.names, self.in_proj.weight, self.in_proj.bias), **super().maps()}
 
-    def forward(
-        self, state: Tensor, pattern: Pattern, cache: LayerCache | None = None
-    ) -> Tensor:
+    def forward(self, state: Tensor, pattern: Pattern, cache: LayerCache | None = None) -> Tensor:
         """Attend within `state` (batch, position, d_model), and to the positions in the cache."""
         query, key, value, *fused = self.split(self.in_proj(state), self.names)
         role = self.role_of(state, fused)

@@ -170,8 +170,8 @@ class Export(Verb):
     """Write a model for other libraries: Hugging Face transformers, or ONNX runtimes.
 
     Attributes:
-        format: hf, a folder that transformers loads; or onnx, graphs of the encoder and of a step of
-            the decoder
+        format: hf, a folder that transformers loads; or onnx, graphs of the encoder and of a step
+            of the decoder
         out: the folder to write, which must be new or empty
         model: the folder of a model or a run, or the name of a bundled model; the bundled
             TP-Transformer by default

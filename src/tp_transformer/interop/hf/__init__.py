@@ -6,9 +6,9 @@
 - hub: a model of this package that is loaded from and pushed to the Hub by itself.
 
 `import tp_transformer` is enough for the Auto classes. It has `config` imported together with those
-classes (`foundation/companions.py`), which registers the configuration. The first configuration that
-is made imports `auto`. The import of `config` cannot do so, because transformers imports its Auto
-classes before its other modules are complete.
+classes (`foundation/companions.py`), which registers the configuration. The first configuration
+that is made imports `auto`. The import of `config` cannot do so, because transformers imports its
+Auto classes before its other modules are complete.
 """
 
 from importlib import import_module

@@ -90,7 +90,9 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
         return made.train(model.training)
 
     @classmethod
-    def from_pretrained(cls, *arguments: Any, output_loading_info: bool = False, **options: Any) -> Any:
+    def from_pretrained(
+        cls, *arguments: Any, output_loading_info: bool = False, **options: Any
+    ) -> Any:
         """Load a folder or a repository; raise if weights are missing."""
         model, found = super().from_pretrained(*arguments, output_loading_info=True, **options)
         for name in sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
@@ -114,7 +116,7 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
         shifted = torch.cat([start, labels[:, :-1]], dim=1)
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
 
-    def forward(
+    def forward(  # noqa: PLR0913, the signature of transformers
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
