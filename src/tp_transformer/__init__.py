@@ -18,7 +18,7 @@ The packages; each imports only from those before it:
 Names are imported on first use, so that importing the package is fast.
 """
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 TYPE_CHECKING = False  # type checkers assume True; importing it from `typing` would be slow
 if TYPE_CHECKING:
