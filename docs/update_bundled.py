@@ -31,7 +31,10 @@ def summary(folder: Path = bundled.FOLDER) -> str:
     rows = [
         ["parameters", *(f"{one.model['n_parameters']:,}" for one in results)],
         ["training samples", *(f"{_total(one, 'samples'):,.0f}" for one in stages)],
-        ["core-hours of training", *(f"{_total(one, 'core_seconds') / 3600:.1f}" for one in stages)],
+        [
+            "core-hours of training",
+            *(f"{_total(one, 'core_seconds') / 3600:.1f}" for one in stages),
+        ],
     ]
     for split, score in results[0].splits.items():
         title = results[0].task.title(split)

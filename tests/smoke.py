@@ -40,7 +40,9 @@ def main():
     unneeded = {"jsonargparse", "pyarrow", "rich"} & set(sys.modules)
     check(not unneeded, f"{sorted(unneeded)} were imported")
     python = ".".join(map(str, sys.version_info[:3]))
-    print(f"tp-transformer {tpt.__version__}, Python {python}, torch {torch.__version__}: {answers}")
+    print(
+        f"tp-transformer {tpt.__version__}, Python {python}, torch {torch.__version__}: {answers}"
+    )
 
 
 if __name__ == "__main__":

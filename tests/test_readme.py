@@ -68,7 +68,11 @@ def extras_of(requirement):
 
 
 def test_the_extras_that_pages_name_exist():
-    named = [extras_of(f) for page in PAGES for f in re.findall(r"'\.\[[\w,]+\]'", page.read_text("utf-8"))]
+    named = [
+        extras_of(f)
+        for page in PAGES
+        for f in re.findall(r"'\.\[[\w,]+\]'", page.read_text("utf-8"))
+    ]
     assert len(named) > 5
     assert set().union(*named) <= set(OPTIONAL)
 
@@ -176,5 +180,10 @@ def test_the_documents_numbers_are_the_codes():
     assert f"{len(MATHEMATICS.vocabulary)} tokens" in text
 
 
-def test_the_version_is_stated_once_more_only_in_the_citation():
-    assert f"version: {tp_transformer.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+def test_the_version_is_that_of_the_citation_and_of_the_changelog():
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    headings = re.findall(r"^## \[(.+)\](?: - (.+))?$", changelog, flags=re.MULTILINE)
+    assert headings[0] == ("Unreleased", "")
+    (date,) = (date for version, date in headings if version == tp_transformer.__version__)
+    assert f'version: {tp_transformer.__version__}\ndate-released: "{date}"\n' in citation
