@@ -103,7 +103,11 @@ class Model(Traced, Generic[Config, Memory, State]):
 
     def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
         """Return the loss of the answers of a batch under teacher forcing."""
-        return token_loss(self(batch), batch, label_smoothing)
+        return self.loss_of(self(batch), batch, label_smoothing)
+
+    def loss_of(self, logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+        """Return the loss of the logits that `self(batch)` has returned."""
+        return token_loss(logits, batch, label_smoothing)
 
     def layout_for(
         self, device: torch.device, dtype: torch.dtype = torch.float32, n_rows: int | None = None

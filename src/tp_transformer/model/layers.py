@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from tp_transformer.data.layout.base import Pattern
 from tp_transformer.foundation.errors import TextError
 from tp_transformer.model.attention import CrossAttention, SelfAttention
-from tp_transformer.model.cache import KeyValueCache
+from tp_transformer.model.cache import LayerCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.trace import Traced
 
@@ -145,7 +145,7 @@ class DecoderCell(Traced):
         pattern: Pattern,
         memory: tuple[Tensor, Tensor],
         memory_pattern: Pattern,
-        cache: KeyValueCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         """Apply the cell to states (batch, target, d_model).
 
