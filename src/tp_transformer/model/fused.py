@@ -162,7 +162,7 @@ def _is_known(part: nn.Module) -> bool:
     kind = type(part)
     if kind not in KNOWN or part.training or part._forward_hooks or part._forward_pre_hooks:
         return False
-    if not _methods(kind).isdisjoint(vars(part)):  # an attribute that hides a method
+    if not _methods(cast(Any, kind)).isdisjoint(vars(part)):  # an attribute that hides a method
         return False
     if not all(map(_is_plain, part.parameters(recurse=False))):
         return False

@@ -195,8 +195,8 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
 
         `memory` has the keys and values of the source, `caches` those of the target, by layer.
         """
-        cells = list(self._decoder_cells)
-        return DecoderState(cast(Embedding, self.embedding), cells, memory, mask, caches)
+        cells = self._decoder_cells
+        return DecoderState(self.embedding, cells, memory, mask, caches)
 
     def step(self, previous: Tensor, state: DecoderState | FusedState) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
