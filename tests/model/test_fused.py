@@ -114,6 +114,15 @@ def test_logits_of_known_answers_are_those_of_the_cells(monkeypatch, called, bin
     assert len(called) == 3
 
 
+@torch.no_grad()
+def test_large_layers_are_computed_in_parts(monkeypatch):
+    model = model_of(d_model=576, d_ff=1040, n_layers=1)
+    own, other = begin_both(model, monkeypatch)
+    previous = 3 + torch.arange(len(QUESTIONS))
+    logits, wanted = model.step(previous, own), model.step(previous, other)
+    torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_answers_are_those_of_the_cells(monkeypatch, beam):
     model = model_of()
