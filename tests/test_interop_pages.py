@@ -54,6 +54,7 @@ def test_hugging_face(tmp_path, monkeypatch):
     assert names["untrained"].config.rank == 32
 
 
+@pytest.mark.slow
 @needs_model
 def test_onnx(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")

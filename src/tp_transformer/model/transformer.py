@@ -70,6 +70,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     config_type = TransformerConfig
     reads_packed = True
+    n_positions: int
 
     def __init__(self, config: TransformerConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__(config, vocabulary)
@@ -153,7 +154,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
         pattern, memory_pattern = layout.within(causal=True), layout.across(memory.layout)
-        for cell in self._decoder_cells:
+        for cell in self.decoder_cells:
             key_value = cell.cross_attention.remember(memory.state)
             state = cell(state, pattern, key_value, memory_pattern)
         return self.embedding.logits(state)
@@ -161,11 +162,11 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     def begin(self, memory: Memory, max_length: int) -> DecoderState:
         """Return the state before the first of at most `max_length` steps."""
         pad = memory.layout.pad_heads
-        remembered = [cell.cross_attention.remember(memory.state) for cell in self._decoder_cells]
+        remembered = [cell.cross_attention.remember(memory.state) for cell in self.decoder_cells]
         filled = memory.layout.filled
         return DecoderState(
             bare(self.embedding),
-            [bare(cell) for cell in self._decoder_cells],
+            [bare(cell) for cell in self.decoder_cells],
             [(pad(key), pad(value)) for key, value in remembered],
             None if filled.all() else memory_mask(filled, memory.state.dtype),
             [KeyValueCache(max_length) for _ in self.decoder],
@@ -181,8 +182,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
         `memory` has the keys and values of the source, `caches` those of the target, by layer.
         """
-        cells = list(self._decoder_cells)
-        return DecoderState(cast(Embedding, self.embedding), cells, memory, mask, caches)
+        return DecoderState(self.embedding, list(self.decoder_cells), memory, mask, caches)
 
     def step(self, previous: Tensor, state: DecoderState) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
@@ -210,5 +210,6 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
             cell.compile(dynamic=True)
 
     @property
-    def _decoder_cells(self) -> Iterable[DecoderCell]:
+    def decoder_cells(self) -> Iterable[DecoderCell]:
+        """The cells of the decoder, with their type."""
         return cast(Iterable[DecoderCell], self.decoder)

@@ -182,7 +182,7 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
     def _state(self, memory: Memory, past: EncoderDecoderCache) -> DecoderState:
         """Return the state of the decoder whose keys and values are in a cache."""
         own, source = past.self_attention_cache, past.cross_attention_cache
-        for layer, cell in enumerate(self.model.decoder):
+        for layer, cell in enumerate(self.model.decoder_cells):
             if not past.is_updated.get(layer):
                 source.update(*cell.cross_attention.remember(memory.state), layer)
                 past.is_updated[layer] = True
