@@ -118,7 +118,7 @@ class Model(Traced, Generic[Config, Memory, State]):
         padding. On a GPU, packed rows need flash attention, which requires half precision and no
         dropout.
         """
-        if not self.reads_packed or is_traced(self) or n_rows == 1:
+        if not self.reads_packed or n_rows == 1 or is_traced(self):
             return Padded
         if device.type == "cpu" or (self.dropout == 0 and has_flash_attention(device, dtype)):
             return Packed

@@ -18,6 +18,7 @@ from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
+from tp_transformer.model.fused import FusedState, fused_cells, fused_state
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
 from tp_transformer.model.trace import SOURCE, TARGET
@@ -65,7 +66,7 @@ class DecoderState:
 
 
 @ARCHITECTURES.register("transformer")
-class Transformer(Model[TransformerConfig, Memory, DecoderState]):
+class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
     """Encoder, decoder, one embedding for both and for the output (sections 2.1 to 2.3)."""
 
     config_type = TransformerConfig
@@ -141,8 +142,11 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
         self.note_tokens(SOURCE, source)
         state = self.point("embedding", self.embedding(source, layout.positions, layout.longest))
+        fused = fused_cells(self._encoder_cells, state, layout)
+        if fused is not None:
+            return Memory(fused, layout)
         pattern = layout.within()
-        for cell in self.encoder:
+        for cell in self._encoder_cells:
             state = cell(state, pattern)
         return Memory(state, layout)
 
@@ -153,20 +157,30 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         state = self.point(
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
+        cells = self.decoder_cells
+        remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
+        fused = fused_cells(cells, state, layout, remembered, memory.layout)
+        if fused is not None:
+            return self.embedding.logits(fused)
         pattern, memory_pattern = layout.within(causal=True), layout.across(memory.layout)
-        for cell in self.decoder_cells:
-            key_value = cell.cross_attention.remember(memory.state)
+        for cell, key_value in zip(cells, remembered, strict=True):
             state = cell(state, pattern, key_value, memory_pattern)
         return self.embedding.logits(state)
 
-    def begin(self, memory: Memory, max_length: int) -> DecoderState:
+    def begin(self, memory: Memory, max_length: int) -> DecoderState | FusedState:
         """Return the state before the first of at most `max_length` steps."""
+        cells = self.decoder_cells
+        remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
+        # A subclass with a step of its own may read the fields of a `DecoderState`.
+        if not self._traces and type(self).step is Transformer.step:
+            fused = fused_state(self.embedding, cells, remembered, memory.layout, max_length)
+            if fused is not None:
+                return fused
         pad = memory.layout.pad_heads
-        remembered = [cell.cross_attention.remember(memory.state) for cell in self.decoder_cells]
         filled = memory.layout.filled
         return DecoderState(
             bare(self.embedding),
-            [bare(cell) for cell in self.decoder_cells],
+            [bare(cell) for cell in cells],
             [(pad(key), pad(value)) for key, value in remembered],
             None if filled.all() else memory_mask(filled, memory.state.dtype),
             [KeyValueCache(max_length) for _ in self.decoder],
@@ -182,10 +196,12 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
         `memory` has the keys and values of the source, `caches` those of the target, by layer.
         """
-        return DecoderState(self.embedding, list(self.decoder_cells), memory, mask, caches)
+        return DecoderState(self.embedding, self.decoder_cells, memory, mask, caches)
 
-    def step(self, previous: Tensor, state: DecoderState) -> Tensor:
+    def step(self, previous: Tensor, state: DecoderState | FusedState) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
+        if isinstance(state, FusedState):
+            return state.step(previous)
         position = state.caches[0].length
         self.note_tokens(TARGET, previous[:, None])
         hidden = state.embedding(
@@ -210,6 +226,10 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
             cell.compile(dynamic=True)
 
     @property
-    def decoder_cells(self) -> Iterable[DecoderCell]:
-        """The cells of the decoder, with their type."""
-        return cast(Iterable[DecoderCell], self.decoder)
+    def _encoder_cells(self) -> list[EncoderCell]:
+        return list(cast(Iterable[EncoderCell], self.encoder))
+
+    @property
+    def decoder_cells(self) -> list[DecoderCell]:
+        """The cells of the decoder."""
+        return list(cast(Iterable[DecoderCell], self.decoder))
