@@ -27,9 +27,7 @@ class HubTransformer(
     """
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls, pretrained_model_name_or_path: str | Path, **options: Any
-    ) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
         """Load the folder of a model or a run, or a repository of the Hub, in evaluation mode.
 
         Args:
