@@ -270,17 +270,18 @@ class Vocabulary:
         lengths = np.where(ended.any(axis=1), ended.argmax(axis=1), ids.shape[1])
         if self.is_words:
             rows = zip(ids, lengths, strict=True)
-            return [" ".join(map(self._spell, row[:length])) for row, length in rows]
+            return [" ".join(map(self.spell, row[:length])) for row, length in rows]
         inside = np.arange(ids.shape[1]) < lengths[:, None]
         codes = self._code_of_id[np.minimum(ids, len(self.tokens))]
         characters = codes[inside].astype("<u4").tobytes().decode("utf-32-le")
         ends = np.cumsum(lengths)
         texts = [characters[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         for row in np.flatnonzero(((codes == 0) & inside).any(axis=1)):
-            texts[row] = "".join(self._spell(i) for i in ids[row, : lengths[row]])
+            texts[row] = "".join(self.spell(i) for i in ids[row, : lengths[row]])
         return texts
 
-    def _spell(self, index: int) -> str:
+    def spell(self, index: int) -> str:
+        """Return the token of an id, or the id in angle brackets if there is none."""
         return self.tokens[index] if index < len(self.tokens) else f"<{index}>"
 
     @cached_property
