@@ -21,7 +21,7 @@ the Auto classes of Hugging Face transformers when both packages are imported, i
 
 from tp_transformer.foundation.companions import import_after as _import_after
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 TYPE_CHECKING = False  # type checkers assume True; importing it from `typing` would be slow
 if TYPE_CHECKING:

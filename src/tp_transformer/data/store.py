@@ -127,9 +127,10 @@ class Store(Mapping[str, "Split"]):
 class Split(_Examples):
     """The rows of one split, numbered from 0; the rows of a module are contiguous.
 
-    A split is also a map-style dataset for a DataLoader of torch, with `collate` as `collate_fn`:
+    A split is also a map-style dataset for a DataLoader of torch, with `collate` as `collate_fn`.
 
-    >>> DataLoader(split, batch_size=64, shuffle=True, num_workers=2, collate_fn=split.collate)
+    Examples:
+        >>> DataLoader(split, batch_size=64, shuffle=True, collate_fn=split.collate)
     """
 
     def __init__(self, folder: Path, name: str, entry: SplitEntry, task: Task) -> None:

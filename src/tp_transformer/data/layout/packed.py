@@ -1,8 +1,9 @@
 """Packed rows: concatenated, without padding, (1, position)."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
+from inspect import signature
 from typing import Self
 
 import numpy as np
@@ -23,8 +24,18 @@ def has_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
         and torch.cuda.get_device_capability(device) >= (8, 0)
-        and find_spec("torch.nn.attention.varlen") is not None
+        and _has_varlen_attention()
     )
+
+
+@cache
+def _has_varlen_attention() -> bool:
+    """Whether torch has `varlen_attn` with windows; older versions have none, or lack windows."""
+    if find_spec("torch.nn.attention.varlen") is None:
+        return False
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "window_size" in signature(varlen_attn).parameters
 
 
 @dataclass(frozen=True, eq=False)
