@@ -98,4 +98,5 @@ def _in_polynomial(question: str) -> Marks:
         yield DEGREE, term.span(), degree
         for group, part in enumerate((COEFFICIENT, VARIABLE, EXPONENT), start=1):
             if parts[group]:
-                yield PART, tuple(term.start() + at for at in parts.span(group)), part
+                start, end = parts.span(group)
+                yield PART, (term.start() + start, term.start() + end), part
