@@ -16,7 +16,15 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-ITEM, RANK, ASKED, PART, DEGREE = ("item", "rank", "asked for", "part", "degree")
+from tp_transformer.interpret.core.structure import DIGIT_PLACE, digit_places
+
+ITEM, RANK, ASKED, PART, DEGREE = WORDING_LABELS = (
+    "item",
+    "rank",
+    "asked for",
+    "part",
+    "degree",
+)
 LARGEST, SMALLEST, BETWEEN = "largest", "smallest", "between"
 YES, NO = "yes", "no"
 COEFFICIENT, VARIABLE, EXPONENT = "coefficient", "variable", "exponent"
@@ -45,6 +53,17 @@ _POLYNOMIAL = re.compile(
     rf"(?<![\w*.()/-])(?<![+*/-] ){_TERM}(?: [+-] {_TERM})*(?![\w*()/]| [+*/-] )"
 )
 _PARTS = re.compile(r"([0-9]+)?\*?([a-z])?(?:\*\*([0-9]+))?")
+
+
+def question_labels(question: str) -> dict[str, list[str | None]]:
+    """Return the labels at every source position of a question that is not an expression.
+
+    There are always digit places; the other labels are those that occur.
+    """
+    places: list[str | None] = [None] * (len(question) + 2)
+    for start, numeral in numerals(question):
+        places[start : start + len(numeral)] = digit_places(numeral)
+    return {DIGIT_PLACE: places, **wording_labels(question)}
 
 
 def numerals(question: str) -> Iterator[tuple[int, str]]:
