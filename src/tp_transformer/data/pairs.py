@@ -9,8 +9,8 @@ import re
 import unicodedata
 from array import array
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from tp_transformer.data.pair_files import Columns, PairFile, RawRow, pair_files
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import SPLIT_NAME, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import EOS, NO_TEXT, PAD, SOS, Vocabulary
-from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
+from tp_transformer.data.writer import StoreWriter, refuse_other, refuse_other_store, write_store
 from tp_transformer.foundation.errors import CorpusError, SettingsError
 from tp_transformer.foundation.progress import Update
 
@@ -39,7 +39,7 @@ _LAST_SHARE = 0.03
 Tokenisation = Literal["characters", "words"]
 
 
-def prepare_pairs(
+def prepare_pairs(  # noqa: PLR0913, the options of the command
     source: str | Path,
     out: str | Path,
     *,
@@ -49,6 +49,7 @@ def prepare_pairs(
     shares: Mapping[str, float] | None = None,
     seed: int = 0,
     skip_errors: bool = False,
+    overwrite: bool = False,
     progress: Update | None = None,
 ) -> Store:
     """Read files of questions and answers into the store `out`.
@@ -64,25 +65,29 @@ def prepare_pairs(
             same split
         seed: seed of the splits and of the order of rows
         skip_errors: skip invalid rows and list them in the store, instead of raising
+        overwrite: replace a store that was made from another source or with other options
         progress: called with the number of rows read and the total number
     """
     refuse_other(Path(out))
     if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
         raise SettingsError(f"a task of your own cannot be called {task!r}; choose another name")
-    files = pair_files(source, columns or Columns())
-    reading = _Reading(files, task, tokenisation, shares, seed)
-    report = Report(skip_errors)
-    survey = _Survey(task, tokenisation, has_named_splits=reading.shares is None)
-    for row in reading.rows(report):
-        survey.add(row)
-    survey.refuse_empty(Path(source), reading.shares)
+    columns = columns or Columns()
+    reading = _Reading(pair_files(source, columns), task, tokenisation, shares, seed)
     described: dict[str, Any] = {
         "kind": "pairs",
+        "task": task,
         "name": Path(source).resolve().name,
+        "columns": asdict(columns),
         "tokenisation": tokenisation,
         "splits": "named" if reading.shares is None else reading.shares,
         "seed": seed,
     }
+    if not overwrite:
+        refuse_other_store(Path(out), described)
+    report = Report(skip_errors)
+    survey = _Survey(task, tokenisation, has_named_splits=reading.shares is None)
+    survey.add_all(reading.rows(report))
+    survey.refuse_empty(Path(source), reading.shares)
     if leaks := survey.still_in_training():
         described["still_in_training"] = leaks
     with write_store(out, survey.task(), described) as writer:
@@ -161,18 +166,24 @@ class _Check:
         if file.has_splits and not SPLIT_NAME.fullmatch(row.split or ""):
             reason = "a split that cannot be a file name"
             return reason, f"{reason}: {row.split!r}"
-        if file.has_groups and not (row.group and row.group.isprintable()):
+        if file.has_groups and not row.group:
             return "empty group", ""
+        if row.group and not row.group.isprintable():
+            reason = "a group that cannot be printed"
+            return reason, f"{reason}: {row.group!r}"
         return "", ""
 
     def _text_fault(self, noun: str, text: str | None) -> str:
+        if text is None:
+            return f"{noun} that is missing or not a text"
         if not text:
             return f"empty {noun}"
         if not self._good.issuperset(text):
             for character in text:
                 if unicodedata.category(character) in NO_TEXT:
-                    shown = f"{character!r} in {text[:40]!r}"
-                    return f"{noun} with a character that is not text: {shown}"
+                    is_byte = "\udc80" <= character <= "\udcff"  # see `pair_files`
+                    what = "bytes that are not UTF-8" if is_byte else "a character that is not text"
+                    return f"{noun} with {what}: {character!r} in {text[:40]!r}"
             self._good.update(text)
         if self._is_words:
             words = text.split(" ")
@@ -195,8 +206,12 @@ class _Survey:
     groups: dict[str, dict[str, None]] = field(default_factory=dict)
     hashes: "dict[tuple[str, str], array[int]]" = field(default_factory=dict)
 
-    def add(self, row: Row) -> None:
-        """Add a row."""
+    def add_all(self, rows: Iterable[Row]) -> None:
+        """Add rows."""
+        for row in rows:
+            self._add(row)
+
+    def _add(self, row: Row) -> None:
         self.n_rows += 1
         for text in (row.question, row.answer):
             self.tokens.update(text.split(" ") if self.tokenisation == "words" else text)

@@ -7,7 +7,7 @@ from tp_transformer.data.mathematics import corpus
 from tp_transformer.data.pair_files import Columns, looks_like_pairs
 from tp_transformer.data.pairs import Tokenisation, prepare_pairs
 from tp_transformer.data.store import Store
-from tp_transformer.data.writer import is_written
+from tp_transformer.data.writer import refuse_other_store
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.progress import Update
 
@@ -30,10 +30,9 @@ def prepare(  # noqa: PLR0913, the options of the command
     With `task`, which names them, they are pairs of your own, and `columns`, `tokenisation`,
     `shares` and `seed` are those of `prepare_pairs`. Without it, `source` is the Mathematics
     Dataset: the v1.0 archive, its folder, or the Hugging Face copy. Invalid rows are an error, or
-    with `skip_errors` left out and listed in the store. An earlier store of the same source is
-    replaced; a store of another source only if `overwrite` is true.
+    with `skip_errors` left out and listed in the store. An earlier store of a source of the same
+    name, made with the same options, is replaced; another store only if `overwrite` is true.
     """
-    is_written(Path(out), {"name": Path(source).resolve().name}, overwrite=overwrite)
     if task is not None:
         return prepare_pairs(
             source,
@@ -44,6 +43,7 @@ def prepare(  # noqa: PLR0913, the options of the command
             shares=shares,
             seed=seed,
             skip_errors=skip_errors,
+            overwrite=overwrite,
             progress=progress,
         )
     if looks_like_pairs(source):
@@ -55,4 +55,6 @@ def prepare(  # noqa: PLR0913, the options of the command
         raise SettingsError(
             "columns, tokenisation, shares and seed are for pairs of your own; name their task"
         )
+    if not overwrite:
+        refuse_other_store(Path(out), {"name": Path(source).resolve().name})
     return corpus.prepare(source, out, skip_errors=skip_errors, progress=progress)

@@ -61,28 +61,37 @@ def write_store(
         raise StoreError(f"cannot write a store to {path}: {error}") from error
 
 
-def is_written(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> bool:
-    """Whether a store with this source exists; raise if another store would be overwritten."""
+def is_written(path: Path, source: Mapping[str, Any]) -> bool:
+    """Whether a valid store with this source exists."""
+    try:
+        return is_store(path) and not _differences(path, source)
+    except StoreError:
+        return False
+
+
+def refuse_other_store(path: Path, source: Mapping[str, Any]) -> None:
+    """Raise unless a path can become a store with this source without loss of another store."""
     refuse_other(path)
     if not is_store(path):
-        return False
+        return
     try:
-        found = open_store(path).source
+        differing = _differences(path, source)
     except StoreError as error:
-        if overwrite:
-            return False
         raise StoreError(f"{error}; --overwrite replaces it") from error
+    if differing:
+        raise StoreError(
+            f"{path} is another store: {'; '.join(differing)}; --overwrite replaces it"
+        )
+
+
+def _differences(path: Path, source: Mapping[str, Any]) -> list[str]:
+    found = open_store(path).source
     wanted = json.loads(json.dumps(source))  # JSON has no tuples
-    differing = [
+    return [
         f"{name} is {json.dumps(found.get(name))}, not {json.dumps(value)}"
         for name, value in wanted.items()
         if found.get(name) != value
     ]
-    if differing and not overwrite:
-        raise StoreError(
-            f"{path} is another store: {'; '.join(differing)}; --overwrite replaces it"
-        )
-    return not differing
 
 
 def refuse_other(path: Path) -> None:
