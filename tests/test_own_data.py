@@ -52,7 +52,7 @@ def test_the_pages_commands_work_one_after_another(tmp_path, monkeypatch, capsys
     tested = {example.question for example in store["test"]}
     assert set(found["sample"]["questions"]) <= tested
     assert {"ß", "Ω"} <= set(tpt.load("runs/seed-0").vocabulary.tokens)
-    assert parquet.read_table("parquet/data")["question"].to_pylist()
+    assert parquet.read_table("exported/data")["question"].to_pylist()
 
 
 @pytest.mark.parametrize("analysis", ["binding", "interchange", "roles"])

@@ -237,6 +237,17 @@ def test_relations_that_no_question_has_are_one_line(model):
     assert len(lines) == 2
 
 
+@pytest.mark.usefixtures("_one_initial_draw")
+def test_questions_without_expressions(model):
+    texts = tuple(f"Mirror {'ab' * number}c" for number in range(1, 13))
+    found = attention(
+        model, Sample(questions=texts, answers=("c",) * 12, origin="words"), head=0, layer=0
+    )
+    said = f"No question has any of the {len(RELATIONS)} relations, which are of expressions."
+    assert found.summary() == [said]
+    assert "Numerators" not in figures.caption_of(found.plot()["attention-encoder-layer0-head0"])
+
+
 def test_what_cannot_be_done_is_said(model):
     with pytest.raises(UserError, match="no attention 'encodr'"):
         attention(model, SAMPLE, where="encodr")
