@@ -8,14 +8,15 @@ memory at a time.
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from tp_transformer.data.columns import Columns
 from tp_transformer.data.faults import Report
 from tp_transformer.foundation.errors import CorpusError, SettingsError
 from tp_transformer.foundation.settings import nearest
@@ -30,23 +31,6 @@ _ERRORS = "surrogateescape"
 # Numbers are texts as they are written: 1.50 is not 1.5.
 _READ_JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """The names of the columns of a table of pairs; split and group may be absent from a file.
-
-    Attributes:
-        question: the column of questions
-        answer: the column of answers
-        split: the column that names the split of a row
-        group: the column that names the group of a row, which is scored as a module
-    """
-
-    question: str = "question"
-    answer: str = "answer"
-    split: str = "split"
-    group: str = "group"
 
 
 class RawRow(NamedTuple):
@@ -76,9 +60,27 @@ class PairFile:
             raise CorpusError(f"{name}: cannot be read: {' '.join(str(error).split())}") from error
         if any("\udc80" <= character <= "\udcff" for character in "".join(found or ())):
             raise CorpusError(f"{name} is not a text in UTF-8")
+        self._refuse_other_columns(found)
         self.has_splits = found is not None and columns.split in found
         self.has_groups = found is not None and columns.group in found
-        self._refuse_other_columns(found)
+
+    def _refuse_other_columns(self, found: list[str] | None) -> None:
+        """Raise if a required column is absent, or if there are two of the same name."""
+        for column in fields(Columns):
+            name, noun = getattr(self._columns, column.name), column.name
+            if found is None:
+                if name != column.default:
+                    raise SettingsError(f"{self.name} is text without columns such as {name!r}")
+                continue
+            is_required = noun in ("question", "answer") or name != column.default
+            if is_required and name not in found:
+                there = ", ".join(map(repr, found)) or "none"
+                raise CorpusError(
+                    f"{self.name} has no column {name!r}{nearest(name, found)}; name the column of "
+                    f"{noun}s with --{noun}-column: the columns are {there}"
+                )
+            if found.count(name) > 1:
+                raise CorpusError(f"{self.name} has {found.count(name)} columns {name!r}")
 
     @property
     def suffix(self) -> str:
@@ -92,12 +94,8 @@ class PairFile:
 
     def rows(self, report: Report) -> Iterator[RawRow]:
         """Yield the rows; report those that cannot be read."""
-        readers: dict[str, Callable[[Report], Iterator[RawRow]]] = {
-            ".txt": self._text_rows,
-            ".csv": self._table_rows,
-            ".tsv": self._table_rows,
-            ".parquet": self._parquet_rows,
-        }
+        readers = {".parquet": self._parquet_rows, ".txt": self._text_rows}
+        readers |= dict.fromkeys(_DELIMITERS, self._table_rows)
         read = readers.get(self.suffix, self._json_rows)
         try:
             yield from read(report)
@@ -122,34 +120,11 @@ class PairFile:
                 raise ValueError("its first line is not a JSON object")
             return list(first)
 
-    def _refuse_other_columns(self, found: list[str] | None) -> None:
-        """Raise if a required column is absent, or if there are two of the same name."""
-        for column in fields(Columns):
-            name, noun = getattr(self._columns, column.name), column.name
-            if found is None:
-                if name != column.default:
-                    raise SettingsError(f"{self.name} is text without columns such as {name!r}")
-                continue
-            is_required = noun in ("question", "answer") or name != column.default
-            if is_required and name not in found:
-                there = ", ".join(map(repr, found)) or "none"
-                raise CorpusError(
-                    f"{self.name} has no column {name!r}{nearest(name, found)}; name the "
-                    f"column of {noun}s with --{noun}-column: the columns are {there}"
-                )
-            if found.count(name) > 1:
-                raise CorpusError(f"{self.name} has {found.count(name)} columns {name!r}")
-
     def _open(self) -> TextIO:
         return self.path.open(encoding="utf-8-sig", errors=_ERRORS, newline="")
 
     def _row(self, line: int, values: Mapping[str, Any]) -> RawRow:
-        names = self._columns
-        return RawRow(
-            line,
-            *(_text(values.get(name)) for name in (names.question, names.answer)),
-            *(_text(values.get(name)) for name in (names.split, names.group)),
-        )
+        return RawRow(line, *(_text(values.get(name)) for name in astuple(self._columns)))
 
     def _text_rows(self, report: Report) -> Iterator[RawRow]:
         """Questions and answers on alternating lines."""
@@ -220,15 +195,12 @@ class PairFile:
     def _parquet_rows(self, report: Report) -> Iterator[RawRow]:
         """Rows of Parquet are numbered from 1."""
         with parquet.ParquetFile(self.path) as file:
-            wanted = [
-                name for name in vars(self._columns).values() if name in file.schema_arrow.names
-            ]
+            wanted = [name for name in astuple(self._columns) if name in file.schema_arrow.names]
             number = 1
             for batch in file.iter_batches(_ROWS_PER_BATCH, columns=wanted, use_threads=False):
-                texts = {name: _texts(batch.column(name)) for name in wanted}
-                for place in range(batch.num_rows):
-                    row = {name: own[place] for name, own in texts.items()}
-                    yield self._row(number + place, row)
+                columns = map(_texts, batch.columns)
+                for place, values in enumerate(zip(*columns, strict=True), number):
+                    yield self._row(place, dict(zip(batch.schema.names, values, strict=True)))
                 number += batch.num_rows
 
 
