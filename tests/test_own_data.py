@@ -47,6 +47,8 @@ def test_the_pages_commands_work_one_after_another(tmp_path, monkeypatch, capsys
     for seed in (0, 1):
         name = tpt.Results.read(f"results-seed-{seed}.json").name
         assert name.endswith(f"seed-{seed}")
+    bars = tpt.plot(tpt.Results.read("results-seed-0.json"))
+    assert [drawn.get_suptitle() for drawn in bars.values()] == ["Test: accuracy on each module"]
     store = tpt.data.open("mirror")
     found = json.loads((tmp_path / "analysis" / "attention-encoder.json").read_text("utf-8"))
     tested = {example.question for example in store["test"]}
