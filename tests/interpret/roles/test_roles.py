@@ -204,6 +204,8 @@ def test_one_question_and_questions_without_expressions(model):
         assert found.tables() == []
         assert found.n_parsed == (question[0] == "(")
         json.dumps(found.to_json(), allow_nan=False)
+        caption = figures.caption_of(next(iter(found.plot().values())))
+        assert ("Frames" in caption) == (question[0] == "(")
 
 
 def test_what_cannot_be_done_is_said(model):
