@@ -464,7 +464,7 @@ def test_compilation_trains_end_to_end(store, tmp_path, monkeypatch):
 
     def compile_quickly(module, **options):
         compiled.append(module)
-        nn_compile(module, **options, backend="eager")
+        nn_compile(module, **options, backend="aot_eager")
 
     nn_compile = nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", compile_quickly)
