@@ -75,7 +75,7 @@ def test_several_rows_of_a_question_share_its_memory(monkeypatch):
 @pytest.mark.parametrize("n_words", [1, 2, 3])
 @torch.no_grad()
 def test_a_vocabulary_may_have_any_size(monkeypatch, n_words):
-    words = "What is 3 + 4 ? Is 7 prime".split()
+    words = ["What", "is", "3", "+", "4", "?", "Is", "7", "prime"]
     vocabulary = Vocabulary.of([*words, *map(str, range(100, 100 + n_words))], "words")
     torch.manual_seed(0)
     model = tpt.build("tp-transformer-tiny", vocabulary=vocabulary).eval()

@@ -41,9 +41,7 @@ def test_fillers_and_gradients_are_those_of_groups(d_head, causal, dtype):
     weight = torch.randn(1, n_heads, total, d_head)
     ends = tuple(np.concatenate([[0], np.cumsum(one)]) for one in (lengths, keys))
     groups = Groups.of(lengths, lengths if causal else keys, n_heads, causal)
-    found = outputs(
-        lambda *one: fused_attention(*one, ends, causal), [query, key, value], weight
-    )
+    found = outputs(lambda *one: fused_attention(*one, ends, causal), [query, key, value], weight)
     wanted = outputs(lambda *one: grouped_attention(*one, groups, 0.0), [query, key, value], weight)
     tolerance = 2e-5 if dtype == torch.float32 else 2e-2
     for one, other in zip(found, wanted, strict=True):

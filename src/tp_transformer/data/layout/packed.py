@@ -134,8 +134,8 @@ class Packed:
 class PackedPattern(Pattern):
     """Attention between packed rows.
 
-    On a CPU, a C kernel computes all rows in one call; without it, rows of equal length are computed
-    in groups. Elsewhere flash attention for packed rows computes all of them in one call.
+    On a CPU, a C kernel computes all rows in one call; without it, rows of equal length are
+    computed in groups. Elsewhere flash attention for packed rows computes all of them in one call.
     """
 
     queries: Packed
