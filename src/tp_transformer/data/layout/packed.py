@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.layout.base import Layout, Pattern
+from tp_transformer.data.layout.fused import can_fuse, fused_attention
 from tp_transformer.data.layout.grouped import Groups, grouped_attention, vectors
 from tp_transformer.data.vocabulary import Ids, Ragged
 
@@ -133,8 +134,8 @@ class Packed:
 class PackedPattern(Pattern):
     """Attention between packed rows.
 
-    On a CPU, rows of equal length are computed in groups; elsewhere flash attention for packed rows
-    computes all of them in one call.
+    On a CPU, a C kernel computes all rows in one call; without it, rows of equal length are
+    computed in groups. Elsewhere flash attention for packed rows computes all of them in one call.
     """
 
     queries: Packed
@@ -158,6 +159,9 @@ class PackedPattern(Pattern):
         """Compute equations 2 and 3 within each row."""
         if query.device.type != "cpu":
             return self._flash(query, key, value)
+        if can_fuse(query, key, value, dropout):
+            ends = self.queries.offsets, self.keys.offsets
+            return fused_attention(query, key, value, ends, self.causal)
         n_heads = query.shape[1]
         if n_heads not in self._groups:
             self._groups[n_heads] = Groups.of(

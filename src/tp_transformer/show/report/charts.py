@@ -107,7 +107,7 @@ def lines(title: str, drawn: Sequence[Line], *, x: str, y: str) -> Markup:
     """Draw lines over a common pair of axes from 0, with labels `x` and `y`."""
     legend = [line.name for line in drawn]
     top, height = _legend_height(legend) + 30, 190
-    left, right = 38.0, WIDTH - 12.0
+    left, right = 38.0, WIDTH - 18.0  # half of the last label
     values = [value for line in drawn for _, value in line.points]
     values += [limit for line in drawn for interval in line.band or () for limit in interval]
     largest = max(point[0] for line in drawn for point in line.points)

@@ -22,6 +22,9 @@ class Markup(str):
     __slots__ = ()
 
 
+_BREAKS = {"\n": Markup("<br>"), "_": Markup("_<wbr>"), "__": Markup("__<wbr>")}
+
+
 @dataclass(frozen=True)
 class NumberCell:
     """A cell with a number and how it is printed."""
@@ -103,9 +106,14 @@ def table(
     notes: Iterable[str] = (),
     *,
     texts: Sequence[int] = (0,),
+    whole: Sequence[int] = (),
 ) -> Markup:
-    """Return a table that can be sorted; columns in `texts` are aligned to the left."""
+    """Return a table that can be sorted.
+
+    Columns in `texts` are aligned to the left; the texts of those in `whole` stay on one line.
+    """
     sides = ["text" if place in texts else "number" for place in range(len(heads))]
+    sides = [f"{side} whole" if place in whole else side for place, side in enumerate(sides)]
     head = element("tr", *_heads(heads, sides))
     body = [
         element("tr", *(_cell(cell, side) for cell, side in zip(row, sides, strict=True)))
@@ -129,14 +137,14 @@ def _heads(heads: Sequence[str], sides: Sequence[str]) -> list[Markup]:
 def _cell(cell: CellText, side: str) -> Markup:
     if isinstance(cell, NumberCell):
         return element("td", cell.text, class_=side, data_sort=repr(float(cell.value)))
-    number = _NUMBER.match(cell) if side == "number" else None
+    number = _NUMBER.match(cell) if side.startswith("number") else None
     key = None if number is None else re.sub(r"[^\d.\-]", "", number[0].replace("−", "-"))  # noqa: RUF001
     return element("td", *_lines(cut(cell)), class_=side, data_sort=key)
 
 
 def _lines(text: str) -> list[str]:
-    first, *others = text.split("\n")
-    return [first, *(part for line in others for part in (Markup("<br>"), line))]
+    """Return a text with its ends of lines; a long name may continue on the next after a `_`."""
+    return [_BREAKS.get(part, part) for part in re.split(r"(\n|__?)", text)]
 
 
 def cut(text: str, longest: int = LONGEST_CELL) -> str:

@@ -195,12 +195,20 @@ class App {
   }
 
   legend() {
-    const colours = this.state.view.difference
+    const { view, panes } = this.state;
+    const isOperated = panes.some(({ operations }) => operations.length);
+    const changes = isOperated
       ? "What the operations changed: blue is more attention, orange is less."
+      : "There are no operations yet, so nothing has changed.";
+    const colours = view.difference
+      ? changes
       : "Darker is more attention (square root of the weight).";
+    const name = vectorName(DATA.models[panes[0].model].config);
     return (
-      `${colours} Rows of a map are queries; the stripe beside them is the cluster of each vector. ` +
-      "Point at a character to see its row in every head, click a map to enlarge it."
+      "Each map is one head: a row is a character that attends, a column a character that it attends " +
+      `to. ${colours} The stripe beside the rows has the colours of the clusters of their ${name} ` +
+      "vectors. # is the start, % the end, ␣ a space. Point at a character to see its row in every " +
+      "head, click it to operate on it, and click a map to enlarge it."
     );
   }
 

@@ -68,7 +68,7 @@ class HeadDialog {
       element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": title }, drawn),
       this.summary(pane, point, head),
     );
-    this.reading.textContent = "Point at a cell to read its weight; ← and → show the other heads.";
+    this.reading.textContent = "Rows attend to columns. Point at a cell to read its weight; ← and → show other heads.";
   }
 
   // For screen readers: where each character looks most.

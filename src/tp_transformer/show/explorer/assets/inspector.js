@@ -97,7 +97,7 @@ class Inspector {
       panelHeading(label, "vector", draw, values),
       draw(),
       this.clusterLine(pane, clusters, cluster, vector),
-      element("h4", {}, `Nearest by ${name} (cosine)`),
+      element("h4", {}, `Nearest by ${name}: character, position, cosine`),
       length(vector)
         ? element(
             "ol",
@@ -117,7 +117,7 @@ class Inspector {
       swatchOf(cluster, clusters.centroids.length),
       ` cluster ${cluster} of ${clusters.centroids.length} ${origin}`,
       name ? `: ${name}` : "",
-      ` · length ${length(vector).toFixed(2)}`,
+      ` · norm ${length(vector).toFixed(2)}`,
     );
   }
 
@@ -165,7 +165,7 @@ class Inspector {
       return;
     }
     const add = (kind, more) => this.add(pane, position, kind, more);
-    const hint = element("span", { class: "notes" }, "all its numbers are 0");
+    const hint = element("span", { class: "notes" }, "set all its elements to 0");
     const name = vectorName(pane.config);
     this.operate.replaceChildren(
       element("h3", {}, `Operate on the ${name} of ‘${shown(pane.result[side][position])}’`),
