@@ -169,12 +169,15 @@ def process(arguments, variables=()):
     assert done.returncode == 0, done.stderr
 
 
-def settle(folder, page, text):
-    """Prepare the folder for a block: the files of its page, and nothing that it makes itself."""
+def write_modules(folder):
+    """Write the files that pages tell their reader to save."""
     for name, word in MAKERS.items():
-        content = [code for other in RUN for code in blocks("python", other.read_text("utf-8"))
-                   if word in code]  # fmt: skip
-        (folder / name).write_text(content[0], "utf-8")
+        codes = (code for page in RUN for code in blocks("python", page.read_text("utf-8")))
+        (folder / name).write_text(next(code for code in codes if word in code), "utf-8")
+
+
+def settle(folder, text):
+    """Prepare the folder for a block: what it makes itself must not be there before."""
     if "-seed-0" in text:
         shutil.rmtree(folder / "runs")
         shutil.copytree(folder / "s", folder / "runs")
@@ -200,10 +203,11 @@ def test_its_commands_and_snippets_run(page, world, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
     mpl.use("agg")
+    write_modules(folder)
     names = {}
     for language, text in steps(page):
         if language == "console":
-            settle(folder, page, text)
+            settle(folder, text)
             for words in commands(f"```console\n{text}```"):
                 run_command(words)
         else:
@@ -225,5 +229,5 @@ def test_snippets_that_need_no_data_run(page, tmp_path, monkeypatch):
 
 def test_every_page_with_commands_is_run():
     assert len(RUN) > 20
-    assert {page.name for page in PAGES if steps(page)} - {page.name for page in RUN} == OWN_TESTS
+    assert {page.name for page in PAGES if steps(page)} - {page.name for page in RUN} <= OWN_TESTS
     assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
