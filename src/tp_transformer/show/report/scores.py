@@ -217,12 +217,14 @@ def _mistakes(results: Sequence[Results]) -> Section | None:
     heads = ["Kind", "Meaning", *(one.name for one in counted)]
     examples = _example_rows(counted)
     example_heads = ["Kind", "Module", "Question", "Correct", "Answered", "Model"]
-    shown = [table("Examples", example_heads, examples, texts=range(6), whole=[5])] if examples else []
+    shown = (
+        [table("Examples", example_heads, examples, texts=range(6), whole=[5])] if examples else []
+    )
     return Section(
         title="Mistakes",
-        summary="What is wrong with the wrong answers. Those that were decoded are counted: a sample "
-        "of each module and split, or all of them. Each belongs to the first kind that applies.",
-        body=[table(title, heads, body, texts=(0, 1)), *shown],
+        summary="What is wrong with the wrong answers. Those that were decoded are counted: a "
+        "sample of each module and split, or all of them. Each has the first kind that applies.",
+        body=[table(title, heads, body, texts=(0, 1)), *([shown] if examples else [])],
         sources=(),
     )
 
