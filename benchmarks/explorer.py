@@ -2,10 +2,9 @@
 
     python benchmarks/explorer.py [--roles analysis/roles.json] [--figures docs/figures]
 
-The page has the bundled models. Times are those of whole answers in the page: the median and
-the largest of the examples of all modules, after one answer that compiles the scripts. Processor
-time is that of all processes of the browser. With --large, a page with the untrained
-TP-Transformer of the paper is measured too.
+The page has the bundled models. Times are those of whole answers to the examples of all modules,
+after one answer that compiles the scripts; processor time is that of all processes of the browser.
+With --large, a page with the untrained TP-Transformer of the paper is measured too.
 """
 
 import argparse
@@ -90,16 +89,14 @@ def opened(browser: Browser, page: Path) -> None:
 
 def report(name: str, browser: Browser, every: int = 1) -> None:
     """Print the times of answers to some of the examples."""
-    n_questions = browser.run("DATA.examples.length")
-    before = browser.processor_seconds()
-    times = [
-        browser.run(f"{TIME}(DATA.examples[{number}])") for number in range(0, n_questions, every)
-    ]
-    spent = 1000 * (browser.processor_seconds() - before) / len(times)
-    print(
-        f"{name}, {len(times)} questions: {median(times):.0f} ms by the clock (median), "
-        f"{max(times):.0f} ms at most; {spent:.0f} ms of processor time on average"
-    )
+    times, spent = [], []
+    for number in range(0, browser.run("DATA.examples.length"), every):
+        before = browser.processor_seconds()
+        times.append(browser.run(f"{TIME}(DATA.examples[{number}])"))
+        spent.append(1000 * (browser.processor_seconds() - before))
+    print(f"{name}, {len(times)} questions")
+    for clock, found in (("by the clock", times), ("of processor time", spent)):
+        print(f"  {median(found):.0f} ms {clock} (median), {max(found):.0f} ms at most")
 
 
 def pictures(browser: Browser, folder: Path) -> None:
@@ -118,7 +115,7 @@ def pictures(browser: Browser, folder: Path) -> None:
 def picture(browser: Browser, file: Path) -> None:
     """Save what the window shows as a small file."""
     browser.screenshot(file, whole=False)
-    Image.open(file).quantize(128).save(file, optimize=True)
+    Image.open(file).quantize(256).save(file, optimize=True)
 
 
 if __name__ == "__main__":

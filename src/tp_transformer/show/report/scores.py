@@ -217,9 +217,8 @@ def _mistakes(results: Sequence[Results]) -> Section | None:
     heads = ["Kind", "Meaning", *(one.name for one in counted)]
     examples = _example_rows(counted)
     example_heads = ["Kind", "Module", "Question", "Correct", "Answered", "Model"]
-    shown = (
-        [table("Examples", example_heads, examples, texts=range(6), whole=[5])] if examples else []
-    )
+    texts = range(len(example_heads))
+    shown = table("Examples", example_heads, examples, texts=texts, whole=texts[-1:])
     return Section(
         title="Mistakes",
         summary="What is wrong with the wrong answers. Those that were decoded are counted: a "
