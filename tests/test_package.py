@@ -108,6 +108,27 @@ def test_starting_does_not_import_torch(command):
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+CORE = """
+import sys
+import tp_transformer as tpt
+from tp_transformer.model import bundled
+
+model = tpt.load() if bundled.names() else tpt.build("tp-transformer-tiny")
+assert len(model.solve(["Is 7 prime?"])) == 1
+assert not bundled.names() or "yaml" not in sys.modules  # only presets are YAML
+model.save("model")
+tpt.load("model")
+tpt.build("transformer-tiny", binding="low-rank", rank=4)
+tpt.TPMultiheadAttention(8, 2)
+others = {"jsonargparse", "matplotlib", "pandas", "pyarrow", "rich", "scipy", "sklearn", "sympy"}
+assert not others & set(sys.modules), others & set(sys.modules)
+"""
+
+
+def test_building_loading_and_asking_a_model_imports_only_the_core(tmp_path):
+    subprocess.run([sys.executable, "-c", CORE], check=True, cwd=tmp_path)
+
+
 def test_every_public_name_is_there():
     for name in tp_transformer.__all__:
         assert getattr(tp_transformer, name) is not None

@@ -161,10 +161,10 @@ def test_an_architecture_is_built_saved_and_loaded(register, tmp_path, monkeypat
         tpt.load(tmp_path / "model")
 
 
-def test_an_architecture_of_the_contributing_page_trains(store, tmp_path, monkeypatch, capsys):
+def test_an_architecture_of_the_page_on_extensions_trains(store, tmp_path, monkeypatch, capsys):
     """Its own settings are options of `tpt train`, in its help and in the model folder."""
     monkeypatch.setattr(ARCHITECTURES, "_entries", {**ARCHITECTURES._entries})
-    exec(compile(snippet("RepeatedConfig"), "CONTRIBUTING.md", "exec"), {"__name__": "mine"})  # noqa: S102
+    exec(compile(snippet("RepeatedConfig"), "docs/extending.md", "exec"), {"__name__": "mine"})  # noqa: S102
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
@@ -338,8 +338,9 @@ def test_results_on_different_tasks_are_not_compared():
 
 
 def snippet(word):
-    """The Python in CONTRIBUTING.md that has a word."""
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    """The Python in the pages on extensions that has a word."""
+    pages = ("extending", "new-analysis", "new-binding")
+    text = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in pages)
     (found,) = (code for code in blocks("python", text) if word in code)
     return found
 

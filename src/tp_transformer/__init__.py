@@ -8,17 +8,20 @@ The packages; each imports only from those before it:
 - `scoring`: exact match, kinds of mistakes, comparison
 - `training`: optimizers, checkpoints, the loop, runs
 - `interpret`: one package per analysis
-- `interop`: checkpoints of the authors of the paper
+- `interop`: Hugging Face, ONNX, checkpoints of the authors of the paper
 - `show`: tables, documents, figures of runs, the live panel
 - `study`: commands that combine several runs
 - `verbs` and `cli`: the command line
 
 `docs/architecture.md` follows a question, a training step and an analysis through the code.
 
-Names are imported on first use, so that importing the package is fast.
+Names are imported on first use, so that importing the package is fast. Models are registered with
+the Auto classes of Hugging Face transformers when both packages are imported, in any order.
 """
 
-__version__ = "0.1.0.dev0"
+from tp_transformer.foundation.companions import import_after as _import_after
+
+__version__ = "0.2.0"
 
 TYPE_CHECKING = False  # type checkers assume True; importing it from `typing` would be slow
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.foundation.errors import UserError as UserError
     from tp_transformer.foundation.settings import preset_names as preset_names
+    from tp_transformer.model.add_roles import add_roles as add_roles
     from tp_transformer.model.attention import TPMultiheadAttention as TPMultiheadAttention
     from tp_transformer.model.config import TransformerConfig as TransformerConfig
     from tp_transformer.model.family import build as build
@@ -59,6 +63,7 @@ _HOMES = {
     "UserError": "foundation.errors",
     "Vocabulary": "data.vocabulary",
     "Work": "scoring.options",
+    "add_roles": "model.add_roles",
     "build": "model.family",
     "compare": "show.comparison",
     "evaluate": "scoring.evaluate",
@@ -87,3 +92,6 @@ if not TYPE_CHECKING:  # type checkers would accept any name
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_HOMES, *_PACKAGES])
+
+
+_import_after("transformers.models.auto.configuration_auto", f"{__name__}.interop.hf.config")

@@ -30,7 +30,7 @@ from tp_transformer.verbs import (
     scoring,
     train,
 )
-from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of
+from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of, key_of
 
 TPT = Group(
     "The TP-Transformer of Schlag et al. (2020) and the Mathematics Dataset",
@@ -50,6 +50,7 @@ TPT = Group(
         "explore": explore.Explore,
         "bundle": model.Bundle,
         "import-authors": model.ImportAuthors,
+        "export": model.Export,
     },
 )
 _OWN = {"--help", "--version", "--print_shtab"}  # options of `tpt` itself
@@ -88,7 +89,7 @@ def parse(arguments: Sequence[str]) -> Verb:
         options = options[word]
     for flag, argument in own.items():
         if "type" in argument:
-            value = options[_field(flag)]
+            value = options[key_of(flag)]
             for item in value if isinstance(value, list) else [value]:
                 check(flag, item, argument["type"])
     return filled(verb, options)
@@ -142,17 +143,15 @@ def _meant(option: str, known: Iterable[str]) -> str:
     by_name = {flag.removeprefix("--"): flag for flag in known}
     name = option.removeprefix("--")
     field = name.replace("-", "_")
-    without_section = by_name.get(name.rpartition(".")[2]) if "." in name else None
-    started = next((flag for flag in known if flag.startswith(option)), None)
-    containing = next((flag for flag in known if field in re.split("[-._]", flag)), None)
-    found = (
-        by_field.get(field)
-        or without_section
-        or started
-        or containing
-        or by_name.get(closest(name, by_name) or "")
+    candidates = (
+        by_field.get(field),
+        by_name.get(name.rpartition(".")[2]) if "." in name else None,
+        next((flag for flag in known if flag.startswith(option)), None),
+        next((flag for flag in known if field in re.split("[-._]", flag)), None),
+        by_name.get(closest(name, by_name) or ""),
+        by_field.get(closest(field, by_field) or ""),
     )
-    found = found or by_field.get(closest(field, by_field) or "")
+    found = next(filter(None, candidates), None)
     return f" (did you mean {found}?)" if found else ""
 
 
@@ -205,14 +204,14 @@ def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -
     except ArgumentError as error:
         wrong = re.search(r'key "(\w+)"(?: element \d+)?:.* value: (.*)', str(error), re.DOTALL)
         for flag, argument in known.items():
-            if wrong is not None and _field(flag) == wrong[1]:
+            if wrong is not None and key_of(flag) == wrong[1]:
                 hint = without_range(argument["type"])
                 message = f"{flag} must be {expected(hint, wrong[2])}, not {shown(wrong[2])}"
                 raise ArgumentError(None, message) from error
         lacking = re.search(r"arguments are required: (.*)", str(error))
         if lacking is not None:
             keys = {key.rpartition(".")[2] for key in lacking[1].split(", ")}
-            flags = [flag for flag in known if _field(flag) in keys]
+            flags = [flag for flag in known if key_of(flag) in keys]
             raise ArgumentError(None, _required(flags)) from error
         raise
 
@@ -225,10 +224,6 @@ def _required(flags: Iterable[str]) -> str:
     if options:
         parts.append(f"{' and '.join(options)} {'is' if len(options) == 1 else 'are'} required")
     return "; ".join(parts)
-
-
-def _field(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
 
 
 def _parser(chosen: "type[Verb] | Group | None") -> ArgumentParser:

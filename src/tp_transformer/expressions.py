@@ -23,9 +23,7 @@ from typing import Any
 Span = tuple[int, int]  # the first position and the position after the last
 
 ADDITION, SUBTRACTION, MULTIPLICATION, DIVISION = "+", "-", "*", "/"
-OPERATORS: dict[str, Callable[[Any, Any], Any]] = dict(
-    zip("+-*/", (add, sub, mul, truediv), strict=True)
-)
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 # Texts that may precede an expression written with operator signs.
 LEADS = ("", "Calculate ", "Evaluate ", "What is ", "What is the value of ", "Work out ")
@@ -73,56 +71,54 @@ _TOKEN = re.compile(rf" *(?:({_DIGITS})|(\*\*|sqrt|[^ ]))")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
-    """A numeral; in a question it includes a minus sign directly before its digits."""
+class _Located:
+    """A node of a tree, with its positions."""
 
     span: Span
-    value: Fraction
     parentheses: tuple[Span, ...] = ()  # around it, innermost first
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variable:
-    """A single letter, in an answer."""
+class Number(_Located):
+    """A numeral; in a question it includes a minus sign directly before its digits."""
 
-    name: str
-    span: Span
-    value: None = None
-    parentheses: tuple[Span, ...] = ()
+    value: Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class Negation:
+class Variable(_Located):
+    """A single letter, in an answer."""
+
+    name: str
+    value: None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Negation(_Located):
     """A minus sign that is not part of a numeral."""
 
     at: int
     operand: "Node"
-    span: Span
-    parentheses: tuple[Span, ...] = ()
     value: Fraction | None = field(compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Power:
+class Power(_Located):
     """An integer power or a square root, in an answer; its value is not computed."""
 
     operand: "Node"
     exponent: int | Fraction  # 1/2 for a square root
-    span: Span
     value: None = None
-    parentheses: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class Operation(_Located):
     """A sum, difference, product or quotient; `at` are the positions of its sign or words."""
 
     operator: str
     at: tuple[int, ...]
     left: "Node"
     right: "Node"
-    span: Span
-    parentheses: tuple[Span, ...] = ()
     value: Fraction | None = field(compare=False)  # None under a division by zero
 
 
@@ -290,11 +286,10 @@ class _Parser:
         sign, opening = self._operators.pop()
         inner = self._operands.pop()
         span = (opening, at + 1)
-        self._operands.append(
-            Power(operand=inner, exponent=HALF, span=span)
-            if sign == _ROOT
-            else replace(inner, parentheses=(*inner.parentheses, span))
-        )
+        if sign == _ROOT:
+            self._operands.append(Power(operand=inner, exponent=HALF, span=span))
+        else:
+            self._operands.append(replace(inner, parentheses=(*inner.parentheses, span)))
 
     def _power(self) -> None:
         token = next(self._tokens, None)
@@ -308,13 +303,9 @@ class _Parser:
         base = self._operands.pop()
         if isinstance(base, Power) and base.exponent != HALF and not base.parentheses:
             raise UnreadableError("a power of a power without parentheses")
-        self._operands.append(
-            Power(
-                operand=base,
-                exponent=-int(digits) if is_negative else int(digits),
-                span=(outer_span(base)[0], token.end() + 1),
-            )
-        )
+        exponent = -int(digits) if is_negative else int(digits)
+        span = (outer_span(base)[0], token.end() + 1)
+        self._operands.append(Power(operand=base, exponent=exponent, span=span))
 
     def _apply(self, binding: int) -> None:
         """Apply the operators on the stack that bind at least as tightly to their operands."""
@@ -348,10 +339,8 @@ def _pattern(form: str) -> re.Pattern[str]:
     for piece in re.split(r"(\[.*?\]|\b[ab]\b)", form):
         if piece in {"a", "b"}:
             pieces.append(f"(?P<{piece}>{_NUMBER})")
-        elif piece.startswith("["):
-            pieces.append(f"({piece[1:-1]})")
         else:
-            pieces.append(re.escape(piece))
+            pieces.append(f"({piece[1:-1]})" if piece.startswith("[") else re.escape(piece))
     return re.compile("".join(pieces))
 
 
@@ -365,11 +354,7 @@ def _worded(question: str) -> Node | None:
             named = {pattern.groupindex[name] for name in "ab"}
             words = [found.span(n) for n in range(1, pattern.groups + 1) if n not in named]
             at = tuple(place + 1 for start, end in words for place in range(start, end))
-            left, right = (
-                Number(
-                    span=(found.start(name) + 1, found.end(name) + 1), value=Fraction(found[name])
-                )
-                for name in "ab"
-            )
+            spans = {name: (found.start(name) + 1, found.end(name) + 1) for name in "ab"}
+            left, right = (Number(span=spans[x], value=Fraction(found[x])) for x in "ab")
             return _operation(operator, at, left, right)
     return None

@@ -14,7 +14,7 @@ import tp_transformer as tpt
 from tp_transformer import cli
 from tp_transformer.data import pairs
 from tp_transformer.data.pair_files import FORMATS
-from tp_transformer.data.pairs import prepare_pairs
+from tp_transformer.data.pairs import prepare as prepare_pairs
 from tp_transformer.foundation.errors import CorpusError, SettingsError
 
 ROWS = [(f"größe {i}, “{i % 7}”?", f"{i}→ж") for i in range(200)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tp_transformer.foundation.atomic import _REPLACED, _prefix, lock, whole
+from tp_transformer.foundation.atomic import _REPLACED, _UNFINISHED, lock, whole
 
 
 def names(folder):
@@ -81,7 +81,7 @@ def test_leftovers_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path
 
 
 def test_what_a_killed_process_had_set_aside_is_put_back(tmp_path):
-    work = tmp_path / f"{_prefix(tmp_path / 'folder')}abc"
+    work = tmp_path / f".folder{_UNFINISHED}abc"
     (work / _REPLACED).mkdir(parents=True)
     (work / _REPLACED / "old").touch()
     with pytest.raises(ValueError, match="again"), whole(tmp_path / "folder"):

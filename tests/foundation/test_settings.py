@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -58,6 +58,9 @@ def test_values_and_dataclasses_are_inverse():
         ({"kind": "rnud"}, "stage.kind must be one of round, square (did you mean 'round'?)"),
         ({"name": 3.5}, "stage.name"),
         ({"size": None}, "stage.size"),
+        ({"size": True}, "stage.size must be a whole number, not True"),
+        ({"rate": True}, "stage.rate must be a number, not True"),
+        ({"size": 4.0}, "stage.size must be a whole number, not 4.0"),
         ({"rate": [1]}, "stage.rate"),
     ],
 )
@@ -66,6 +69,45 @@ def test_wrong_values_are_refused_in_one_line(values, message):
         settings.to_dataclass(Stage, values, "stage")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    rate: float | None = None
+    flag: bool = True
+    pair: tuple[float, float] = (0.0, 1.0)
+    names: tuple[str, ...] = ("*",)
+    weights: dict[str, float] | None = None
+    options: dict[str, Any] | None = None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("rate", 2, 2.0),
+        ("rate", "1e-3", 0.001),
+        ("rate", "null", None),
+        ("flag", "false", False),
+        ("pair", [1, "2"], (1.0, 2.0)),
+        ("pair", "[1, 2]", (1.0, 2.0)),
+        ("names", ["a", "1"], ("a", "1")),
+        ("weights", {"a": 1}, {"a": 1.0}),
+        ("options", {"a": (1, 2)}, {"a": (1, 2)}),
+    ],
+)
+def test_values_get_the_types_of_their_fields(field, value, expected):
+    found = getattr(settings.to_dataclass(Kinds, {field: value}, "kinds"), field)
+    assert found == expected
+    assert repr(found) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("flag", 1), ("pair", (1,)), ("names", ["a", 1]), ("weights", {1: 1.0}), ("weights", [1])],
+)
+def test_values_of_other_types_are_refused(field, value):
+    with pytest.raises(SettingsError, match=f"kinds.{field} must be"):
+        settings.to_dataclass(Kinds, {field: value}, "kinds")
 
 
 @pytest.mark.parametrize(

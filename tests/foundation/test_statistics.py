@@ -2,7 +2,6 @@
 
 import math
 import re
-from fractions import Fraction
 from importlib import util
 from itertools import product
 
@@ -16,7 +15,6 @@ from documents import ROOT
 from tp_transformer.foundation.statistics import (
     Agreement,
     average_interval,
-    binomial_at_least,
     difference_interval,
     difference_test,
     holm,
@@ -135,13 +133,6 @@ def test_the_exact_test_counts_all_outcomes_of_the_coins(first, second):
     falls = [sum(fall) for fall in product((0, 1), repeat=n)]
     uneven = sum(abs(2 * heads - n) >= abs(first - second) for heads in falls)
     assert mcnemar_exact(first, second) == pytest.approx(uneven / 2**n)
-
-
-@pytest.mark.parametrize(("count", "n"), [(0, 0), (0, 5), (5, 5), (3, 9), (14, 25)])
-def test_the_binomial_tail_is_that_of_fractions(count, n):
-    share = Fraction(1, 4)
-    tail = sum(math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(count, n + 1))
-    assert binomial_at_least(count, n, 0.25) == pytest.approx(float(tail))
 
 
 def test_the_exact_test_holds_for_many_questions():

@@ -8,7 +8,7 @@ import tp_transformer as tpt
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.scoring.results import Results
-from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, DemoSize, demo
+from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, demo
 from tp_transformer.study.live_demo import live_demo
 
 NAMES = ("first", "twin")
@@ -17,7 +17,7 @@ WIDTH = 100
 
 def shown(folder):
     file = io.StringIO()
-    demo(folder, Console(file=file, width=WIDTH), DemoSize(test_count=2, diagnose=1))
+    demo(folder, Console(file=file, width=WIDTH), test_count=2, diagnose=1)
     return file.getvalue()
 
 

@@ -10,7 +10,7 @@ import tp_transformer as tpt
 from tp_transformer import cli
 from tp_transformer.scoring.results import Results
 from tp_transformer.study import watch
-from tp_transformer.study.live_demo import MODULES, LiveDemoSize, live_demo
+from tp_transformer.study.live_demo import MODULES, live_demo
 
 FILES = {
     "questions",
@@ -22,12 +22,12 @@ FILES = {
     "transformer-answers.jsonl",
 }
 
-SHORT = LiveDemoSize(count=30, test_count=8, steps=20)
+SHORT = {"count": 30, "test_count": 8, "steps": 20}
 
 
 def shown(folder, size, width=80):
     file = io.StringIO()
-    live_demo(folder, Console(file=file, width=width), size)
+    live_demo(folder, Console(file=file, width=width), **size)
     return file.getvalue()
 
 
@@ -67,7 +67,7 @@ def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_demo_learns_a_module(tmp_path):
-    shown(tmp_path / "demo", LiveDemoSize())
+    shown(tmp_path / "demo", {})
     accuracies = [
         score.accuracy
         for name in ("tp-transformer", "transformer")

@@ -1,4 +1,4 @@
-"""A model learns: the README's commands, as they stand there, end with a model that answers."""
+"""A model learns: the first commands of docs/training.md end with a model that answers."""
 
 import os
 import subprocess
@@ -7,14 +7,16 @@ import sys
 import pytest
 
 import tp_transformer as tpt
-from documents import blocks, commands
+from documents import ROOT, blocks, commands
+
+TEXT = (ROOT / "docs" / "training.md").read_text("utf-8")
 
 
 @pytest.mark.slow
 def test_the_documented_commands_train_a_model_that_answers(tmp_path, monkeypatch):
     """On questions never seen in training, found by search and not by teacher forcing."""
     monkeypatch.chdir(tmp_path)
-    (block,) = (block for block in blocks("console") if "--run runs/digits" in block)
+    block = next(block for block in blocks("console", TEXT) if "--run runs/digits" in block)
     # One thread: two that wait for each other are slow where other tests run meanwhile.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for program, *arguments in commands(f"```console\n{block}```"):
@@ -22,7 +24,7 @@ def test_the_documented_commands_train_a_model_that_answers(tmp_path, monkeypatc
         command = [sys.executable, "-m", "tp_transformer", *arguments]
         subprocess.run(command, check=True, env=environment)
     assert exact_match("runs/digits", "digits") > 0.95
-    (code,) = (code for code in blocks("python") if "runs/digits" in code)
+    code = next(code for code in blocks("python", TEXT) if "runs/digits" in code)
     names: dict = {}
     exec(code, names)  # noqa: S102
     assert names["model"].n_parameters == tpt.build("tp-transformer-tiny").n_parameters

@@ -4,38 +4,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tp_transformer.data.feed import Feed
-    from tp_transformer.data.generated import write_task
-    from tp_transformer.data.mathematics.generate import generate
-    from tp_transformer.data.pair_files import Columns
-    from tp_transformer.data.prepared import prepare
-    from tp_transformer.data.store import Example, Split, Store
-    from tp_transformer.data.store import open_store as open  # noqa: A004
-
-__all__ = [
-    "Columns",
-    "Example",
-    "Feed",
-    "Split",
-    "Store",
-    "generate",
-    "open",
-    "prepare",
-    "write_task",
-]
+    from tp_transformer.data.columns import Columns as Columns
+    from tp_transformer.data.feed import Feed as Feed
+    from tp_transformer.data.generated import write_task as write_task
+    from tp_transformer.data.mathematics.generate import generate as generate
+    from tp_transformer.data.pairs import prepare as prepare
+    from tp_transformer.data.store import Example as Example
+    from tp_transformer.data.store import Split as Split
+    from tp_transformer.data.store import Store as Store
+    from tp_transformer.data.store import open_store as open  # noqa: A004, F401
 
 # Imported on first use, so that importing the package is fast.
 _HOMES = {
-    "Columns": ("pair_files", "Columns"),
+    "Columns": ("columns", "Columns"),
     "Example": ("store", "Example"),
     "Feed": ("feed", "Feed"),
     "Split": ("store", "Split"),
     "Store": ("store", "Store"),
     "generate": ("mathematics.generate", "generate"),
     "open": ("store", "open_store"),
-    "prepare": ("prepared", "prepare"),
+    "prepare": ("pairs", "prepare"),
     "write_task": ("generated", "write_task"),
 }
+
+__all__ = [*_HOMES]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
 

@@ -7,7 +7,7 @@ token. The losses of the parts sum to the loss of the batch.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
 
@@ -79,14 +79,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on another device."""
-        return type(self)(
-            source=self.source.to(device),
-            target_input=self.target_input.to(device),
-            target_output=self.target_output.to(device),
-            source_layout=self.source_layout.to(device),
-            target_layout=self.target_layout.to(device),
-            pad=self.pad,
-        )
+        moved = {name: own.to(device) for name, own in vars(self).items() if name != "pad"}
+        return replace(self, **moved)
 
 
 def group_by_length(

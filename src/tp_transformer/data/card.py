@@ -27,29 +27,9 @@ COLUMNS = {
 _ENCODINGS = {"parquet": "application/x-parquet", "jsonl": "application/jsonlines"}
 # The terms of Croissant 1.0, from its specification.
 _TERMS = (
-    *(
-        "citeAs",
-        "column",
-        "equivalentProperty",
-        "extract",
-        "field",
-        "fileProperty",
-        "fileObject",
-        "fileSet",
-        "format",
-    ),
-    *("includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet"),
-    *(
-        "references",
-        "regex",
-        "repeated",
-        "replace",
-        "samplingRate",
-        "separator",
-        "source",
-        "subField",
-        "transform",
-    ),
+    "citeAs column equivalentProperty extract field fileProperty fileObject fileSet format "
+    "includes isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated "
+    "replace samplingRate separator source subField transform"
 )
 _CONTEXT: dict[str, Any] = {
     "@language": "en",
@@ -62,7 +42,7 @@ _CONTEXT: dict[str, Any] = {
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "examples": {"@id": "cr:examples", "@type": "@json"},
-    **{term: f"cr:{term}" for term in _TERMS},
+    **{term: f"cr:{term}" for term in _TERMS.split()},
 }
 
 
@@ -84,15 +64,12 @@ def write_descriptions(
     (folder / CROISSANT).write_text(text + "\n", "utf-8", newline="\n")
 
 
-def _origin(store: Store) -> str:
-    source = store.source
-    named = ", ".join(str(source[key]) for key in ("kind", "name") if key in source)
-    return f"{named}, seed {source['seed']}" if "seed" in source else named
-
-
 def _summary(store: Store) -> str:
+    source = store.source
+    origin = ", ".join(str(source[key]) for key in ("kind", "name") if key in source)
+    origin += f", seed {source['seed']}" if "seed" in source else ""
     return (
-        f"Questions and answers of the task {store.task.name} ({_origin(store)}), exported by "
+        f"Questions and answers of the task {store.task.name} ({origin}), exported by "
         f"tp-transformer {__version__}."
     )
 

@@ -6,9 +6,9 @@ into the same store. Files are written atomically.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +23,12 @@ from tp_transformer.data.summary import texts_as_bytes
 from tp_transformer.data.task import Task
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import StoreError
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Counted, Update
 
 FORMATS = ("v1.0", "parquet", "jsonl")
 DATA = "data"  # the folder of the files of an export
 SPLIT = "split"
 _ROWS_PER_GROUP = 2**16
-
-Chosen: TypeAlias = list[tuple[Split, Segment]]
 
 
 def export(
@@ -57,53 +55,48 @@ def export(
                 "the format v1.0 is only for the Mathematics Dataset; use parquet or jsonl"
             )
         v1.refuse_unknown_difficulty(store, chosen)
-    counted = _Counted(sum(segment.count for _, segment in chosen), progress)
+    counted = Counted(sum(segment.count for _, segment in chosen), progress)
+
+    def batches(split: Split, segment: Segment) -> Iterator[pa.RecordBatch]:
+        for batch in split.batches(segment):
+            yield batch
+            counted.add(batch.num_rows)
+
     try:
         with whole(path) as unfinished:
             if format != "v1.0":
-                _write_tables(unfinished, store, format, chosen, counted)
+                _write_tables(unfinished, store, format, chosen, batches)
             elif path.name.endswith(v1.ARCHIVE_SUFFIXES):
-                v1.write_archive(unfinished, chosen, counted.batches)
+                v1.write_archive(unfinished, chosen, batches)
             else:
-                v1.write_folder(unfinished, chosen, counted.batches)
+                v1.write_folder(unfinished, chosen, batches)
     except OSError as error:
         raise StoreError(f"cannot write to {path}: {error}") from error
     return counted.total
 
 
-class _Counted:
-    """Counts the rows that are read, for the progress bar."""
-
-    def __init__(self, total: int, progress: Update | None) -> None:
-        self.total, self._progress, self._done = total, progress, 0
-
-    def batches(self, split: Split, segment: Segment) -> Iterator[pa.RecordBatch]:
-        for batch in split.batches(segment):
-            yield batch
-            self._done += batch.num_rows
-            if self._progress:
-                self._progress(self._done, self.total)
-
-
-def _write_tables(folder: Path, store: Store, kind: str, chosen: Chosen, counted: _Counted) -> None:
+def _write_tables(
+    folder: Path, store: Store, kind: str, chosen: v1.Chosen, batches: v1.Batches
+) -> None:
     """Write one file for each split, and the description of the files."""
     files: list[ExportedFile] = []
     for split in dict.fromkeys(split for split, _ in chosen):
         segments = [segment for of_split, segment in chosen if of_split is split]
         path = f"{DATA}/{split.name}.{kind}"
         (folder / DATA).mkdir(parents=True, exist_ok=True)
-        batches = (
+        rows_of_split = (
             _with_split(batch, split.name)
             for segment in segments
-            for batch in counted.batches(split, segment)
+            for batch in batches(split, segment)
         )
         if kind == "parquet":
-            _write_parquet(folder / path, store.task, batches)
+            _write_parquet(folder / path, store.task, rows_of_split)
         else:
-            _write_json_lines(folder / path, batches)
-        rows: dict[str, int] = {}
+            with (folder / path).open("wb") as text:
+                text.writelines(map(_json_lines, rows_of_split))
+        rows = Counter[str]()
         for segment in segments:
-            rows[segment.module] = rows.get(segment.module, 0) + segment.count
+            rows[segment.module] += segment.count
         files.append(ExportedFile(split=split.name, path=path, rows=rows))
     write_descriptions(folder, store, kind, files)
 
@@ -125,14 +118,8 @@ def _write_parquet(file: Path, task: Task, batches: Iterator[pa.RecordBatch]) ->
             writer.write_batch(batch, _ROWS_PER_GROUP)
 
 
-def _write_json_lines(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
-    # Arrow joins the columns to lines.
-    with file.open("wb") as text:
-        for batch in batches:
-            text.write(_json_lines(batch))
-
-
 def _json_lines(batch: pa.RecordBatch) -> memoryview:
+    """Return rows of one segment as JSON lines; Arrow joins the columns."""
     names = {name: batch.column(name)[0].as_py() for name in (SPLIT, "module", "difficulty")}
     lines = pc.binary_join_element_wise(
         json.dumps(names).removesuffix("}") + ', "question": "',

@@ -94,8 +94,7 @@ class Feed:
     @property
     def held_out_rows(self) -> Rows:
         """The rows that are never trained on."""
-        rows = [np.arange(one.start, one.start + one.count) for one in self._held_out]
-        return np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *(one.rows for one in self._held_out)])
 
     @property
     def example(self) -> str:
@@ -105,11 +104,13 @@ class Feed:
 
     def validation(self, rank: int = 0, n_ranks: int = 1) -> dict[str, tuple[Ragged, Ragged]]:
         """Return the held-out rows, or those of a rank, by module."""
-        by_module: dict[str, list[Rows]] = {}
+        by_module: dict[str, list[int]] = {}
         for one in self._held_out:
-            by_module.setdefault(one.module, []).append(np.arange(one.start, one.start + one.count))
-        shares = {name: np.concatenate(rows)[rank::n_ranks] for name, rows in by_module.items()}
-        return {name: self.split.tokens(rows, self.vocabulary) for name, rows in shares.items()}
+            by_module.setdefault(one.module, []).extend(one.rows)
+        return {
+            name: self.split.tokens(rows[rank::n_ranks], self.vocabulary)
+            for name, rows in by_module.items()
+        }
 
 
 def _select(split: Split, modules: Iterable[str]) -> tuple[Segment, ...]:

@@ -5,7 +5,7 @@ Importing this module registers the tasks of the package.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, make_dataclass
+from dataclasses import MISSING, Field, asdict, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -25,57 +25,45 @@ from tp_transformer.foundation.ranges import check_fields
 from tp_transformer.foundation.settings import to_dataclass
 
 
-@dataclass(frozen=True)
-class TaskOption:
-    """An option of a task: its type, its default (`MISSING` if it has none), its description."""
-
-    type: Any
-    default: Any
-    help: str
-
-
 def task_summary(name: str) -> str:
     """Return the one-line summary of a task."""
     return (TASKS[name].__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
-def task_options(name: str) -> dict[str, TaskOption]:
-    """Return the options of a task: the keyword-only parameters of its function."""
-    from docstring_parser import DocstringStyle, parse
-
-    function = TASKS[name]
-    hints = get_type_hints(function, include_extras=True)
-    parsed = parse(function.__doc__ or "", DocstringStyle.GOOGLE)
-    described = {
-        each.arg_name: " ".join((each.description or "").split()) for each in parsed.params
-    }
-    return {
-        each.name: TaskOption(
-            hints.get(each.name, Any),
-            MISSING if each.default is each.empty else each.default,
-            described.get(each.name, ""),
-        )
-        for each in inspect.signature(function).parameters.values()
-        if each.kind is each.KEYWORD_ONLY
-    }
+def task_options(name: str) -> dict[str, Field[Any]]:
+    """Return the options of a task as fields with defaults; `metadata["help"]` describes them."""
+    return {option.name: option for option in fields(_options_class(name))}
 
 
 def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options of a task, checked against their types; texts are converted to numbers."""
-    known = task_options(name)
+    kind = _options_class(name)
+    known = [option.name for option in fields(kind)]
     for option in given:
         if option not in known:
             there = ", ".join(known) or "none"
             raise SettingsError(
                 f"the task {name} has no option {option!r}; its options are {there}"
             )
-    fields = [
-        (key, each.type) if each.default is MISSING else (key, each.type, each.default)
-        for key, each in known.items()
-    ]
-    checks = {"__post_init__": check_fields}
-    kind = make_dataclass(name, fields, namespace=checks, frozen=True, kw_only=True)
     return asdict(to_dataclass(kind, given, "task"))
+
+
+def _options_class(name: str) -> Any:
+    """Return a dataclass with the keyword-only parameters of the function of a task."""
+    from docstring_parser import DocstringStyle, parse
+
+    function = TASKS[name]
+    hints = get_type_hints(function, include_extras=True)
+    parsed = parse(function.__doc__ or "", DocstringStyle.GOOGLE).params
+    texts = {each.arg_name: " ".join((each.description or "").split()) for each in parsed}
+    options: list[tuple[str, Any, Any]] = []
+    for each in inspect.signature(function).parameters.values():
+        if each.kind is each.KEYWORD_ONLY:
+            default = MISSING if each.default is each.empty else each.default
+            described = field(default=default, metadata={"help": texts.get(each.name, "")})
+            options.append((each.name, hints.get(each.name, Any), described))
+    checks = {"__post_init__": check_fields}
+    return make_dataclass(name, options, namespace=checks, frozen=True, kw_only=True)
 
 
 def write_task(folder: str | Path, name: str, *, overwrite: bool = False, **options: Any) -> Store:

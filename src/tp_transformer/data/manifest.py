@@ -8,23 +8,22 @@ that code that uses a store need not check types or ranges.
 import hashlib
 import json
 import reprlib
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tp_transformer.data.checked import check_keys, checked, whole
+from tp_transformer.data.checked import IN_NEWER, read_as, read_fields
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.errors import StoreError
+from tp_transformer.foundation.ranges import Count, PositiveInt
 
 MANIFEST = "store.json"
 # Stores of version 1 contain the Mathematics Dataset and do not record their task.
 FORMAT, VERSIONS = "tp-transformer-store", (1, 2)
 
 _BYTES_PER_ROW = 2 * (4 + 1) + 2  # at least: offsets and texts of two columns, two names
-_HASH = "sha256"
 # The fields of `source` that count rows by file.
 _COUNTS = ("redrawn", "still_in_training", "training_repeats")
 
@@ -35,11 +34,11 @@ class Segment:
 
     module: str
     difficulty: str | None
-    start: int
-    count: int
+    start: Count
+    count: PositiveInt
     checksum: str  # of the texts; independent of the layout of the file
-    question_lengths: tuple[int, ...]  # number of questions with 0, 1, 2, … tokens
-    answer_lengths: tuple[int, ...]
+    question_lengths: tuple[Count, ...]  # number of questions with 0, 1, 2, … tokens
+    answer_lengths: tuple[Count, ...]
 
     @property
     def rows(self) -> range:
@@ -51,13 +50,23 @@ class Segment:
 class SplitEntry:
     """The description of one split."""
 
-    rows: int
-    bytes: int
+    rows: Count
+    bytes: Count
     digest: str  # of the content; see `content_digest`
     segments: tuple[Segment, ...]
-    sha256: str | None = None  # of the file; absent in older stores
-    # The record batches of the file in the order of the rows; absent if that is their order.
-    order: tuple[int, ...] | None = None
+    sha256: str | None = field(default=None, metadata=IN_NEWER)  # of the file
+    # The record batches of the file in the order of the rows; None if that is their order.
+    order: tuple[Count, ...] | None = field(default=None, metadata=IN_NEWER)
+
+
+@dataclass(frozen=True)
+class _Skipped:
+    """Rows of a file of the source that were skipped."""
+
+    file: str
+    reason: str
+    rows: Count
+    first_line: Count | None
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,9 @@ class Manifest:
     task: Task
     made_by: str
     source: dict[str, Any]
-    skipped: list[dict[str, Any]]
+    skipped: Any  # a list of mappings with the fields of `_Skipped`
     splits: dict[str, SplitEntry]
-    sha256: str | None = None  # of all other values; absent in older stores
+    sha256: str | None = field(default=None, metadata=IN_NEWER)  # of all other values
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -81,33 +90,25 @@ def read_manifest(folder: Path) -> Manifest:
         raise StoreError(f"{folder / MANIFEST} is damaged: {error}") from error
 
 
-def write_manifest(
-    folder: Path,
-    *,
-    task: Task,
-    made_by: str,
-    source: dict[str, Any],
-    skipped: list[dict[str, Any]],
-    splits: dict[str, dict[str, Any]],
-) -> None:
+def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `store.json`, including a hash of its values."""
     values = {
         "format": FORMAT,
         "version": VERSIONS[-1],
-        "task": task.to_json(),
-        "made_by": made_by,
-        "source": source,
-        "skipped": skipped,
-        "splits": splits,
+        "task": manifest.task.to_json(),
+        "made_by": manifest.made_by,
+        "source": manifest.source,
+        "skipped": manifest.skipped,
+        "splits": {name: asdict(entry) for name, entry in manifest.splits.items()},
     }
-    text = json.dumps({**values, _HASH: _hash_of(values)})
+    text = json.dumps({**values, "sha256": _hash_of(values)})
     (folder / MANIFEST).write_text(text + "\n", "utf-8")
 
 
 def matches_hash(folder: Path) -> bool | None:
     """Whether `store.json` is unchanged since it was written; None if it has no hash."""
     values = _load(folder)
-    recorded = values.pop(_HASH, None)
+    recorded = values.pop("sha256", None)
     return None if recorded is None else recorded == _hash_of(values)
 
 
@@ -158,118 +159,67 @@ def _hash_of(values: dict[str, Any]) -> str:
 
 
 def _manifest(values: dict[str, Any]) -> Manifest:
-    keys = {"format", "version", "made_by", "source", "skipped", "splits"}
-    keys |= {"task"} if values["version"] > 1 else set()
-    check_keys(values, "it", keys, optional=(_HASH,))
-    task = Task.from_json(values["task"]) if "task" in keys else MATHEMATICS
-    _check_source(values["source"])
-    for number, entry in enumerate(checked(values["skipped"], list, "skipped")):
-        _check_skipped(entry, f"skipped[{number}]")
-    splits = checked(values["splits"], dict, "splits")
-    for name in splits:
-        if name not in task.splits:
+    del values["format"]
+    if values.pop("version") == 1:
+        values["task"] = MATHEMATICS.to_json()
+    manifest = read_fields(Manifest, values, "")
+    _check_source(manifest.source)
+    read_as(tuple[_Skipped, ...], manifest.skipped, "skipped")
+    order = list(manifest.task.splits)
+    for name in manifest.splits:
+        if name not in order:
             raise ValueError(f"splits has {reprlib.repr(name)}, which is no split")
-    return Manifest(
-        task=task,
-        made_by=checked(values["made_by"], str, "made_by"),
-        source=values["source"],
-        skipped=values["skipped"],
-        splits={name: _split(splits[name], name, task) for name in task.splits if name in splits},
-        sha256=_hash(values, "it"),
-    )
+    splits = dict(sorted(manifest.splits.items(), key=lambda item: order.index(item[0])))
+    for name, entry in splits.items():
+        _check_split(entry, name, manifest.task)
+    return replace(manifest, splits=splits)
 
 
-def _check_source(source: Any) -> None:
-    """Return the source of a store: plain values, and lists and mappings of plain values."""
-    for key, value in checked(source, dict, "source").items():
+def _check_source(source: dict[str, Any]) -> None:
+    """Raise unless a source has only plain values, and lists and mappings of plain values."""
+    for key, value in source.items():
         inner = value.values() if isinstance(value, dict) else value
         if isinstance(value, (list, dict)) and any(isinstance(v, (list, dict)) for v in inner):
             raise ValueError(f"source has lists within lists at {reprlib.repr(key)}")
     for key in _COUNTS:
-        for name, count in checked(source.get(key, {}), dict, f"source.{key}").items():
-            whole(count, f"source.{key}.{reprlib.repr(name)}")
+        read_as(dict[str, Count], source.get(key, {}), f"source.{key}")
 
 
-def _check_skipped(entry: Any, where: str) -> None:
-    check_keys(entry, where, {"file", "reason", "rows", "first_line"})
-    for key in ("file", "reason"):
-        checked(entry[key], str, f"{where}.{key}")
-    whole(entry["rows"], f"{where}.rows")
-    if entry["first_line"] is not None:
-        whole(entry["first_line"], f"{where}.first_line")
-
-
-def _split(entry: Any, split: str, task: Task) -> SplitEntry:
+def _check_split(entry: SplitEntry, split: str, task: Task) -> None:
     where = f"splits.{split}"
-    check_keys(entry, where, {"rows", "bytes", "digest", "segments"}, optional=(_HASH, "order"))
-    segments: list[Segment] = []
     start, rank = 0, (-1, 0)
-    for number, described in enumerate(checked(entry["segments"], list, f"{where}.segments")):
-        segment = _segment(described, split, task, start, f"{where}.segments[{number}]")
+    for number, segment in enumerate(entry.segments):
+        at = f"{where}.segments[{number}]"
+        _check_segment(segment, split, task, at)
+        if segment.start != start:
+            raise ValueError(f"{at}.start is {segment.start:,}, where {start:,} rows precede it")
         before, rank = rank, task.rank(split, segment.module, segment.difficulty)
         if not before < rank:
-            raise ValueError(f"{where}.segments[{number}] is not in the order of the modules")
-        segments.append(segment)
+            raise ValueError(f"{at} is not in the order of the modules")
         start += segment.count
-    n_rows, n_bytes = (whole(entry[key], f"{where}.{key}") for key in ("rows", "bytes"))
-    if n_rows != start:
-        raise ValueError(f"{where}.rows is {n_rows:,}, and its segments have {start:,}")
-    if n_rows * _BYTES_PER_ROW > n_bytes:
-        raise ValueError(f"{where} has {n_rows:,} rows in {n_bytes:,} bytes")
-    if entry["digest"] != content_digest(segments):
+    if entry.rows != start:
+        raise ValueError(f"{where}.rows is {entry.rows:,}, and its segments have {start:,}")
+    if entry.rows * _BYTES_PER_ROW > entry.bytes:
+        raise ValueError(f"{where} has {entry.rows:,} rows in {entry.bytes:,} bytes")
+    if entry.digest != content_digest(entry.segments):
         raise ValueError(f"{where}.digest is not that of its segments")
-    return SplitEntry(
-        rows=n_rows,
-        bytes=n_bytes,
-        digest=entry["digest"],
-        segments=tuple(segments),
-        sha256=_hash(entry, where),
-        order=_order(entry.get("order"), f"{where}.order"),
-    )
+    if entry.order is not None and sorted(entry.order) != list(range(len(entry.order))):
+        raise ValueError(f"{where}.order must have each number once")
 
 
-def _order(order: Any, where: str) -> tuple[int, ...] | None:
-    if order is None:
-        return None
-    numbers = tuple(whole(number, where) for number in checked(order, list, where))
-    if sorted(numbers) != list(range(len(numbers))):
-        raise ValueError(f"{where} must have each number once")
-    return numbers
-
-
-def _segment(entry: Any, split: str, task: Task, start: int, where: str) -> Segment:
-    check_keys(entry, where, Segment.__dataclass_fields__.keys())
-    module, difficulty = entry["module"], entry["difficulty"]
-    if not isinstance(module, str) or not task.has(split, module):
-        raise ValueError(f"{where}.module is {reprlib.repr(module)}, which {split} does not have")
+def _check_segment(segment: Segment, split: str, task: Task, where: str) -> None:
+    if not task.has(split, segment.module):
+        module = reprlib.repr(segment.module)
+        raise ValueError(f"{where}.module is {module}, which {split} does not have")
+    difficulty = segment.difficulty
     if difficulty is not None and (split != TRAIN or difficulty not in task.difficulties):
         raise ValueError(f"{where}.difficulty is {reprlib.repr(difficulty)}")
-    if whole(entry["start"], f"{where}.start") != start:
-        raise ValueError(f"{where}.start is {entry['start']:,}, where {start:,} rows precede it")
-    count = whole(entry["count"], f"{where}.count", least=1)
-    _check_lengths(entry["question_lengths"], task.max_question, count, f"{where}.question_lengths")
-    _check_lengths(entry["answer_lengths"], task.max_answer, count, f"{where}.answer_lengths")
-    return Segment(
-        module=module,
-        difficulty=difficulty,
-        start=start,
-        count=count,
-        checksum=checked(entry["checksum"], str, f"{where}.checksum"),
-        question_lengths=tuple(entry["question_lengths"]),
-        answer_lengths=tuple(entry["answer_lengths"]),
-    )
-
-
-def _check_lengths(counts: Any, longest: int | None, total: int, where: str) -> None:
-    try:
-        array("Q", checked(counts, list, where))  # a fast check: integers of at least 0
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"{where} must be whole numbers from 0 up: {error}") from error
-    if longest is not None and not 2 <= len(counts) <= longest + 1:
-        raise ValueError(f"{where} must count texts of at most {longest} characters or words")
-    if len(counts) < 2 or counts[0] or not counts[-1] or sum(counts) != total:
-        raise ValueError(f"{where} must count {total:,} texts, none of them empty")
-
-
-def _hash(entry: dict[str, Any], where: str) -> str | None:
-    return None if _HASH not in entry else checked(entry[_HASH], str, f"{where}.{_HASH}")
+    for noun, counts, longest in (
+        ("question", segment.question_lengths, task.max_question),
+        ("answer", segment.answer_lengths, task.max_answer),
+    ):
+        must = f"{where}.{noun}_lengths must count"
+        if longest is not None and not 2 <= len(counts) <= longest + 1:
+            raise ValueError(f"{must} texts of at most {longest} characters or words")
+        if len(counts) < 2 or counts[0] or not counts[-1] or sum(counts) != segment.count:
+            raise ValueError(f"{must} {segment.count:,} texts, none of them empty")

@@ -8,14 +8,15 @@ memory at a time.
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from tp_transformer.data.columns import Columns
 from tp_transformer.data.faults import Report
 from tp_transformer.foundation.errors import CorpusError, SettingsError
 from tp_transformer.foundation.settings import nearest
@@ -25,23 +26,6 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _ROWS_PER_BATCH = 2**14
 _LONGEST_LINE = 2**20  # characters; a file without line breaks must not fill the memory
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """The names of the columns of a table of pairs; split and group may be absent from a file.
-
-    Attributes:
-        question: the column of questions
-        answer: the column of answers
-        split: the column that names the split of a row
-        group: the column that names the group of a row, which is scored as a module
-    """
-
-    question: str = "question"
-    answer: str = "answer"
-    split: str = "split"
-    group: str = "group"
 
 
 class RawRow(NamedTuple):
@@ -71,8 +55,14 @@ class PairFile:
             raise CorpusError(f"{name}: cannot be read: {' '.join(str(error).split())}") from error
         self.has_splits = found is not None and columns.split in found
         self.has_groups = found is not None and columns.group in found
-        if found is not None:
-            self._refuse_missing(found)
+        for noun in ("question", "answer"):
+            column = getattr(columns, noun)
+            if found is not None and column not in found:
+                there = ", ".join(map(repr, found)) or "none"
+                raise CorpusError(
+                    f"{name} has no column {column!r}{nearest(column, found)}; name the column of "
+                    f"{noun}s with --{noun}-column: the columns are {there}"
+                )
 
     @property
     def stem(self) -> str:
@@ -81,15 +71,9 @@ class PairFile:
 
     def rows(self, report: Report) -> Iterator[RawRow]:
         """Yield the rows; report those that cannot be read."""
-        read: Callable[[Report], Iterator[RawRow]]
-        if self.path.suffix == ".parquet":
-            read = self._parquet_rows
-        else:
-            read = {
-                ".txt": self._text_rows,
-                ".csv": self._table_rows,
-                ".tsv": self._table_rows,
-            }.get(self.path.suffix, self._json_rows)
+        readers = {".parquet": self._parquet_rows, ".txt": self._text_rows}
+        readers |= dict.fromkeys(_DELIMITERS, self._table_rows)
+        read = readers.get(self.path.suffix, self._json_rows)
         try:
             yield from read(report)
         except (OSError, pa.ArrowException) as error:
@@ -111,28 +95,13 @@ class PairFile:
             first = json.loads(line)
             return list(first) if isinstance(first, dict) else []
 
-    def _refuse_missing(self, found: list[str]) -> None:
-        options = (self._columns.question, "question"), (self._columns.answer, "answer")
-        for column, noun in options:
-            if column not in found:
-                there = ", ".join(map(repr, found)) or "none"
-                raise CorpusError(
-                    f"{self.name} has no column {column!r}{nearest(column, found)}; name the "
-                    f"column of {noun}s with --{noun}-column: the columns are {there}"
-                )
-
     def _open(self) -> TextIO:
         # Bytes that are not UTF-8 become surrogates, which no valid text contains; they are
         # reported as faults of their row.
         return self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 
     def _row(self, line: int, values: Mapping[str, Any]) -> RawRow:
-        names = self._columns
-        return RawRow(
-            line,
-            *(_text(values.get(name)) for name in (names.question, names.answer)),
-            *(_text(values.get(name)) for name in (names.split, names.group)),
-        )
+        return RawRow(line, *(_text(values.get(name)) for name in astuple(self._columns)))
 
     def _text_rows(self, report: Report) -> Iterator[RawRow]:
         """Questions and answers on alternating lines."""
@@ -193,16 +162,12 @@ class PairFile:
     def _parquet_rows(self, report: Report) -> Iterator[RawRow]:
         """Rows of Parquet are numbered from 1."""
         with parquet.ParquetFile(self.path) as file:
-            wanted = [
-                name for name in vars(self._columns).values() if name in file.schema_arrow.names
-            ]
+            wanted = [name for name in astuple(self._columns) if name in file.schema_arrow.names]
             number = 1
             for batch in file.iter_batches(_ROWS_PER_BATCH, columns=wanted, use_threads=False):
-                columns = {name: batch.column(name).cast(pa.string()) for name in wanted}
-                texts = {name: column.to_pylist() for name, column in columns.items()}
-                for place in range(batch.num_rows):
-                    row = {name: own[place] for name, own in texts.items()}
-                    yield self._row(number + place, row)
+                columns = [column.cast(pa.string()).to_pylist() for column in batch.columns]
+                for place, values in enumerate(zip(*columns, strict=True), number):
+                    yield self._row(place, dict(zip(batch.schema.names, values, strict=True)))
                 number += batch.num_rows
 
 

@@ -9,23 +9,24 @@ import re
 import unicodedata
 from array import array
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from tp_transformer.data.columns import Columns
 from tp_transformer.data.faults import Report
+from tp_transformer.data.mathematics import corpus
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.pair_files import Columns, PairFile, RawRow, pair_files
+from tp_transformer.data.pair_files import PairFile, RawRow, looks_like_pairs, pair_files
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import SPLIT_NAME, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import EOS, NO_TEXT, PAD, SOS, Vocabulary
-from tp_transformer.data.writer import StoreWriter, refuse_other, write_store
+from tp_transformer.data.writer import refuse_another, write_store
 from tp_transformer.foundation.errors import CorpusError, SettingsError
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Counted, Update
 
 SHARES = {TRAIN: 0.9, "test": 0.1}
 _TASK_NAME = re.compile(r"\w[\w-]{0,99}")
@@ -39,61 +40,105 @@ _LAST_SHARE = 0.03
 Tokenisation = Literal["characters", "words"]
 
 
-def prepare_pairs(
+def prepare(  # noqa: PLR0913, the options of the command
     source: str | Path,
     out: str | Path,
     *,
-    task: str,
+    task: str | None = None,
     columns: Columns | None = None,
     tokenisation: Tokenisation = "characters",
     shares: Mapping[str, float] | None = None,
     seed: int = 0,
     skip_errors: bool = False,
+    overwrite: bool = False,
     progress: Update | None = None,
 ) -> Store:
-    """Read files of questions and answers into the store `out`.
+    """Read questions and answers into the store `out`.
+
+    An earlier store of the same source is replaced; a store of another source only if `overwrite`
+    is true.
 
     Args:
-        source: a file of JSON lines, CSV, TSV, Parquet, or text of alternating lines, or a folder
-            of such files
+        source: with `task`, a file of JSON lines, CSV, TSV, Parquet, or text of alternating lines,
+            or a folder of such files; without it, the Mathematics Dataset: the v1.0 archive, its
+            folder, or the Hugging Face copy
         out: folder of the store
-        task: name of the task
+        task: name of the task of pairs of your own, to which the options below apply
         columns: names of the columns
         tokenisation: whether tokens are characters, or words separated by blanks
         shares: shares of the splits, if rows do not name their splits; equal questions are in the
             same split
         seed: seed of the splits and of the order of rows
         skip_errors: skip invalid rows and list them in the store, instead of raising
-        progress: called with the number of rows read and the total number
+        overwrite: replace a store of another source
+        progress: called with the number of bytes (of pairs: rows) read and the total number
     """
-    refuse_other(Path(out))
-    if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
-        raise SettingsError(f"a task of your own cannot be called {task!r}; choose another name")
-    files = pair_files(source, columns or Columns())
-    reading = _Reading(files, task, tokenisation, shares, seed)
-    report = Report(skip_errors)
-    survey = _Survey(task, tokenisation, has_named_splits=reading.shares is None)
+    refuse_another(Path(out), {"name": Path(source).resolve().name}, overwrite=overwrite)
+    if task is not None:
+        if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
+            raise SettingsError(
+                f"a task of your own cannot be called {task!r}; choose another name"
+            )
+        files = pair_files(source, columns or Columns())
+        reading = _Reading(files, task, tokenisation, shares, seed)
+        return _write(reading, Path(source), out, Report(skip_errors), progress)
+    if looks_like_pairs(source):
+        raise SettingsError(
+            f"{source} is not a copy of the Mathematics Dataset; to read questions and "
+            "answers of your own, name their task, as in --task NAME"
+        )
+    if (columns, tokenisation, shares, seed) != (None, "characters", None, 0):
+        raise SettingsError(
+            "columns, tokenisation, shares and seed are for pairs of your own; name their task"
+        )
+    return corpus.prepare(source, out, skip_errors=skip_errors, progress=progress)
+
+
+def _write(
+    reading: "_Reading", source: Path, out: str | Path, report: Report, progress: Update | None
+) -> Store:
+    """Write pairs to a store, shuffled within blocks; each block is written by split and group."""
+    survey = _Survey(reading)
     for row in reading.rows(report):
         survey.add(row)
-    survey.refuse_empty(Path(source), reading.shares)
+    survey.refuse_empty(source)
     described: dict[str, Any] = {
         "kind": "pairs",
-        "name": Path(source).resolve().name,
-        "tokenisation": tokenisation,
+        "name": source.resolve().name,
+        "tokenisation": reading.tokenisation,
         "splits": "named" if reading.shares is None else reading.shares,
-        "seed": seed,
+        "seed": reading.seed,
     }
     if leaks := survey.still_in_training():
         described["still_in_training"] = leaks
+    rng = np.random.default_rng(reading.seed)
+    counted = Counted(survey.n_rows, progress)
     with write_store(out, survey.task(), described) as writer:
-        writing = _Writing(writer, seed)
-        for number, row in enumerate(reading.rows(Report(skip=True)), 1):
-            writing.add(row)
-            if progress:
-                progress(number, survey.n_rows)
-        writing.finish()
+        for rows in _blocks(reading.rows(Report(skip=True))):
+            groups: dict[tuple[str, str], list[Row]] = {}
+            for place in rng.permutation(len(rows)).tolist():
+                row = rows[place]
+                groups.setdefault((row.split, row.module), []).append(row)
+            for (split, module), own in groups.items():
+                questions, answers = [row.question for row in own], [row.answer for row in own]
+                writer.append(split, module, None, questions, answers)
+            counted.add(len(rows))
         writer.skipped = list(report.entries.values())
     return open_store(out)
+
+
+def _blocks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows in blocks; the last one is a random share of all rows."""
+    block: list[Row] = []
+    last: list[Row] = []
+    for row in rows:
+        is_last = _hash(row.question, b"last") < _LAST_SHARE * 2**64
+        (last if is_last else block).append(row)
+        if len(block) == _BLOCK:
+            yield block
+            block = []
+    yield block
+    yield last
 
 
 class _Reading:
@@ -107,8 +152,8 @@ class _Reading:
         shares: Mapping[str, float] | None,
         seed: int,
     ) -> None:
-        self._files, self._task, self._seed = files, task, seed
-        self._check = _Check(tokenisation)
+        self._files, self.task, self.tokenisation, self.seed = files, task, tokenisation, seed
+        self._good: set[str] = set()  # characters that are known to be valid
         named = {file.has_splits for file in files}
         if len(named) > 1:
             without = next(file.name for file in files if not file.has_splits)
@@ -128,32 +173,24 @@ class _Reading:
         """Yield the valid rows; report the others."""
         for file in self._files:
             for raw in file.rows(report):
-                reason, detail = self._check.fault(raw, file)
+                reason, detail = self._fault(raw, file)
                 if reason:
                     report.fault(file.name, raw.line, reason, 1, detail)
                     continue
                 assert raw.question is not None  # noqa: S101, for the type checker
                 assert raw.answer is not None  # noqa: S101, for the type checker
                 split = raw.split if file.has_splits else self._split(raw.question, file)
-                group = raw.group if file.has_groups else self._task
+                group = raw.group if file.has_groups else self.task
                 yield Row(split or "", group or "", raw.question, raw.answer)
 
     def _split(self, question: str, file: PairFile) -> str:
         if self.shares is None:
             return file.stem
-        place = _hash(question, b"split", self._seed) / 2**64
+        place = _hash(question, b"split", self.seed) / 2**64
         bounds = list(accumulate(self.shares.values()))[:-1]
         return list(self.shares)[bisect(bounds, place)]
 
-
-class _Check:
-    """Checks rows."""
-
-    def __init__(self, tokenisation: Tokenisation) -> None:
-        self._is_words = tokenisation == "words"
-        self._good: set[str] = set()  # characters that are known to be valid
-
-    def fault(self, row: RawRow, file: PairFile) -> tuple[str, str]:
+    def _fault(self, row: RawRow, file: PairFile) -> tuple[str, str]:
         """Return the kind of a fault and its details; empty if there is none."""
         for noun, text in (("question", row.question), ("answer", row.answer)):
             if reason := self._text_fault(noun, text):
@@ -174,7 +211,7 @@ class _Check:
                     shown = f"{character!r} in {text[:40]!r}"
                     return f"{noun} with a character that is not text: {shown}"
             self._good.update(text)
-        if self._is_words:
+        if self.tokenisation == "words":
             words = text.split(" ")
             if words != text.split():
                 return f"{noun} whose words are not separated by single blanks: {text[:40]!r}"
@@ -183,40 +220,38 @@ class _Check:
         return ""
 
 
-@dataclass
 class _Survey:
     """The tokens, groups and hashes of questions of all rows, by split."""
 
-    name: str
-    tokenisation: Tokenisation
-    has_named_splits: bool
-    n_rows: int = 0
-    tokens: set[str] = field(default_factory=set)
-    groups: dict[str, dict[str, None]] = field(default_factory=dict)
-    hashes: "dict[tuple[str, str], array[int]]" = field(default_factory=dict)
+    def __init__(self, reading: _Reading) -> None:
+        self._reading, self.n_rows = reading, 0
+        self._tokens: set[str] = set()
+        self._groups: dict[str, dict[str, None]] = {}
+        self._hashes: dict[tuple[str, str], array[int]] = {}
 
     def add(self, row: Row) -> None:
         """Add a row."""
         self.n_rows += 1
+        is_words = self._reading.tokenisation == "words"
         for text in (row.question, row.answer):
-            self.tokens.update(text.split(" ") if self.tokenisation == "words" else text)
-        groups = self.groups.setdefault(row.split, {})
+            self._tokens.update(text.split(" ") if is_words else text)
+        groups = self._groups.setdefault(row.split, {})
         groups[row.module] = None
         if len(groups) > _MOST_GROUPS:
             raise CorpusError(
                 f"the split {row.split} has more than {_MOST_GROUPS:,} groups, which are scored "
                 "separately; name a column with fewer values (--group-column)"
             )
-        if self.has_named_splits:
-            own = self.hashes.setdefault((row.split, row.module), array("Q"))
+        if self._reading.shares is None:
+            own = self._hashes.setdefault((row.split, row.module), array("Q"))
             own.append(_hash(row.question, b"known"))
 
-    def refuse_empty(self, source: Path, shares: Mapping[str, float] | None) -> None:
+    def refuse_empty(self, source: Path) -> None:
         """Raise if there are no rows, or none of a requested split."""
         if not self.n_rows:
             raise CorpusError(f"{source} has no rows")
-        for split in shares or ():
-            if split not in self.groups:
+        for split in self._reading.shares or ():
+            if split not in self._groups:
                 raise SettingsError(
                     f"none of the {self.n_rows:,} rows is in the split {split}; take a larger "
                     "share or another seed"
@@ -224,16 +259,17 @@ class _Survey:
 
     def task(self) -> Task:
         """Return the task of the rows; training comes first."""
-        order = sorted(self.groups, key=lambda split: split != TRAIN)
+        order = sorted(self._groups, key=lambda split: split != TRAIN)
+        tokens = (PAD, SOS, EOS, *sorted(self._tokens))
         return Task(
-            name=self.name,
-            vocabulary=Vocabulary((PAD, SOS, EOS, *sorted(self.tokens)), self.tokenisation),
-            splits={split: tuple(self.groups[split]) for split in order},
+            name=self._reading.task,
+            vocabulary=Vocabulary(tokens, self._reading.tokenisation),
+            splits={split: tuple(self._groups[split]) for split in order},
         )
 
     def still_in_training(self) -> dict[str, int]:
         """Return how many test questions occur in training, by split and group."""
-        hashes = {key: np.frombuffer(own, np.uint64) for key, own in self.hashes.items()}
+        hashes = {key: np.frombuffer(own, np.uint64) for key, own in self._hashes.items()}
         trained = [own for (split, _), own in hashes.items() if split == TRAIN]
         known = np.unique(np.concatenate(trained)) if trained else np.zeros(0, np.uint64)
         counts = {
@@ -242,37 +278,6 @@ class _Survey:
             if split != TRAIN
         }
         return {name: count for name, count in counts.items() if count}
-
-
-class _Writing:
-    """Collects rows in blocks, shuffles each block, and writes it by split and group."""
-
-    def __init__(self, writer: StoreWriter, seed: int) -> None:
-        self._writer, self._rng = writer, np.random.default_rng(seed)
-        self._block: list[Row] = []
-        self._last: list[Row] = []
-
-    def add(self, row: Row) -> None:
-        """Add a row to the block, or to the rows that are written last."""
-        is_last = _hash(row.question, b"last") < _LAST_SHARE * 2**64
-        (self._last if is_last else self._block).append(row)
-        if len(self._block) == _BLOCK:
-            self._write(self._block)
-            self._block = []
-
-    def finish(self) -> None:
-        """Write the remaining rows."""
-        self._write(self._block)
-        self._write(self._last)
-
-    def _write(self, rows: list[Row]) -> None:
-        groups: dict[tuple[str, str], list[Row]] = {}
-        for place in self._rng.permutation(len(rows)).tolist():
-            row = rows[place]
-            groups.setdefault((row.split, row.module), []).append(row)
-        for (split, module), own in groups.items():
-            questions, answers = [row.question for row in own], [row.answer for row in own]
-            self._writer.append(split, module, None, questions, answers)
 
 
 def _hash(question: str, purpose: bytes, seed: int = 0) -> int:

@@ -6,11 +6,12 @@ ranks, and the sequence of samples is always the same.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tp_transformer.data.manifest import Segment
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.settings import nearest
@@ -18,19 +19,6 @@ from tp_transformer.foundation.settings import nearest
 Rows = npt.NDArray[np.int64]
 
 BLOCK = 2**12  # places in which a mixture is exact: weights are rounded to multiples of 1 / BLOCK
-
-
-class RowRange(Protocol):
-    """Consecutive rows of one module, such as a segment of a store."""
-
-    @property
-    def module(self) -> str: ...  # noqa: D102
-
-    @property
-    def start(self) -> int: ...  # noqa: D102
-
-    @property
-    def count(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -41,7 +29,7 @@ class _Pool:
     ends: Rows  # cumulative sizes of the ranges
 
     @classmethod
-    def of(cls, ranges: Sequence[RowRange]) -> "_Pool":
+    def of(cls, ranges: Sequence[Segment]) -> "_Pool":
         starts = np.array([one.start for one in ranges], np.int64)
         return cls(starts, np.cumsum([one.count for one in ranges], dtype=np.int64))
 
@@ -102,7 +90,7 @@ class Sampler:
 
     def __init__(
         self,
-        ranges: Sequence[RowRange],
+        ranges: Sequence[Segment],
         *,
         batch_size: int,
         seed: int,
@@ -135,15 +123,14 @@ class Sampler:
         if not 0 <= rank < n_ranks:
             raise ValueError(f"rank {rank} is not one of {n_ranks}")
         place = np.arange(step * self.batch_size + rank, (step + 1) * self.batch_size, n_ranks)
-        return self._in_turn(place) if self._mixture is None else self._mixture.rows(place)
+        if self._mixture is not None:
+            return self._mixture.rows(place)
+        epoch, number = np.divmod(place, len(self._all))
+        return self._all.rows(permute(number, len(self._all), key_of(self.seed, epoch)))
 
     def epoch(self, step: int) -> float:
         """Return the number of samples before a step, divided by the number of rows."""
         return step * self.batch_size / len(self)
-
-    def _in_turn(self, place: Rows) -> Rows:
-        epoch, number = np.divmod(place, len(self._all))
-        return self._all.rows(permute(number, len(self._all), key_of(self.seed, epoch)))
 
 
 def _quotas(weights: Mapping[str, float], modules: Sequence[str]) -> Rows:

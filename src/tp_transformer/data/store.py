@@ -85,9 +85,7 @@ class Store(Mapping[str, "Split"]):
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder)
         manifest = read_manifest(self.path)
-        self.task = manifest.task
-        self.source = manifest.source
-        self.skipped = manifest.skipped
+        self.task, self.source, self.skipped = manifest.task, manifest.source, manifest.skipped
         self._splits = {
             name: Split(self.path, name, entry, self.task)
             for name, entry in manifest.splits.items()
@@ -129,19 +127,16 @@ class Store(Mapping[str, "Split"]):
 class Split(_Examples):
     """The rows of one split, numbered from 0; the rows of a module are contiguous.
 
-    A split is also a map-style dataset for a DataLoader of torch, with `collate` as `collate_fn`:
+    A split is also a map-style dataset for a DataLoader of torch, with `collate` as `collate_fn`.
 
-    >>> DataLoader(split, batch_size=64, shuffle=True, num_workers=2, collate_fn=split.collate)
+    Examples:
+        >>> DataLoader(split, batch_size=64, shuffle=True, collate_fn=split.collate)
     """
 
     def __init__(self, folder: Path, name: str, entry: SplitEntry, task: Task) -> None:
-        self.name = name
-        self.task = task
-        self.path = folder / f"{name}.arrow"
-        self.segments = entry.segments
-        self.digest = entry.digest
-        self.sha256 = entry.sha256
-        self.n_bytes = entry.bytes
+        self.name, self.task, self.path = name, task, folder / f"{name}.arrow"
+        self.segments, self.digest = entry.segments, entry.digest
+        self.sha256, self.n_bytes = entry.sha256, entry.bytes
         self._entry = entry
         size = self.path.stat().st_size if self.path.is_file() else None
         if size != entry.bytes:
@@ -193,8 +188,8 @@ class Split(_Examples):
         """The modules that have rows in this split, with the numbers of their rows."""
         found: dict[str, range] = {}
         for segment in self.segments:
-            start = found[segment.module].start if segment.module in found else segment.start
-            found[segment.module] = range(start, segment.start + segment.count)
+            first = found.get(segment.module, segment.rows)
+            found[segment.module] = range(first.start, segment.rows.stop)
         return found
 
     @cached_property
@@ -204,22 +199,14 @@ class Split(_Examples):
     @property
     def max_lengths(self) -> tuple[int, int]:
         """The number of tokens of the longest question, and of the longest answer."""
-        return (
-            max((len(s.question_lengths) for s in self.segments), default=1) - 1,
-            max((len(s.answer_lengths) for s in self.segments), default=1) - 1,
-        )
+        counts = [(len(s.question_lengths), len(s.answer_lengths)) for s in self.segments]
+        question, answer = np.max(counts or [(1, 1)], axis=0).tolist()
+        return question - 1, answer - 1
 
-    def select(
-        self, modules: str | Iterable[str] = "*", difficulties: Iterable[str | None] | None = None
-    ) -> tuple[Segment, ...]:
-        """Return the segments of matching modules, of all or some difficulties."""
+    def select(self, modules: str | Iterable[str] = "*") -> tuple[Segment, ...]:
+        """Return the segments of matching modules."""
         names = set(self.task.match(modules, self.name))
-        wanted = None if difficulties is None else set(difficulties)
-        return tuple(
-            segment
-            for segment in self.segments
-            if segment.module in names and (wanted is None or segment.difficulty in wanted)
-        )
+        return tuple(segment for segment in self.segments if segment.module in names)
 
     def segment_of(self, rows: Rows) -> Ids:
         """Return the index in `segments` of the segment of each row."""
@@ -238,8 +225,8 @@ class Split(_Examples):
 
     def rows(self, rows: Rows) -> tuple[list[str], list[str]]:
         """Return the questions and the answers of some rows, in the given order."""
-        batch, row = self._locate(rows)
-        return self._texts(0, batch, row), self._texts(1, batch, row)
+        questions, answers = (self._texts(*spans) for spans in self._spans(rows))
+        return questions, answers
 
     def tokens(self, rows: Rows, vocabulary: Vocabulary) -> tuple[Ragged, Ragged]:
         """Return the questions and the answers of some rows as ids, each `<sos> text <eos>`."""
@@ -248,12 +235,9 @@ class Split(_Examples):
                 f"the tokens of {self.path.parent} are {self.task.vocabulary.tokenisation}, those "
                 f"of the model {vocabulary.tokenisation}"
             )
-        batch, row = self._locate(rows)
         data = self._file.data
-        return (
-            vocabulary.encode_spans(data, *self._file.spans(0, batch, row)),
-            vocabulary.encode_spans(data, *self._file.spans(1, batch, row)),
-        )
+        source, target = (vocabulary.encode_spans(data, *spans) for spans in self._spans(rows))
+        return source, target
 
     def collate(self, examples: Sequence[Example], vocabulary: Vocabulary | None = None) -> "Batch":
         """Return examples as a padded batch, with the ids of the task or of another vocabulary."""
@@ -277,12 +261,9 @@ class Split(_Examples):
 
     def lengths(self, rows: Rows) -> tuple[Ids, Ids]:
         """Return the numbers of tokens of the questions and of the answers of some rows."""
-        batch, row = self._locate(rows)
         count, data = self.task.vocabulary.count, self._file.data
-        return (
-            count(data, *self._file.spans(0, batch, row)),
-            count(data, *self._file.spans(1, batch, row)),
-        )
+        questions, answers = (count(data, *spans) for spans in self._spans(rows))
+        return questions, answers
 
     def batches(self, segment: Segment) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a segment as Arrow record batches.
@@ -337,14 +318,14 @@ class Split(_Examples):
             raise IndexError(f"{self.name} has rows 0 to {len(self) - 1:,}")
         return numbers.astype(np.int64, copy=False)
 
-    def _locate(self, rows: Rows) -> tuple[Ids, Ids]:
-        """Return the record batch of each row, and the number of the row in it."""
+    def _spans(self, rows: Rows) -> list[tuple[Ids, Ids]]:
+        """Return the positions and the lengths of the questions, and those of the answers."""
         numbers = self._checked(rows)
         batch = np.searchsorted(self._file.starts, numbers, side="right") - 1
-        return batch, numbers - self._file.starts[batch]
+        row = numbers - self._file.starts[batch]
+        return [self._file.spans(column, batch, row) for column in (0, 1)]
 
-    def _texts(self, column: int, batch: Ids, row: Ids) -> list[str]:
-        starts, lengths = self._file.spans(column, batch, row)
+    def _texts(self, starts: Ids, lengths: Ids) -> list[str]:
         ends = np.cumsum(lengths)
         places = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
         data = self._file.data[places].tobytes()

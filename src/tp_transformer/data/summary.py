@@ -38,7 +38,9 @@ class Summary:
             if is_empty or is_long:
                 most = "any number of" if limit is None else limit
                 raise ValueError(f"every text must have 1 to {most} {vocabulary.tokenisation}")
-            self._lengths[column] = _added(self._lengths[column], np.bincount(counts))
+            before = self._lengths[column]
+            self._lengths[column] = np.bincount(counts, minlength=len(before))
+            self._lengths[column][: len(before)] += before
             # No longer than the longest text requires.
             longest = 2**31 - 1 if limit is None else limit * vocabulary.bytes_per_token
             lengths = n_bytes.astype(np.min_scalar_type(longest)).tobytes()
@@ -58,13 +60,6 @@ class Summary:
             question_lengths=question_lengths,
             answer_lengths=answer_lengths,
         )
-
-
-def _added(some: npt.NDArray[np.int64], more: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    total = np.zeros(max(len(some), len(more)), np.int64)
-    total[: len(some)] += some
-    total[: len(more)] += more
-    return total
 
 
 def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memoryview]:

@@ -8,16 +8,18 @@ store or results needs nothing else. A task of another package is a function wit
 """
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from tp_transformer.data.checked import check_keys, checked, texts, texts_by_name, whole
+from tp_transformer.data.checked import NOT_SAVED, read_fields
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.foundation.ranges import PositiveInt
 from tp_transformer.foundation.registry import Registry
 
 TRAIN = "train"
@@ -61,9 +63,11 @@ class Task:
     continues: Mapping[str, str] = field(default_factory=dict)
     area_separator: str | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
-    max_question: int | None = None
-    max_answer: int | None = None
-    rows: Callable[[], Iterable[Row]] | None = field(default=None, compare=False, repr=False)
+    max_question: PositiveInt | None = None
+    max_answer: PositiveInt | None = None
+    rows: Callable[[], Iterable[Row]] | None = field(
+        default=None, compare=False, repr=False, metadata=NOT_SAVED
+    )
 
     def __post_init__(self) -> None:
         for split, modules in self.splits.items():
@@ -150,47 +154,21 @@ class Task:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values to write as JSON."""
-        return {
-            "name": self.name,
-            "vocabulary": self.vocabulary.to_json(),
-            "splits": {split: list(modules) for split, modules in self.splits.items()},
-            "difficulties": list(self.difficulties),
-            "continues": dict(self.continues),
-            "area_separator": self.area_separator,
-            "titles": dict(self.titles),
-            "max_question": self.max_question,
-            "max_answer": self.max_answer,
-        }
+        saved = [each.name for each in fields(self) if each.metadata != NOT_SAVED]
+        values = {name: getattr(self, name) for name in saved}
+        values["vocabulary"] = self.vocabulary.to_json()
+        return cast(dict[str, Any], json.loads(json.dumps(values)))  # tuples become lists
 
     @classmethod
     def from_json(cls, values: Any) -> "Task":
         """Return what `to_json` converted; raise a ValueError for invalid values."""
-        check_keys(values, "task", cls.__dataclass_fields__.keys() - {"rows"})
-        separator = values["area_separator"]
-        return cls(
-            name=checked(values["name"], str, "task.name"),
-            vocabulary=Vocabulary.from_json(values["vocabulary"]),
-            splits={
-                split: texts(modules, f"task.splits.{split}")
-                for split, modules in checked(values["splits"], dict, "task.splits").items()
-            },
-            difficulties=texts(values["difficulties"], "task.difficulties"),
-            continues=texts_by_name(values["continues"], "task.continues"),
-            area_separator=separator and checked(separator, str, "task.area_separator"),
-            titles=texts_by_name(values["titles"], "task.titles"),
-            max_question=_limit(values, "max_question"),
-            max_answer=_limit(values, "max_answer"),
-        )
+        return read_fields(cls, values, "task")
 
 
 def listed(modules: Iterable[str]) -> str:
     """Return the names of modules for an error message, only the first ones if there are many."""
     names = list(modules)
     return ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
-
-
-def _limit(values: dict[str, Any], name: str) -> int | None:
-    return None if values[name] is None else whole(values[name], f"task.{name}", least=1)
 
 
 TASKS: Registry[Callable[..., Task]] = Registry("task")

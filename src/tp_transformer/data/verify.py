@@ -7,7 +7,7 @@ from pathlib import Path
 from tp_transformer.data.manifest import MANIFEST, matches_hash
 from tp_transformer.data.store import Split, open_store
 from tp_transformer.foundation.errors import StoreError
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Counted, Update
 
 _READ_BYTES = 2**22
 
@@ -28,7 +28,7 @@ def verify(folder: str | Path, progress: Update | None = None) -> list[str]:
         faults.append(f"{MANIFEST} was changed after it was written")
     # A file is read once for its hash, if it has one, and once for its texts.
     n_bytes = sum(split.n_bytes * (1 + (split.sha256 is not None)) for split in store.values())
-    counted = _Counted(n_bytes, progress)
+    counted = Counted(n_bytes, progress)
     for split in store.values():
         faults += [*_wrong_bytes(split, counted), *_wrong_texts(split, counted)]
         if split.sha256 is None:
@@ -42,19 +42,7 @@ def verify(folder: str | Path, progress: Update | None = None) -> list[str]:
     return lines
 
 
-class _Counted:
-    """Counts the bytes that have been checked, for the progress bar."""
-
-    def __init__(self, total: int, progress: Update | None) -> None:
-        self._total, self._progress, self._done = total, progress, 0
-
-    def add(self, count: int) -> None:
-        self._done += count
-        if self._progress:
-            self._progress(self._done, self._total)
-
-
-def _wrong_bytes(split: Split, counted: _Counted) -> Iterator[str]:
+def _wrong_bytes(split: Split, counted: Counted) -> Iterator[str]:
     """Yield what is wrong with the file of a split as a whole, if its hash was recorded."""
     found = hashlib.sha256()
     with split.path.open("rb") as file:
@@ -65,7 +53,7 @@ def _wrong_bytes(split: Split, counted: _Counted) -> Iterator[str]:
         yield f"{split.path.name} does not match its hash"
 
 
-def _wrong_texts(split: Split, counted: _Counted) -> Iterator[str]:
+def _wrong_texts(split: Split, counted: Counted) -> Iterator[str]:
     """Yield the segments whose rows have changed."""
     n_rows = 0
     for segment in split.segments:

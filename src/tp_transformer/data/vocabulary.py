@@ -169,8 +169,9 @@ class Vocabulary:
             ids, counts = self._character_ids("".join(texts)), [len(text) for text in texts]
         lengths = np.array(counts, dtype=np.int64)
         if (ids < 0).any():
-            row, column = _row_and_column(np.cumsum(lengths), int(np.argmax(ids < 0)))
-            self._refuse(f"{noun} {row + first}", texts[row], column)
+            ends, place = np.cumsum(lengths), int(np.argmax(ids < 0))
+            row = int(np.searchsorted(ends, place, side="right"))
+            self._refuse(f"{noun} {row + first}", texts[row], place - int(ends[row] - lengths[row]))
         return self._framed(ids, lengths)
 
     def encode_spans(self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids) -> Ragged:
@@ -180,22 +181,11 @@ class Vocabulary:
         before and after it. Only the bytes of the texts are read, so `data` may be a memory-mapped
         file.
         """
-        if self.is_ascii:
-            found = self._encode_bytes(data, starts, lengths)
-        else:
-            content, _ = self._joined(data, starts, lengths)
-            text = content.tobytes().decode("utf-8", "replace")
-            ids = self._word_ids(text[:-1]) if self.is_words else self._character_ids(text)
-            found = None
-            if ids.min(initial=0) >= 0:
-                found = self._framed(ids, self.count(data, starts, lengths))
+        found = self._encode_bytes(data, starts, lengths) if self.is_ascii else None
         if found is None:
-            for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-                text = data[start : start + length].tobytes().decode("utf-8", "replace")
-                self.encode(
-                    [text], first=row + 1
-                )  # raises for the first text with an unknown token
-            raise TextError("a text is not valid UTF-8")
+            spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+            texts = [data[i:j].tobytes().decode("utf-8", "replace") for i, j in spans]
+            found = self.encode(texts)  # raises if a text has an unknown token
         return found
 
     def _encode_bytes(
@@ -263,7 +253,8 @@ class Vocabulary:
 
     def _character_ids(self, text: str) -> Ids:
         """Return the id of each character; -1 if it is unknown."""
-        codes = _code_points(text)
+        # A lone surrogate, which a terminal can produce, is treated like any other code point.
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
         last = len(self._id_of_code) - 1
         return np.where(codes <= last, self._id_of_code[np.minimum(codes, last)], -1)
 
@@ -279,17 +270,18 @@ class Vocabulary:
         lengths = np.where(ended.any(axis=1), ended.argmax(axis=1), ids.shape[1])
         if self.is_words:
             rows = zip(ids, lengths, strict=True)
-            return [" ".join(map(self._spell, row[:length])) for row, length in rows]
+            return [" ".join(map(self.spell, row[:length])) for row, length in rows]
         inside = np.arange(ids.shape[1]) < lengths[:, None]
         codes = self._code_of_id[np.minimum(ids, len(self.tokens))]
         characters = codes[inside].astype("<u4").tobytes().decode("utf-32-le")
         ends = np.cumsum(lengths)
         texts = [characters[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         for row in np.flatnonzero(((codes == 0) & inside).any(axis=1)):
-            texts[row] = "".join(self._spell(i) for i in ids[row, : lengths[row]])
+            texts[row] = "".join(self.spell(i) for i in ids[row, : lengths[row]])
         return texts
 
-    def _spell(self, index: int) -> str:
+    def spell(self, index: int) -> str:
+        """Return the token of an id, or the id in angle brackets if there is none."""
         return self.tokens[index] if index < len(self.tokens) else f"<{index}>"
 
     @cached_property
@@ -340,14 +332,3 @@ class Vocabulary:
             f"{which}: {noun} {token!r} at position {column + 1} is not one that the model knows; "
             f"it knows {listed}{more}"
         )
-
-
-def _code_points(text: str) -> npt.NDArray[np.int64]:
-    # A lone surrogate, which a terminal can produce, is treated like any other code point.
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
-
-
-def _row_and_column(ends: Ids, position: int) -> tuple[int, int]:
-    """Return the row and the column of a position in a ragged array with these ends of rows."""
-    row = int(np.searchsorted(ends, position, side="right"))
-    return row, position - int(ends[row - 1] if row else 0)

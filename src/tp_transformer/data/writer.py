@@ -10,17 +10,15 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
 from tp_transformer import __version__
 from tp_transformer.data.manifest import (
+    Manifest,
     Segment,
     SplitEntry,
     content_digest,
@@ -52,37 +50,47 @@ def write_store(
     path = Path(folder)
     refuse_other(path)
     try:
-        with whole(path) as unfinished:
+        with whole(path) as unfinished, ExitStack() as files:
             unfinished.mkdir()
-            with StoreWriter(unfinished, task, source, rows_per_batch) as writer:
-                yield writer
-                writer.finish()
+            writer = StoreWriter(unfinished, task, source, rows_per_batch, files)
+            yield writer
+            writer.finish()
     except OSError as error:
         raise StoreError(f"cannot write a store to {path}: {error}") from error
 
 
 def is_written(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> bool:
     """Whether a store with this source exists; raise if another store would be overwritten."""
-    refuse_other(path)
-    if not is_store(path):
-        return False
+    refuse_another(path, source, overwrite=overwrite)
     try:
-        found = open_store(path).source
+        return is_store(path) and not _differing(path, source)
+    except StoreError:
+        return False  # damaged
+
+
+def refuse_another(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Raise if a path is something else than a store with this source, or another store."""
+    refuse_other(path)
+    if overwrite or not is_store(path):
+        return
+    try:
+        differing = _differing(path, source)
     except StoreError as error:
-        if overwrite:
-            return False
         raise StoreError(f"{error}; --overwrite replaces it") from error
+    if differing:
+        raise StoreError(
+            f"{path} is another store: {'; '.join(differing)}; --overwrite replaces it"
+        )
+
+
+def _differing(path: Path, source: Mapping[str, Any]) -> list[str]:
+    found = open_store(path).source
     wanted = json.loads(json.dumps(source))  # JSON has no tuples
-    differing = [
+    return [
         f"{name} is {json.dumps(found.get(name))}, not {json.dumps(value)}"
         for name, value in wanted.items()
         if found.get(name) != value
     ]
-    if differing and not overwrite:
-        raise StoreError(
-            f"{path} is another store: {'; '.join(differing)}; --overwrite replaces it"
-        )
-    return not differing
 
 
 def refuse_other(path: Path) -> None:
@@ -99,26 +107,17 @@ class StoreWriter:
     """Appends questions and answers to the files of a store."""
 
     def __init__(
-        self, folder: Path, task: Task, source: dict[str, Any], rows_per_batch: int
+        self,
+        folder: Path,
+        task: Task,
+        source: dict[str, Any],
+        rows_per_batch: int,
+        files: ExitStack,
     ) -> None:
         self.skipped: list[dict[str, Any]] = []  # rows of the source that were skipped
-        self._folder = folder
-        self._task = task
-        self._source = source
-        self._rows_per_batch = rows_per_batch
+        self._folder, self._task, self._source = folder, task, source
+        self._rows_per_batch, self._files = rows_per_batch, files
         self._splits: dict[str, _SplitWriter] = {}
-        self._files = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._files.close()
 
     def append(
         self,
@@ -147,8 +146,10 @@ class StoreWriter:
         columns = [_as_array(texts) for texts in (questions, answers)]
         if len(columns[0]) != len(columns[1]):
             raise ValueError(f"{len(columns[0])} questions but {len(columns[1])} answers")
-        if not checked and not all(map(self._knows, columns)):
-            kind = self._task.vocabulary.tokenisation.removesuffix("s")
+        vocabulary = self._task.vocabulary
+        parts = [texts_as_bytes(column) for column in columns]
+        if not checked and not all(vocabulary.knows(data, offsets) for offsets, data in parts):
+            kind = vocabulary.tokenisation.removesuffix("s")
             raise ValueError(f"a {kind} is not one that the task {self._task.name} has")
         for name, other in self._splits.items():
             if name != split:
@@ -156,33 +157,20 @@ class StoreWriter:
         if len(columns[0]):
             self._splits[split].append((module, difficulty), *columns)
 
-    def _knows(self, texts: pa.StringArray) -> bool:
-        offsets, data = texts_as_bytes(texts)
-        return self._task.vocabulary.knows(data, offsets)
-
     def finish(self) -> None:
         """Complete the files and write `store.json`."""
-        write_manifest(
-            self._folder,
-            task=self._task,
-            made_by=f"tp-transformer {__version__}",
-            source=self._source,
-            skipped=self.skipped,
-            splits={
-                name: asdict(self._splits[name].finish())
-                for name in self._task.splits
-                if name in self._splits
-            },
-        )
+        written = {name: self._splits[name] for name in self._task.splits if name in self._splits}
+        splits = {name: split.finish() for name, split in written.items()}
+        made_by = f"tp-transformer {__version__}"
+        manifest = Manifest(self._task, made_by, self._source, self.skipped, splits)
+        write_manifest(self._folder, manifest)
 
 
 class _SplitWriter:
     def __init__(
         self, file: Path, split: str, task: Task, rows_per_batch: int, files: ExitStack
     ) -> None:
-        self._path = file
-        self._split = split
-        self._task = task
+        self._path, self._split, self._task = file, split, task
         self._rows_per_batch = rows_per_batch
         self._schema = schema(task)
         self._modules = pa.array(task.splits[split])
@@ -215,7 +203,7 @@ class _SplitWriter:
         columns = [
             self._name_column("module", self._modules, self._key[0]),
             self._name_column("difficulty", self._difficulties, self._key[1]),
-            *(_joined(chunks) for chunks in zip(*self._pending, strict=True)),
+            *(pa.concat_arrays(chunks) for chunks in zip(*self._pending, strict=True)),
         ]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         self._written.append(self._key)
@@ -225,11 +213,8 @@ class _SplitWriter:
         self, column: str, names: pa.StringArray, name: str | None
     ) -> pa.DictionaryArray:
         index = self._schema.field(column).type.index_type
-        if name is None:
-            numbers = pa.nulls(self._n_pending, index)
-        else:
-            number = names.index(name).as_py()
-            numbers = pa.array(np.full(self._n_pending, number, index.to_pandas_dtype()))
+        number = None if name is None else names.index(name).as_py()
+        numbers = pa.repeat(pa.scalar(number, index), self._n_pending)
         return pa.DictionaryArray.from_arrays(numbers, names, safe=False)
 
     def _rank(self, key: Key) -> tuple[int, int]:
@@ -268,10 +253,6 @@ class _HashedFile(io.BufferedWriter):
         """Write bytes and update the hash."""
         self.sha256.update(data)
         return super().write(data)
-
-
-def _joined(chunks: Sequence[pa.StringArray]) -> pa.StringArray:
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _as_array(texts: Texts) -> pa.StringArray:

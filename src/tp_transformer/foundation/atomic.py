@@ -35,13 +35,15 @@ def whole(path: str | Path) -> Iterator[Path]:
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path.parent):
-        _clear_leftovers(path)
-        work = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
+        clear_leftovers(path.parent, path.name)
+        prefix = f".{path.name}{_UNFINISHED}"
+        work = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
         held = lock(work)
     try:
         made = work / path.name
         yield made
-        _sync(made)
+        for written in [*made.rglob("*"), made]:
+            _sync(written)
         _put_in_place(made, path)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -93,32 +95,23 @@ def pointed(name: Path) -> Path | None:
         return None
 
 
-def clear_leftovers(folder: Path) -> None:
-    """Remove the unfinished files of killed processes from a folder."""
+def clear_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove unfinished files of killed processes, all or those of a name, from a folder.
+
+    What they were replacing is restored.
+    """
     for work in folder.iterdir() if folder.is_dir() else ():
-        name, mark, _ = work.name[1:].partition(_UNFINISHED)
-        if not work.name.startswith(".") or not mark:
+        own, mark, _ = work.name[1:].partition(_UNFINISHED)
+        if not work.name.startswith(".") or not mark or name not in (None, own):
             continue
-        if work.is_dir() and not work.is_symlink():
-            _clear_leftovers(folder / name)
-        else:
+        if not work.is_dir() or work.is_symlink():
             work.unlink(missing_ok=True)
-
-
-def _prefix(path: Path) -> str:
-    return f".{path.name}{_UNFINISHED}"
-
-
-def _clear_leftovers(path: Path) -> None:
-    """Remove unfinished files of killed processes; restore what they were replacing."""
-    for work in path.parent.iterdir():
-        if not work.name.startswith(_prefix(path)):
             continue
         held = lock(work)
         if held is None:
             continue  # a running process is writing there
-        if (work / _REPLACED).exists() and not path.exists():
-            (work / _REPLACED).rename(path)
+        if (work / _REPLACED).exists() and not (folder / own).exists():
+            (work / _REPLACED).rename(folder / own)
         shutil.rmtree(work, ignore_errors=True)
         os.close(held)
 
@@ -129,12 +122,12 @@ def _put_in_place(made: Path, path: Path) -> None:
             os.replace(made, path)
         else:
             _replace_folder(made, path)
-    _sync_one(path.parent)
+    _sync(path.parent)
 
 
 def _replace_folder(made: Path, path: Path) -> None:
     # Two renames, because a folder that is not empty cannot be replaced by a rename. If the second
-    # fails, the first is undone; if the process dies in between, `_clear_leftovers` undoes it.
+    # fails, the first is undone; if the process dies in between, `clear_leftovers` undoes it.
     earlier = made.parent / _REPLACED
     if path.exists():
         path.rename(earlier)
@@ -194,12 +187,6 @@ def _take(descriptor: int, kind: int) -> bool:
 
 
 def _sync(path: Path) -> None:
-    for file in path.rglob("*") if path.is_dir() else ():
-        _sync_one(file)
-    _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
     if sys.platform == "win32" and path.is_dir():
         return  # Windows cannot open folders
     descriptor = os.open(path, os.O_RDONLY)

@@ -15,8 +15,8 @@ from tp_transformer.foundation.errors import UserError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
     from matplotlib.image import AxesImage
 
 FORMATS = ("svg", "pdf", "png")

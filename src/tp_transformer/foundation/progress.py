@@ -22,6 +22,19 @@ Show: TypeAlias = Callable[[str], AbstractContextManager[Update]]  # such as `pr
 _SECONDS_BETWEEN_LINES = 30.0
 
 
+class Counted:
+    """Counts completed work, and reports it to an `Update`, if there is one."""
+
+    def __init__(self, total: int, progress: Update | None, done: int = 0) -> None:
+        self.total, self.done, self._progress = total, done, progress
+
+    def add(self, count: int) -> None:
+        """Add completed work."""
+        self.done += count
+        if self._progress:
+            self._progress(self.done, self.total)
+
+
 @dataclass
 class _Tracking:
     """How `track` shows progress, and the bar that is open."""

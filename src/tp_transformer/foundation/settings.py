@@ -8,17 +8,13 @@ dataclass and back.
 import dataclasses
 import difflib
 import json
-import re
-from argparse import ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
+from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
-
-import yaml
-from jsonargparse import ArgumentParser
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import check, shown
@@ -26,8 +22,6 @@ from tp_transformer.foundation.ranges import check, shown
 Values = dict[str, Any]
 T = TypeVar("T")
 
-# Errors of YAML for thousands of digits, impossible dates and deep nesting.
-_UNREADABLE = (ValueError, OverflowError, RecursionError)
 _LONGEST_TEXT = 1000  # characters
 
 _SINGULARS = {
@@ -97,9 +91,11 @@ def _field_types(kinds: Sequence[type]) -> dict[str, Any]:
 
 
 def _parse_change(text: str, hint: Any) -> Any:
+    from tp_transformer.foundation import yaml_text
+
     try:
-        value = yaml.load(text, _Loader)  # noqa: S506, a safe loader
-    except (yaml.YAMLError, *_UNREADABLE):
+        value = yaml_text.load(text)
+    except yaml_text.UNREADABLE:
         value = text  # such as a single *, which is an alias in YAML
     if str(value).lower() == "none" and NoneType in get_args(hint):
         return None  # unless none is a valid text, such as the binding none
@@ -108,7 +104,9 @@ def _parse_change(text: str, hint: Any) -> Any:
 
 def dump(values: Mapping[str, Any]) -> str:
     """Return settings as YAML."""
-    return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False)
+    from tp_transformer.foundation import yaml_text
+
+    return yaml_text.dump(dict(values))
 
 
 def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> list[str]:
@@ -161,30 +159,72 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         _refuse_long_texts(f"{where}.{key}", value)
         if value is None and NoneType not in get_args(hints[key]):  # which the parser accepts
             raise SettingsError(f"{where}.{key} must have a value")
-        if not isinstance(value, str):  # the parser converts texts to numbers
+        if not isinstance(value, str):  # texts are converted to numbers first
             check(f"{where}.{key}", value, bounded[key])
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, where)
+    made = {key: _converted(f"{where}.{key}", value, hints[key]) for key, value in values.items()}
+    return kind(**made)
+
+
+def _converted(name: str, value: Any, hint: Any) -> Any:
+    """Return a value as its type has it; raise if it has another type."""
     try:
-        parsed = parser.parse_object({where: dict(values)})
-    except (
-        ArgumentError,
-        OverflowError,
-    ) as error:  # an integer too large for a float
-        wrong = re.search(rf'"{re.escape(where)}\.(\w+)', str(error))
-        if wrong is None:
-            raise SettingsError(f"{where} does not fit: {' '.join(str(error).split())}") from error
-        value = values[wrong[1]]
-        admitted = expected(hints[wrong[1]], value)
-        raise SettingsError(f"{where}.{wrong[1]} must be {admitted}, not {shown(value)}") from error
-    return cast(T, parser.instantiate(parsed)[where])
+        return _fitted(value, hint)
+    except TypeError:
+        message = f"{name} must be {expected(hint, value)}, not {shown(value)}"
+        raise SettingsError(message) from None
+    except OverflowError as error:  # an integer too large for a float
+        raise SettingsError(f"{name}: {error}") from error
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """Return a value as its type has it: 1 as 1.0, a list as a tuple, the text 5 as a number.
+
+    Raises:
+        TypeError: if it has another type
+    """
+    origin, parts = get_origin(hint), get_args(hint)
+    if isinstance(value, str) and not _admits_text(hint):
+        value = _parse_change(value, hint)
+    if origin in (Union, UnionType):
+        return _fitted_to_any(value, parts)
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = parts[:1] * len(value) if Ellipsis in parts else parts
+        if len(kinds) == len(value):
+            return tuple(_fitted(item, part) for item, part in zip(value, kinds, strict=True))
+    elif origin is dict and isinstance(value, Mapping):
+        return {_fitted(k, parts[0]): _fitted(item, parts[1]) for k, item in value.items()}
+    elif origin is Literal and isinstance(value, str) and value in parts:
+        return value
+    elif hint in (int, float):
+        kind = Integral if hint is int else Real
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return hint(value)
+    elif origin is None and (hint is Any or isinstance(value, hint)):
+        return value
+    raise TypeError
+
+
+def _fitted_to_any(value: Any, hints: Sequence[Any]) -> Any:
+    """Return a value as the first type has it that admits it."""
+    for hint in hints:
+        try:
+            return _fitted(value, hint)
+        except TypeError:
+            continue
+    raise TypeError
+
+
+def _admits_text(hint: Any) -> bool:
+    """Whether a value of a type may be a text."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(map(_admits_text, get_args(hint)))
+    return hint in (str, Any) or get_origin(hint) is Literal
 
 
 def _refuse_long_texts(name: str, value: Any) -> None:
     """Raise if a text is longer than any valid setting.
 
-    The parser reads texts with libyaml, which overflows the stack at tens of thousands of brackets
-    (observed: a segmentation fault).
+    Texts are read as YAML, whose readers fail at tens of thousands of brackets.
     """
     rest = [value]
     while rest:
@@ -244,37 +284,12 @@ def _preset_folder() -> Traversable:
     return resources.files("tp_transformer") / "presets"
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as a number; YAML 1.1 requires 1.0e-3."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes YAML for `_Loader`, with lists on one line."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Write repeated values in full."""
-        return True
-
-
-for _kind in (_Loader, _Dumper):
-    _kind.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-        list("-+.0123456789"),
-    )
-for _sequence in (list, tuple):
-    _Dumper.add_representer(
-        _sequence,
-        lambda dumper, items: dumper.represent_sequence(
-            "tag:yaml.org,2002:seq", items, flow_style=True
-        ),
-    )
-
-
 def _parse_yaml(text: str, name: str) -> Values:
+    from tp_transformer.foundation import yaml_text
+
     try:
-        values = yaml.load(text, _Loader)  # noqa: S506, a safe loader
-    except (yaml.YAMLError, *_UNREADABLE) as error:
+        values = yaml_text.load(text)
+    except yaml_text.UNREADABLE as error:
         raise SettingsError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise SettingsError(f"{name} must hold named settings, such as 'model:'")

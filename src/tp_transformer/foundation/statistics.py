@@ -5,7 +5,7 @@ of questions.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -90,19 +90,10 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
     n, fewer = only_first + only_second, min(only_first, only_second)
     if only_first == only_second:
         return 1.0
-    return min(1.0, 2 * binomial_at_least(n - fewer, n, 0.5))
-
-
-def binomial_at_least(count: int, n: int, share: float) -> float:
-    """Return the probability of at least `count` of `n` events, each with probability `share`."""
-    if count <= 0:
-        return 1.0
     # Logarithms, because binomial coefficients overflow for large n.
-    i = np.arange(count, n + 1)
-    logs = _log_factorial(n) - _log_factorial(i) - _log_factorial(n - i)
-    logs = logs + i * math.log(share) + (n - i) * math.log1p(-share)
-    top = logs.max()
-    return min(1.0, float(np.exp(logs - top).sum()) * math.exp(top))
+    logs = [math.lgamma(i + 1) + math.lgamma(n - i + 1) for i in range(fewer + 1)]
+    tail = np.exp(math.lgamma(n + 1) - n * math.log(2) - np.array(logs)).sum()
+    return min(1.0, 2 * float(tail))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,13 +176,22 @@ def difference_test(modules: Sequence[Agreement], *, draws: int = 100_000, seed:
         return mcnemar_exact(
             sum(one.only_first for one in modules), sum(one.only_second for one in modules)
         )
+    flipped = [(one.only_first + one.only_second, 1 / one.n) for one in modules]
+    return _sign_flips(sum(one.difference for one in modules), flipped, draws, seed)
+
+
+def _sign_flips(
+    observed: float, flipped: Iterable[tuple[int, float]], draws: int, seed: int
+) -> float:
+    """Return the share of sums with random signs that are as far from 0 as the observed sum.
+
+    `flipped` has numbers of terms of equal size, and their sizes.
+    """
     rng = np.random.default_rng(seed)
     simulated = np.zeros(draws)
-    for one in modules:
-        discordant = one.only_first + one.only_second
-        simulated += (2 * rng.binomial(discordant, 0.5, draws) - discordant) / one.n
-    observed = abs(sum(one.difference for one in modules))
-    as_far = np.abs(simulated) >= observed - 1e-12  # tolerance for rounding of equal sums
+    for count, size in flipped:
+        simulated += size * (2 * rng.binomial(count, 0.5, draws) - count)
+    as_far = np.abs(simulated) >= abs(observed) - 1e-12  # tolerance for rounding of equal sums
     return (1 + int(as_far.sum())) / (1 + draws)
 
 
@@ -200,15 +200,8 @@ def welch(first: Sequence[float], second: Sequence[float]) -> tuple[Interval, fl
 
     None if neither sample varies, or if scipy is not installed.
     """
-    if len({*first}) == len({*second}) == 1:
-        return None
-    try:
-        from scipy.stats import ttest_ind
-    except ImportError:
-        return None
-    result = ttest_ind(first, second, equal_var=False)
-    low, high = result.confidence_interval(CONFIDENCE)
-    return (float(low), float(high)), float(result.pvalue)
+    is_constant = len({*first}) == len({*second}) == 1
+    return None if is_constant else _t_test("ttest_ind", first, second, equal_var=False)
 
 
 def paired_t(first: Sequence[float], second: Sequence[float]) -> tuple[Interval, float] | None:
@@ -219,11 +212,17 @@ def paired_t(first: Sequence[float], second: Sequence[float]) -> tuple[Interval,
     differences = [a - b for a, b in zip(first, second, strict=True)]
     if not differences or max(differences) - min(differences) < 1e-12:
         return None
+    return _t_test("ttest_rel", first, second)
+
+
+def _t_test(
+    name: str, first: Sequence[float], second: Sequence[float], **options: bool
+) -> tuple[Interval, float] | None:
     try:
-        from scipy.stats import ttest_rel
+        from scipy import stats
     except ImportError:
         return None
-    result = ttest_rel(first, second)
+    result = getattr(stats, name)(first, second, **options)
     low, high = result.confidence_interval(CONFIDENCE)
     return (float(low), float(high)), float(result.pvalue)
 
@@ -238,15 +237,11 @@ def sign_flip_test(
     each difference is random. The mean of a module weighs as much as that of any other. With one
     model of each this is `difference_test`, simulated.
     """
-    rng = np.random.default_rng(seed)
-    simulated, observed = np.zeros(draws), 0.0
+    flipped: list[tuple[int, float]] = []
     for differences in modules:
-        observed += float(differences.mean())
         sizes, counts = np.unique(np.abs(differences), return_counts=True)
-        for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-            simulated += size * (2 * rng.binomial(count, 0.5, draws) - count) / len(differences)
-    as_far = np.abs(simulated) >= abs(observed) - 1e-12  # tolerance for rounding of equal sums
-    return (1 + int(as_far.sum())) / (1 + draws)
+        flipped += zip(counts.tolist(), (sizes / len(differences)).tolist(), strict=True)
+    return _sign_flips(sum(float(one.mean()) for one in modules), flipped, draws, seed)
 
 
 def resample(
@@ -287,7 +282,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
-
-
-def _log_factorial(numbers: int | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    return np.array([math.lgamma(number + 1) for number in np.atleast_1d(numbers).tolist()])

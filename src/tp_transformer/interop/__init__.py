@@ -1,1 +1,6 @@
-"""Conversion of checkpoints of other projects: those of the authors of the paper."""
+"""Models for other libraries, and from others.
+
+- hf: Hugging Face transformers and the Hub. onnx: graphs for ONNX runtimes.
+- exported: what both exports share.
+- authors, pickles: the checkpoints published by the authors of the paper.
+"""

@@ -52,11 +52,6 @@ def interpret(
 
 def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) -> Sample:
     if analysis.questions == "nested":
-        if model.vocabulary.is_words:
-            raise UserError(
-                "this analysis asks nested fractions such as (2/3)/(4/5), character by character, "
-                "but the tokens of this model are words"
-            )
         sample = drawn_sample(request.count, request.seed)
         try:
             model.vocabulary.encode(sample.questions, "question")

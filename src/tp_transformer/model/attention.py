@@ -26,7 +26,7 @@ from tp_transformer.data.layout.base import Pattern
 from tp_transformer.data.layout.padded import PaddedPattern
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.binding import Binding, make_binding
-from tp_transformer.model.cache import KeyValueCache
+from tp_transformer.model.cache import LayerCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.masks import merged_mask, refuse_shapes
 from tp_transformer.model.trace import Traced
@@ -167,9 +167,7 @@ class SelfAttention(Attention):
         """Return the affine maps of equations 1 and 4 by name."""
         return {**_blocks(self.names, self.in_proj.weight, self.in_proj.bias), **super().maps()}
 
-    def forward(
-        self, state: Tensor, pattern: Pattern, cache: KeyValueCache | None = None
-    ) -> Tensor:
+    def forward(self, state: Tensor, pattern: Pattern, cache: LayerCache | None = None) -> Tensor:
         """Attend within `state` (batch, position, d_model), and to the positions in the cache."""
         query, key, value, *fused = self.split(self.in_proj(state), self.names)
         role = self.role_of(state, fused)
@@ -217,7 +215,8 @@ class CrossAttention(Attention):
         If each question has several rows, as in beam search, they are treated as positions of one
         row, so that keys and values are not repeated.
         """
-        rows = state if len(key) == len(state) else state.view(len(key), -1, state.shape[-1])
+        n_rows = key.shape[0]  # `len` would fix the number in an exported graph
+        rows = state if n_rows == state.shape[0] else state.view(n_rows, -1, state.shape[-1])
         query, *fused = self.split(self.in_proj(rows), self.names)
         role = None if self.binding.binds_values else self.role_of(rows, fused)
         output, _ = self.attend(query, key, value, role, pattern)
@@ -230,8 +229,9 @@ class TPMultiheadAttention(Attention):
     It has the same arguments, the same parameter names and the same conventions: masks mark
     positions to ignore, and positions come before the batch unless `batch_first`. It adds
     `role_proj`, which maps the input of the query to roles (that of the value, for a binding that
-    binds values), and the choice of a binding; with `binding="none"` it computes the attention of
-    torch.
+    binds values) and has a bias if `role_bias`, by default as the other maps; and the choice of a
+    binding. With `binding="none"` it computes the attention of torch. `add_roles` replaces every
+    attention of a model.
 
     It loads a state dict of the module of torch. The role map, which the state dict lacks, is then
     set to the role that leaves fillers unchanged, so that the module computes the attention of
@@ -250,6 +250,7 @@ class TPMultiheadAttention(Attention):
         dropout: float = 0.0,
         bias: bool = True,
         *,
+        role_bias: bool | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
@@ -276,7 +277,8 @@ class TPMultiheadAttention(Attention):
         self.in_proj_bias = nn.Parameter(torch.empty(3 * embed_dim)) if bias else None
         if made.d_role:
             d_state = self.vdim if made.binds_values else embed_dim
-            self.role_proj = nn.Linear(d_state, num_heads * made.d_role, bias=bias)
+            has_bias = bias if role_bias is None else role_bias
+            self.role_proj = nn.Linear(d_state, num_heads * made.d_role, bias=has_bias)
         self.initialise()
         self.to(device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_add_neutral_role)  # type: ignore[no-untyped-call]
@@ -382,4 +384,4 @@ def _add_neutral_role(module: nn.Module, state_dict: dict[str, Any], prefix: str
     role, role_map = module.binding.neutral_role(), module.role_proj
     if is_torchs and role is not None and role_map is not None and role_map.bias is not None:
         state_dict[weight] = torch.zeros_like(role_map.weight)
-        state_dict[bias] = role.repeat(module.num_heads)
+        state_dict[bias] = role.repeat(module.num_heads).to(role_map.bias)

@@ -103,7 +103,11 @@ class Model(Traced, Generic[Config, Memory, State]):
 
     def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
         """Return the loss of the answers of a batch under teacher forcing."""
-        return token_loss(self(batch), batch, label_smoothing)
+        return self.loss_of(self(batch), batch, label_smoothing)
+
+    def loss_of(self, logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+        """Return the loss of the logits that `self(batch)` has returned."""
+        return token_loss(logits, batch, label_smoothing)
 
     def layout_for(
         self, device: torch.device, dtype: torch.dtype = torch.float32, n_rows: int | None = None
@@ -114,7 +118,7 @@ class Model(Traced, Generic[Config, Memory, State]):
         padding. On a GPU, packed rows need flash attention, which requires half precision and no
         dropout.
         """
-        if not self.reads_packed or is_traced(self) or n_rows == 1:
+        if not self.reads_packed or n_rows == 1 or is_traced(self):
             return Padded
         if device.type == "cpu" or (self.dropout == 0 and has_flash_attention(device, dtype)):
             return Packed

@@ -1,10 +1,22 @@
 """The cache of keys and values in decoding."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
 FIRST_ROOM = 8  # initial size of the buffers, in positions
+
+
+class LayerCache(Protocol):
+    """The keys and values of one layer, of the positions decoded so far."""
+
+    @property
+    def length(self) -> int:
+        """The number of positions."""
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new positions; return those of all positions."""
 
 
 @dataclass

@@ -48,7 +48,8 @@ def build(
 ) -> AnyModel:
     """Return an untrained model from a preset or a YAML file, with `fields` overridden.
 
-    >>> build("tp-transformer-tiny", binding="convolution").n_parameters
+    Examples:
+        >>> build("tp-transformer-tiny", binding="convolution").n_parameters
     """
     sections = settings.read(name_or_file)
     settings.refuse_unknown(sections, settings.SECTIONS, str(name_or_file))
@@ -71,10 +72,11 @@ def match_parameters(
 
     One more unit of `d_ff` adds n_layers * (4 * d_model + 2) parameters, so the count differs from
     `n_parameters` by at most half of that (unless even a `d_ff` of 1 has too many). With this a
-    plain Transformer gets the size of a TP-Transformer:
+    plain Transformer gets the size of a TP-Transformer.
 
-    >>> tp, plain = (build(name).config for name in ("tp-transformer-tiny", "transformer-tiny"))
-    >>> match_parameters(plain, from_config(tp).n_parameters).d_ff
+    Examples:
+        >>> tp, plain = build("tp-transformer-tiny"), build("transformer-tiny")
+        >>> match_parameters(plain.config, tp.n_parameters).d_ff
     """
     with WithoutWeights(), torch.device("meta"):
         missing = n_parameters - Transformer(config, vocabulary).n_parameters

@@ -40,11 +40,16 @@ def write(folder: str | Path, contents: Contents) -> None:
             weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
             save_file(weights, unfinished / WEIGHTS, metadata=METADATA)
             _write_json(unfinished / CONFIG, contents.config)
-            _write_json(unfinished / VOCABULARY, contents.vocabulary.to_json())
+            write_vocabulary(unfinished / VOCABULARY, contents.vocabulary)
             # Safetensors makes its file private; give it the permissions of the other files.
             (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise FolderError(f"cannot write a model to {path}: {_one_line(error)}") from error
+
+
+def write_vocabulary(file: Path, vocabulary: Vocabulary) -> None:
+    """Write the tokens of a vocabulary."""
+    _write_json(file, vocabulary.to_json())
 
 
 def read(folder: str | Path) -> Contents:

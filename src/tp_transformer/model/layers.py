@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from tp_transformer.data.layout.base import Pattern
 from tp_transformer.foundation.errors import TextError
 from tp_transformer.model.attention import CrossAttention, SelfAttention
-from tp_transformer.model.cache import KeyValueCache
+from tp_transformer.model.cache import LayerCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.trace import Traced
 
@@ -54,12 +54,16 @@ class Embedding(nn.Module):
                 f"{self.n_positions} positions of the model"
             )
         state: Tensor = self.symbols(ids) * math.sqrt(self.symbols.embedding_dim)
-        if self._positions.dtype != state.dtype or self._positions.device != state.device:
-            self._positions = sinusoids(self.n_positions, state.shape[-1]).to(state)
-        state = state + self._positions[positions]
+        state = state + self.positions_like(state)[positions]
         if self.role_proj is not None:
             state = torch.addcmul(state, state, self.role_proj(state))  # x + x * role
         return self.dropout(state)  # (batch, position, d_model)
+
+    def positions_like(self, state: Tensor) -> Tensor:
+        """Return the vectors of all positions, (position, d_model), in the type of `state`."""
+        if self._positions.dtype != state.dtype or self._positions.device != state.device:
+            self._positions = sinusoids(self.n_positions, state.shape[-1]).to(state)
+        return self._positions
 
     def logits(self, state: Tensor) -> Tensor:
         """Return the logits after each position (equation 6 without the softmax).
@@ -141,7 +145,7 @@ class DecoderCell(Traced):
         pattern: Pattern,
         memory: tuple[Tensor, Tensor],
         memory_pattern: Pattern,
-        cache: KeyValueCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         """Apply the cell to states (batch, target, d_model).
 

@@ -183,7 +183,8 @@ def _check_search(beam: int, n_best: int | None, length_penalty: float) -> None:
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode in the context; restore the mode of each submodule at the end."""
     in_training = [part for part in module.modules() if part.training]
-    module.eval()
+    if in_training:  # setting the mode of all modules takes longer than this check
+        module.eval()
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The Transformer and the TP-Transformer, which differ in the binding of their attention."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -16,13 +16,20 @@ from tp_transformer.model.attention import Attention
 from tp_transformer.model.bare import bare
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.cache import KeyValueCache
+from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
+from tp_transformer.model.fused import FusedState, fused_cells, fused_state
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
 from tp_transformer.model.trace import SOURCE, TARGET
 
 EVERYWHERE = PaddedPattern()  # the last position may attend to all before it
+
+
+def memory_mask(filled: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask to add to attention scores: -inf at padding, (batch, 1, 1, source)."""
+    padding = ~filled[:, None, None, :]
+    return torch.zeros_like(padding, dtype=dtype).masked_fill(padding, -math.inf)
 
 
 @dataclass(frozen=True)
@@ -41,11 +48,13 @@ class DecoderState:
     cells: list[DecoderCell]
     memory: list[tuple[Tensor, Tensor]]  # keys and values of the source, (batch, head, source, …)
     memory_mask: Tensor | None  # (batch, 1, 1, source): -inf at padding; None if there is none
-    caches: list[KeyValueCache]  # keys and values of the target so far
+    caches: Sequence[LayerCache]  # keys and values of the target so far
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
         """Keep these rows, and these questions or all of them."""
         for cache in self.caches:
+            if not isinstance(cache, KeyValueCache):
+                raise TypeError("rows of a cache that is kept elsewhere are selected there")
             cache.select(rows)
         if questions is not None:
             if self.memory_mask is not None:
@@ -57,7 +66,7 @@ class DecoderState:
 
 
 @ARCHITECTURES.register("transformer")
-class Transformer(Model[TransformerConfig, Memory, DecoderState]):
+class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
     """Encoder, decoder, one embedding for both and for the output (sections 2.1 to 2.3)."""
 
     config_type = TransformerConfig
@@ -103,13 +112,13 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         """Return the names of the trace points: the embedded source and the embedded target."""
         return ("embedding", "decoder.embedding")
 
-    def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
-        """Return the loss of the answers of a batch; in training, with the bindings' penalty.
+    def loss_of(self, logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+        """Return the loss of the logits of a batch; in training, with the bindings' penalty.
 
         The penalty of a row is the mean over its positions, times its number of target tokens, so
         that the gradient does not depend on the division into micro-batches.
         """
-        loss = super().loss(batch, label_smoothing=label_smoothing)
+        loss = super().loss_of(logits, batch, label_smoothing)
         if not self.training:
             return loss
         penalties = [*self._penalties(self.encoder, batch.source_layout)]
@@ -132,8 +141,11 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
         self.note_tokens(SOURCE, source)
         state = self.point("embedding", self.embedding(source, layout.positions, layout.longest))
+        fused = fused_cells(self._encoder_cells, state, layout)
+        if fused is not None:
+            return Memory(fused, layout)
         pattern = layout.within()
-        for cell in self.encoder:
+        for cell in self._encoder_cells:
             state = cell(state, pattern)
         return Memory(state, layout)
 
@@ -144,28 +156,52 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         state = self.point(
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
+        cells = self._decoder_cells
+        remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
+        fused = fused_cells(cells, state, layout, remembered, memory.layout)
+        if fused is not None:
+            return self.embedding.logits(fused)
         pattern, memory_pattern = layout.within(causal=True), layout.across(memory.layout)
-        for cell in self._decoder_cells:
-            key_value = cell.cross_attention.remember(memory.state)
+        for cell, key_value in zip(cells, remembered, strict=True):
             state = cell(state, pattern, key_value, memory_pattern)
         return self.embedding.logits(state)
 
-    def begin(self, memory: Memory, max_length: int) -> DecoderState:
+    def begin(self, memory: Memory, max_length: int) -> DecoderState | FusedState:
         """Return the state before the first of at most `max_length` steps."""
+        cells = self._decoder_cells
+        remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
+        # A subclass with a step of its own may read the fields of a `DecoderState`.
+        if not self._traces and type(self).step is Transformer.step:
+            fused = fused_state(self.embedding, cells, remembered, memory.layout, max_length)
+            if fused is not None:
+                return fused
         pad = memory.layout.pad_heads
-        remembered = [cell.cross_attention.remember(memory.state) for cell in self._decoder_cells]
-        padding = ~memory.layout.filled[:, None, None, :]
-        mask = torch.zeros_like(padding, dtype=memory.state.dtype).masked_fill(padding, -math.inf)
+        filled = memory.layout.filled
         return DecoderState(
             bare(self.embedding),
-            [bare(cell) for cell in self._decoder_cells],
+            [bare(cell) for cell in cells],
             [(pad(key), pad(value)) for key, value in remembered],
-            mask if padding.any() else None,
+            None if filled.all() else memory_mask(filled, memory.state.dtype),
             [KeyValueCache(max_length) for _ in self.decoder],
         )
 
-    def step(self, previous: Tensor, state: DecoderState) -> Tensor:
+    def resume(
+        self,
+        memory: list[tuple[Tensor, Tensor]],
+        mask: Tensor | None,
+        caches: Sequence[LayerCache],
+    ) -> DecoderState:
+        """Return a state whose keys and values are kept elsewhere, as by other libraries.
+
+        `memory` has the keys and values of the source, `caches` those of the target, by layer.
+        """
+        cells = list(self._decoder_cells)
+        return DecoderState(cast(Embedding, self.embedding), cells, memory, mask, caches)
+
+    def step(self, previous: Tensor, state: DecoderState | FusedState) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
+        if isinstance(state, FusedState):
+            return state.step(previous)
         position = state.caches[0].length
         self.note_tokens(TARGET, previous[:, None])
         hidden = state.embedding(
@@ -190,5 +226,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
             cell.compile(dynamic=True)
 
     @property
-    def _decoder_cells(self) -> Iterable[DecoderCell]:
-        return cast(Iterable[DecoderCell], self.decoder)
+    def _encoder_cells(self) -> list[EncoderCell]:
+        return list(cast(Iterable[EncoderCell], self.encoder))
+
+    @property
+    def _decoder_cells(self) -> list[DecoderCell]:
+        return list(cast(Iterable[DecoderCell], self.decoder))

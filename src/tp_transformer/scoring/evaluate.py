@@ -7,7 +7,7 @@ result (`journal.py`), so that an interrupted evaluation resumes on any number o
 import copy
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
@@ -105,11 +106,14 @@ def evaluate(
 
         def finish() -> str:
             if out is not None and not isinstance(model, Model):
-                where = {"model": model, "data": store.path, "out": out}
-                scored["made"] |= _command(where, choice, work, device)
+                given = {"model": model, "data": store.path, "out": out}
+                given["device"] = None if device == "auto" else device
+                scored["made"]["command"] = command_line("evaluate", choice, work, **given)
+            described = identity.describe(used, folder, evaluation.sha256)
+            n_held_out = None if held_out is None else len(held_out)
             results = Results(
-                model=_described(used, folder, name, evaluation.sha256),
-                data={**_described_store(store), "held_out": _count(held_out)},
+                model=described if name is None else {**described, "name": name},
+                data={**_described_store(store), "held_out": n_held_out},
                 choice=asdict(choice),
                 **scored,
             )
@@ -123,17 +127,6 @@ def evaluate(
         return Results.from_json(json.loads(ranks.first(finish)))
 
 
-def _command(where: Values, choice: Choice, work: Work, device: str) -> Values:
-    """Return the command of an evaluation whose model is in a folder."""
-    given = {**where, "device": None if device == "auto" else device}
-    return {"command": command_line("evaluate", choice, work, **given)}
-
-
-def _described(model: AnyModel, folder: str | Path | None, name: str | None, sha256: str) -> Values:
-    described = identity.describe(model, folder, sha256)
-    return described if name is None else {**described, "name": name}
-
-
 def _described_store(store: Store) -> Values:
     return {
         "name": store.path.name,
@@ -142,10 +135,6 @@ def _described_store(store: Store) -> Values:
         "task": store.task.to_json(),
         "sha256": {name: split.digest for name, split in store.items()},
     }
-
-
-def _count(rows: Ids | None) -> int | None:
-    return None if rows is None else len(rows)
 
 
 def _usable(model: AnyModel | str | Path | None) -> AnyModel:
@@ -170,7 +159,8 @@ class Evaluation:
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers decided in float64
         self.sha256 = identity.model_hash(model)
-        key = _hash(self.sha256, work.precision, *(one.sha256 for one in questions))
+        parts = [self.sha256, work.precision, *(one.sha256 for one in questions.asked)]
+        key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         if out is not None:
             ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
         self._journal = Journal(out, ranks.rank, key, questions.n)
@@ -203,11 +193,12 @@ class Evaluation:
         """Compute the missing verdicts, divided among ranks."""
         journal = self._journal
         self.ranks.first(journal.read)
-        known, loss = self._shared(journal.known), self._shared(journal.loss)
+        share, add = self.ranks.share_tensor, self.ranks.sum
+        known, loss = self._together(share, journal.known), self._together(share, journal.loss)
         journal.known, journal.loss = known.copy(), loss.copy()
         self.ranks.each(self._ask_share)
-        journal.known = known + self._summed(journal.known - known)
-        journal.loss = loss + self._summed(journal.loss - loss)
+        journal.known = known + self._together(add, journal.known - known)
+        journal.loss = loss + self._together(add, journal.loss - loss)
         self.right = journal.known == RIGHT
 
     def _ask_share(self) -> None:
@@ -265,7 +256,7 @@ class Evaluation:
     def wrong(self, per_module: int | None) -> Ids:
         """Return the numbers of wrong answers: all, or a random sample of each module and split."""
         found = []
-        for place in range(len(self.questions)):
+        for place in range(len(self.questions.asked)):
             numbers = self.questions.numbers(place)
             wrong = numbers[~self.right[numbers]]
             if per_module is not None and 0 < per_module < len(wrong):
@@ -303,7 +294,7 @@ class Evaluation:
     def scores(self, mistakes: dict[int, Mistake]) -> dict[str, SplitScore]:
         """Return the scores of all modules by split."""
         splits: dict[str, dict[str, ModuleScore]] = {}
-        for place, one in enumerate(self.questions):
+        for place, one in enumerate(self.questions.asked):
             numbers = self.questions.numbers(place)
             n_symbols = int(self.questions.answer_lengths[numbers].sum()) + len(numbers)
             own = [mistakes[number] for number in numbers.tolist() if number in mistakes]
@@ -372,7 +363,7 @@ class Evaluation:
                     found[mine] = np.where(verdicts.margin == 0, tiny, verdicts.margin)
 
         self.ranks.each(share)
-        return self._summed(found)[numbers]
+        return self._together(self.ranks.sum, found)[numbers]
 
     def _solved(
         self, numbers: Ids, title: str, max_length: int, keep: Answers | None = None
@@ -400,23 +391,12 @@ class Evaluation:
             found.update(json.loads(ranks.share(own, source=rank)))
         return found
 
-    def _shared(self, array: Array) -> Array:
-        """Return the array of rank 0."""
+    def _together(self, operation: Callable[[Tensor], Tensor], array: Array) -> Array:
+        """Return an array after a collective operation of all ranks."""
         if self.ranks.n_ranks == 1:
             return array
-        shared = self.ranks.share_tensor(torch.from_numpy(array).to(self.ranks.device))
-        return shared.cpu().numpy()  # type: ignore[return-value]
-
-    def _summed(self, array: Array) -> Array:
-        """Return the sum of the arrays over ranks."""
-        if self.ranks.n_ranks == 1:
-            return array
-        summed = self.ranks.sum(torch.from_numpy(array).to(self.ranks.device))
-        return summed.cpu().numpy()  # type: ignore[return-value]
-
-
-def _hash(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        found = operation(torch.from_numpy(array).to(self.ranks.device))
+        return found.cpu().numpy()  # type: ignore[return-value]
 
 
 def _check_inputs(

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 
@@ -85,30 +84,18 @@ def _asked(split: str, module: str, segments: Sequence[Segment], rows: Ids) -> M
     return ModuleQuestions(split, module, rows, digest.hexdigest())
 
 
-class EvaluationQuestions(Sequence[ModuleQuestions]):
-    """All questions of an evaluation, numbered from 0."""
+class EvaluationQuestions:
+    """All questions of an evaluation, numbered from 0, by module and split (`asked`)."""
 
     def __init__(self, store: Store, asked: Sequence[ModuleQuestions]) -> None:
         self.store = store
-        self._asked = list(asked)
+        self.asked = asked
         self._rows = np.concatenate([one.rows for one in asked])
         self._starts = np.cumsum([0, *(len(one.rows) for one in asked)])
         lengths = [store[one.split].lengths(one.rows) for one in asked]
         self.question_lengths, self.answer_lengths = (
             np.concatenate(column) for column in zip(*lengths, strict=True)
         )
-
-    @overload
-    def __getitem__(self, place: int) -> ModuleQuestions: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[ModuleQuestions]: ...
-
-    def __getitem__(self, place: int | slice) -> ModuleQuestions | list[ModuleQuestions]:
-        return self._asked[place]
-
-    def __len__(self) -> int:
-        return len(self._asked)
 
     @property
     def n(self) -> int:
@@ -121,7 +108,7 @@ class EvaluationQuestions(Sequence[ModuleQuestions]):
 
     def find(self, number: int) -> dict[str, str | int]:
         """Return the split, module and row of a question."""
-        one = self._asked[int(np.searchsorted(self._starts, number, side="right")) - 1]
+        one = self.asked[int(np.searchsorted(self._starts, number, side="right")) - 1]
         return {"split": one.split, "module": one.module, "row": int(self._rows[number])}
 
     def passes(self, numbers: Ids, limit: int) -> Iterator[Ids]:
@@ -146,8 +133,8 @@ class EvaluationQuestions(Sequence[ModuleQuestions]):
 
     def _by_split(self, numbers: Ids) -> Iterator[Ids]:
         """Yield ascending numbers, split by split."""
-        for name in dict.fromkeys(one.split for one in self._asked):
-            places = [place for place, one in enumerate(self._asked) if one.split == name]
+        for name in dict.fromkeys(one.split for one in self.asked):
+            places = [place for place, one in enumerate(self.asked) if one.split == name]
             start, end = self._starts[places[0]], self._starts[places[-1] + 1]
             of_split = numbers[(numbers >= start) & (numbers < end)]
             if len(of_split):

@@ -245,13 +245,8 @@ class Results:
         return {
             "format": FORMAT,
             "version": VERSION,
-            "model": self.model,
-            "data": self.data,
-            "choice": self.choice,
-            "made": self.made,
+            **vars(self),
             "splits": {name: split.to_json() for name, split in self.splits.items()},
-            "near_ties": self.near_ties,
-            "decoding": self.decoding,
         }
 
     def save(self, file: str | Path) -> None:

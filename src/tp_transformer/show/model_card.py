@@ -54,19 +54,23 @@ def model_card(facts: CardFacts, twin: CardFacts | None) -> str:
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _summary(facts: CardFacts) -> str:
-    config, results = facts.model.config, facts.results
-    kind = f"A model of the architecture {facts.model.architecture()}"
-    if isinstance(facts.model, Transformer):
+def description(model: AnyModel) -> str:
+    """Return the kind and the sizes of a model, as the beginning of a sentence."""
+    config, kind = model.config, f"A model of the architecture {model.architecture()}"
+    if isinstance(model, Transformer):
         named = "plain Transformer" if config.binding == "none" else "TP-Transformer"
         binding = "" if config.binding == "none" else f", binding {config.binding}"
         kind = (
             f"A {named} with {config.n_layers}+{config.n_layers} layers, d_model {config.d_model}, "
             f"d_ff {config.d_ff}, {config.n_heads} heads{binding}"
         )
+    return f"{kind}: {model.n_parameters:,} parameters"
+
+
+def _summary(facts: CardFacts) -> str:
     return (
-        f"{kind}: {facts.model.n_parameters:,} parameters, trained on "
-        f"{facts.history.samples:,} samples of the task {results.task.name}."
+        f"{description(facts.model)}, trained on {facts.history.samples:,} samples of the task "
+        f"{facts.results.task.name}."
     )
 
 

@@ -4,9 +4,7 @@ The questions are generated with a seed that no bundled model was trained with. 
 the same command resumes an interrupted demo.
 """
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -16,10 +14,8 @@ from rich.text import Text
 
 from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.own_folder import refuse_other_content
-from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
 from tp_transformer.foundation.statistics import average_interval
 from tp_transformer.interpret.core.sample import draw
@@ -35,6 +31,7 @@ from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
 from tp_transformer.show.roles import roles_figure
 from tp_transformer.show.table import pair_line
+from tp_transformer.study.parts import generated, predicted, show_files
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models
 QUESTIONS, REPORT = "questions", "report.html"
@@ -49,55 +46,44 @@ EXPRESSIONS = (
 )
 CLUSTERS = 10
 SHOWN = 3  # questions in the figure of roles
-LONGEST_SHOWN = 40  # characters of an answer
+NEXT = (["solve", "What is the hundreds digit of 31415?"], ["explore"], ["demo", "--train"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoSize:
-    """The size of the demo.
+def demo(
+    folder: str | Path,
+    console: Console | None = None,
+    *,
+    test_count: int = 100,
+    diagnose: int = 5,
+) -> None:
+    """Show what the bundled models answer, their scores and their roles, and write a report.
 
-    Attributes:
-        test_count: number of questions of each module
-        diagnose: number of wrong answers of each module to diagnose for the report
+    There are `test_count` questions of each module; for the report, `diagnose` wrong answers of
+    each module are diagnosed.
     """
-
-    test_count: int = 100
-    diagnose: int = 5
-
-
-def demo(folder: str | Path, console: Console | None = None, size: DemoSize | None = None) -> None:
-    """Show what the bundled models answer, their scores and their roles, and write a report."""
-    folder, size = Path(folder), size or DemoSize()
+    folder = Path(folder)
     refuse_other_content(folder, "the demo", is_begun=(folder / QUESTIONS).exists())
     console = console or Console(highlight=False)
     models = {name: load(name) for name in dict.fromkeys([bundled.default(), *bundled.names()])}
     heading(console, "1. Models that were trained before, and new questions")
-    store = _questions(folder, size)
+    order = Order(splits=(INTERPOLATE,), test_count=test_count, seed=SEED)
+    store = generated(order, folder / QUESTIONS)
     _introduce(models, store, console)
     heading(console, "2. Their answers")
     console.print(_answers_table(models, store))
     heading(console, "3. Their scores")
-    results = [_score(folder, name, size) for name in models]
+    results = [_score(folder, name, diagnose) for name in models]
     _show_scores(results, console)
     heading(console, "4. The roles of one head")
     _show_roles(next(iter(models.values())), store, results[0].splits[INTERPOLATE], console)
     heading(console, "5. The report")
     write_report([folder / _file(name) for name in models], folder / REPORT)
-    _show_files(folder, list(models), console)
-
-
-def predicted(text: str, is_right: bool) -> Text:
-    """Return an answer with a mark that says whether it is correct."""
-    mark, colour = ("✓", "green") if is_right else ("✗", "red")
-    if len(text) > LONGEST_SHOWN:  # answers of a model with little training may not end
-        text = f"{text[:LONGEST_SHOWN]}…"
-    return Text(f"{mark} {text}", style=colour)
-
-
-def _questions(folder: Path, size: DemoSize) -> Store:
-    order = Order(splits=(INTERPOLATE,), test_count=size.test_count, seed=SEED)
-    with progress("generating") as update:
-        return produce(order, folder / QUESTIONS, workers(None), progress=update)
+    files = {
+        REPORT: "scores by module, mistakes with examples: open it in a browser",
+        QUESTIONS: "the questions: tpt data show",
+        **{_file(name): "scores: tpt compare" for name in models},
+    }
+    show_files(console, folder, files, NEXT)
 
 
 def _introduce(models: Mapping[str, AnyModel], store: Store, console: Console) -> None:
@@ -158,13 +144,13 @@ def _file(name: str) -> str:
     return f"{name}.json"
 
 
-def _score(folder: Path, name: str, size: DemoSize) -> Results:
+def _score(folder: Path, name: str, diagnose: int) -> Results:
     return evaluate(
         name,
         folder / QUESTIONS,
         folder / _file(name),
         Choice(splits=(INTERPOLATE,)),
-        Work(diagnose=size.diagnose, overwrite=True),
+        Work(diagnose=diagnose, overwrite=True),
         show=progress,
     )
 
@@ -226,22 +212,3 @@ def _show_roles(model: AnyModel, store: Store, scores: SplitScore, console: Cons
         f"than the character: {head.n_structural}, the most of all heads of the layer. "
         "tpt interpret roles compares this with untrained models and with the text alone."
     )
-
-
-def _show_files(folder: Path, names: Sequence[str], console: Console) -> None:
-    console.print(Text(f"In {folder}:"), soft_wrap=True)
-    table = Table(box=None, show_header=False, padding=(0, 1))
-    rows = {
-        REPORT: "scores by module, mistakes with examples: open it in a browser",
-        QUESTIONS: "the questions: tpt data show",
-        **{_file(name): "scores: tpt compare" for name in names},
-    }
-    for name, what in rows.items():
-        table.add_row(Text(name), Text(what, style="dim"))
-    console.print(table)
-    for command in (
-        ["tpt", "solve", "What is the hundreds digit of 31415?"],
-        ["tpt", "explore"],
-        ["tpt", "demo", "--train"],
-    ):
-        console.print(Text.assemble(("Next:  ", "dim"), shlex.join(command)), soft_wrap=True)

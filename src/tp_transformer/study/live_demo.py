@@ -7,8 +7,7 @@ not depend on the speed or the load of the machine.
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.own_folder import refuse_other_content
-from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.heading import heading
 from tp_transformer.show.table import render_comparison
-from tp_transformer.study.demo import predicted
+from tp_transformer.study.parts import generated, headed_table, predicted, show_files
 from tp_transformer.study.watch import Run, train_side_by_side
 
 MODELS = {"tp-transformer": "tp-transformer-tiny", "transformer": "transformer-tiny"}
@@ -38,32 +35,37 @@ QUESTIONS = "questions"
 SHOWN = 2  # correct and wrong answers of each module
 
 
-@dataclass(frozen=True, kw_only=True)
-class LiveDemoSize:
-    """The size of the demo.
+def live_demo(
+    folder: str | Path,
+    console: Console | None = None,
+    *,
+    count: int = 6000,
+    test_count: int = 500,
+    steps: int = 2000,
+) -> None:
+    """Generate questions, train two models on them, score both, and show the results.
 
-    Attributes:
+    Args:
+        folder: for all files
+        console: by default, standard output
         count: number of training questions of each module and difficulty
         test_count: number of questions of each module in each test split
         steps: number of training steps
     """
-
-    count: int = 6000
-    test_count: int = 500
-    steps: int = 2000
-
-
-def live_demo(
-    folder: str | Path, console: Console | None = None, size: LiveDemoSize | None = None
-) -> None:
-    """Generate questions, train two models on them, score both, and show the results."""
-    folder, size = Path(folder), size or LiveDemoSize()
+    folder = Path(folder)
     refuse_other_content(folder, "the demo", is_begun=(folder / QUESTIONS).exists())
     console = console or Console(highlight=False)
     heading(console, "1. Questions")
-    _show_questions(_questions(folder, size), console)
+    order = Order(
+        modules=tuple(MODULES),
+        splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
+        count=count,
+        test_count=test_count,
+        seed=0,
+    )
+    _show_questions(generated(order, folder / QUESTIONS), console)
     heading(console, "2. Two models train on them, side by side")
-    runs = [_run(name, folder, size) for name in MODELS]
+    runs = [_run(name, folder, steps) for name in MODELS]
     console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
     train_side_by_side(runs, console)
     heading(console, "3. Both answer test questions")
@@ -75,19 +77,19 @@ def live_demo(
     heading(console, "4. Some of their answers")
     console.print(_answers_table(folder, runs))
     heading(console, "5. The files")
-    _show_files(folder, console)
-
-
-def _questions(folder: Path, size: LiveDemoSize) -> Store:
-    order = Order(
-        modules=tuple(MODULES),
-        splits=("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate"),
-        count=size.count,
-        test_count=size.test_count,
-        seed=0,
+    files = {
+        QUESTIONS: "the questions: tpt data show",
+        **dict.fromkeys(MODELS, "a run: model, settings, metrics"),
+        **{f"{name}.json": "scores: tpt compare" for name in MODELS},
+        **{f"{name}-answers.jsonl": "all answers" for name in MODELS},
+    }
+    model = ["--model", str(folder / next(iter(MODELS)))]
+    analysis = ["--data", str(folder / QUESTIONS), "--module", next(iter(MODULES))]
+    commands = (
+        ["solve", "What is the hundreds digit of 31415?", *model],
+        ["interpret", "attention", *model, *analysis, "--out", str(folder / "analysis")],
     )
-    with progress("generating") as update:
-        return produce(order, folder / QUESTIONS, workers(None), progress=update)
+    show_files(console, folder, files, commands)
 
 
 def _show_questions(store: Store, console: Console) -> None:
@@ -105,11 +107,11 @@ def _show_questions(store: Store, console: Console) -> None:
     console.print(table)
 
 
-def _run(name: str, folder: Path, size: LiveDemoSize) -> Run:
+def _run(name: str, folder: Path, steps: int) -> Run:
     arguments = (
         f"--config={MODELS[name]}",
         f"--data={folder / QUESTIONS}",
-        f"--training.steps={size.steps}",
+        f"--training.steps={steps}",
         "--training.log_every=10",
         "--validation.every=250",
         "--validation.count=256",
@@ -139,14 +141,11 @@ def _predictions(folder: Path, run: Run) -> Path:
 
 def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
     """Return questions of each module that the first model answers correctly or wrongly."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("question", overflow="fold")
-    table.add_column("answer", overflow="fold")
-    for run in runs:
-        table.add_column(run.name, overflow="fold")
-    read = [_read(_predictions(folder, run)) for run in runs]
+    table = headed_table("question", "answer", *(run.name for run in runs))
+    files = [_predictions(folder, run).read_text("utf-8").splitlines() for run in runs]
     wanted = {(module, right): SHOWN for module in MODULES for right in (True, False)}
-    for answers in zip(*read, strict=True):
+    for lines in zip(*files, strict=True):
+        answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
         key = answers[0]["module"], answers[0]["right"]
         if answers[0]["split"] == "interpolate" and wanted.get(key, 0):
             wanted[key] -= 1
@@ -156,31 +155,3 @@ def _answers_table(folder: Path, runs: Sequence[Run]) -> Table:
                 *(predicted(line["predicted"], line["right"]) for line in answers),
             )
     return table
-
-
-def _read(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
-def _show_files(folder: Path, console: Console) -> None:
-    console.print(Text(f"In {folder}:"), soft_wrap=True)
-    table = Table(box=None, show_header=False, padding=(0, 1))
-    rows = {
-        QUESTIONS: "the questions: tpt data show",
-        **dict.fromkeys(MODELS, "a run: model, settings, metrics"),
-        **{f"{name}.json": "scores: tpt compare" for name in MODELS},
-        **{f"{name}-answers.jsonl": "all answers" for name in MODELS},
-    }
-    for name, what in rows.items():
-        table.add_row(Text(name), Text(what, style="dim"))
-    console.print(table)
-    model, module = str(folder / next(iter(MODELS))), next(iter(MODULES))
-    question = "What is the hundreds digit of 31415?"
-    analysis = ["--data", str(folder / QUESTIONS), "--module", module]
-    for command in (
-        ["solve", question, "--model", model],
-        ["interpret", "attention", "--model", model, *analysis, "--out", str(folder / "analysis")],
-    ):
-        asked = shlex.join(["tpt", *command])
-        console.print(Text.assemble(("Next:  ", "dim"), asked), soft_wrap=True)

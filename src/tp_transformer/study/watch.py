@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -54,21 +54,39 @@ def train_side_by_side(runs: Sequence[Run], console: Console, at_once: int | Non
     at_once = min(len(runs), at_once or len(runs))
     waiting, running = deque(runs), list[_Started]()
     n_threads = max(1, n_cores() // max(1, at_once))
-    with _Processes(n_threads) as processes, _shown(processes, console) as look:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                running.append(processes.start(waiting.popleft()))
-            # Checked before reading, so that a run that ends afterwards is read once more.
-            alive = [one for one in running if one.is_alive]
-            if len(alive) == len(running):
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-            look()
-            for one in running:
-                one.refuse_failure()
-            for one in running:
-                if one not in alive:
-                    processes.close(one)
-            running = alive
+    try:
+        with _shown(running, console) as look:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    running.append(_start(waiting.popleft(), n_threads))
+                # Checked before reading, so that a run that ends afterwards is read once more.
+                ended = [started for started in running if not started.is_alive]
+                if not ended:
+                    time.sleep(_SECONDS_BETWEEN_LOOKS)
+                look()
+                for started in running:
+                    started.refuse_failure()
+                for started in ended:
+                    started.stop()
+                    running.remove(started)
+    finally:  # those still running save and exit
+        for started in running:
+            started.terminate()
+        for started in running:
+            started.stop()
+
+
+def _start(run: Run, n_threads: int) -> "_Started":
+    """Start the process of a run."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
+    process = subprocess.Popen(  # noqa: S603, a fixed command
+        [sys.executable, "-m", "tp_transformer.supervised", *run.command()],
+        env={**os.environ, "OMP_NUM_THREADS": str(n_threads)},
+        stdin=subprocess.PIPE,  # closed when this process ends
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+    )
+    return _Started(run, process, errors)
 
 
 class _Started:
@@ -120,49 +138,11 @@ class _Started:
         self._errors.close()
 
 
-class _Processes:
-    """The processes of the runs that have been started and not been closed.
-
-    At the end of the context, those still running save and exit.
-    """
-
-    def __init__(self, n_threads: int) -> None:
-        self.open: list[_Started] = []
-        self._environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads)}
-
-    def start(self, run: Run) -> _Started:
-        """Start the process of a run."""
-        errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
-        process = subprocess.Popen(  # noqa: S603, a fixed command
-            [sys.executable, "-m", "tp_transformer.supervised", *run.command()],
-            env=self._environment,
-            stdin=subprocess.PIPE,  # closed when this process ends
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-        )
-        self.open.append(_Started(run, process, errors))
-        return self.open[-1]
-
-    def close(self, ended: _Started) -> None:
-        """Release what a process has held that has ended."""
-        ended.stop()
-        self.open.remove(ended)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in self.open:
-            one.terminate()
-        for one in self.open:
-            one.stop()
-
-
 @contextmanager
-def _shown(processes: _Processes, console: Console) -> Iterator[Look]:
+def _shown(running: Sequence[_Started], console: Console) -> Iterator[Look]:
     """Yield a function that shows the current progress."""
     if not console.is_terminal:
-        yield _Lines(processes, console).look
+        yield _Lines(running, console).look
         return
     views: dict[_Started, View] = {}
     with Live(
@@ -172,10 +152,10 @@ def _shown(processes: _Processes, console: Console) -> Iterator[Look]:
     ) as live:
 
         def look() -> None:
-            for gone in [one for one in views if one not in processes.open]:
+            for gone in [started for started in views if started not in running]:
                 console.print(views.pop(gone).render())  # above those that are still running
-            for one in processes.open:
-                views.setdefault(one, View(one.run.name)).take(one.new_records())
+            for started in running:
+                views.setdefault(started, View(started.run.name)).take(started.new_records())
             live.refresh()
 
         yield look
@@ -184,16 +164,16 @@ def _shown(processes: _Processes, console: Console) -> Iterator[Look]:
 class _Lines:
     """Prints a line for each run every ten seconds."""
 
-    def __init__(self, processes: _Processes, console: Console) -> None:
-        self._processes, self._console = processes, console
+    def __init__(self, running: Sequence[_Started], console: Console) -> None:
+        self._running, self._console = running, console
         self._last = time.monotonic()
         self._newest: dict[str, Record] = {}
 
     def look(self) -> None:
-        for one in self._processes.open:
-            for record in one.new_records():
+        for started in self._running:
+            for record in started.new_records():
                 if record["kind"] == "train":
-                    self._newest[one.run.name] = record
+                    self._newest[started.run.name] = record
         if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             for name, record in self._newest.items():

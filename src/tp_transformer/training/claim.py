@@ -204,9 +204,10 @@ def _recorded_config(
         return _read_config(file, sha256, notes), False
     config, changes = given, origin.get("changes", [])
     if changes and found == changes[-1]["earlier_sha256"]:
-        config = _with_changes(
-            settings.run_values(file, {}, section_kinds()), changes[-1]["settings"]
-        )
+        values = settings.run_values(file, {}, section_kinds())
+        for section, later in changes[-1]["settings"].items():
+            values[section] = {**values.get(section, {}), **later}
+        config = run_config(values)
     if config is None or _sha256(settings.dump(config_values(config))) != sha256:
         raise SettingsError(
             f"{file} was changed after the run was started; restore it, or repeat the command "
@@ -226,11 +227,6 @@ def _read_config(file: Path, sha256: str | None, notes: list[str]) -> RunConfig:
     if absent:  # a run of an earlier version
         notes.append(f"{file} does not set {', '.join(absent)}: using the defaults")
     return config
-
-
-def _with_changes(values: dict[str, Values], changes: dict[str, Values]) -> RunConfig:
-    merged = {section: {**values.get(section, {}), **changes[section]} for section in changes}
-    return run_config({**values, **merged})
 
 
 def _refuse_changes(run: Path, old: RunConfig, new: RunConfig) -> None:

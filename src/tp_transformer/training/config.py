@@ -31,7 +31,8 @@ class RunConfig:
     def of(cls, name_or_file: str | Path, **sections: Mapping[str, Any]) -> "RunConfig":
         """Return the settings of a preset or a YAML file, with some of them overridden.
 
-        >>> RunConfig.of("tp-transformer-tiny", model={"n_layers": 1}, training={"steps": 100})
+        Examples:
+            >>> RunConfig.of("tp-transformer-tiny", model={"n_layers": 1}, training={"steps": 100})
         """
         values = settings.run_values(name_or_file, {}, section_kinds())
         settings.refuse_unknown(sections, cls.__dataclass_fields__, "a run")

@@ -33,7 +33,7 @@ class Gradient:
     """Accumulates the gradient of the mean loss per token over the global batch."""
 
     def __init__(
-        self, model: AnyModel, ranks: Ranks, *, seed: int, label_smoothing: float = 0.0
+        self, model: AnyModel, ranks: Ranks, seed: int, label_smoothing: float = 0.0
     ) -> None:
         self.ranks, self.seed = ranks, seed
         self._loss: nn.Module = _SummedLoss(model, label_smoothing)

@@ -139,8 +139,11 @@ def _stage(run: Path, path: Path, origin: Values) -> Stage:
     values = settings.read(run / CONFIG)
     file = run / METRICS
     records = read_records(file)[0] if file.is_file() else []
-    seconds = _seconds(records, step)
-    sessions = [_first_session(origin), *origin.get("resumed", [])]
+    times = [one["elapsed"] for one in records if one["step"] <= step and "elapsed" in one]
+    seconds = max(times, default=None)
+    # Runs of earlier versions have recorded no commit and no processor.
+    first = {"step": 0, "elapsed": 0.0, **{name: origin.get(name) for name in _SESSION}}
+    sessions = [first, *origin.get("resumed", [])]
     return Stage(
         run=name_of(run),
         step=step,
@@ -155,17 +158,6 @@ def _stage(run: Path, path: Path, origin: Values) -> Stage:
         data=_data(origin),
         validation=_validation(records, step),
     )
-
-
-def _first_session(origin: Values) -> Values:
-    """Return the start of a run; runs of earlier versions have no commit and no processor."""
-    return {"step": 0, "elapsed": 0.0, **{name: origin.get(name) for name in _SESSION}}
-
-
-def _seconds(records: Sequence[Record], step: int) -> float | None:
-    """Return the training time at a step: that of the last record up to it."""
-    times = [one["elapsed"] for one in records if one["step"] <= step and "elapsed" in one]
-    return max(times, default=None)
 
 
 def _core_seconds(sessions: Sequence[Mapping[str, Any]], seconds: float | None) -> float | None:

@@ -1,6 +1,6 @@
 """Command lines that train one run on several GPUs, on several machines and under Slurm.
 
-docs/training.md explains them; a test compares its commands with these.
+docs/gpus.md explains them; a test compares its commands with these.
 """
 
 import shlex

@@ -35,7 +35,7 @@ from tp_transformer.training.checkpoint import AnyModel, Best, Standing, State
 from tp_transformer.training.gradient import Gradient, summed
 from tp_transformer.training.limits import Limits, RecentSpeed, seconds
 from tp_transformer.training.local_batch import LocalBatch
-from tp_transformer.training.metrics import NullRecorder, Recorder
+from tp_transformer.training.metrics import Recorder
 from tp_transformer.training.optim import (
     Ema,
     OptimConfig,
@@ -121,10 +121,8 @@ class Loop:
         self.optimizer = make_optimizer(model, optim)
         self.ema = None if training.ema is None else Ema(model, training.ema)
         self.state = State()
-        self._gradient = Gradient(
-            model, ranks, seed=training.seed, label_smoothing=training.label_smoothing
-        )
-        self._metrics: Recorder = NullRecorder()
+        self._gradient = Gradient(model, ranks, training.seed, training.label_smoothing)
+        self._metrics = Recorder()
         self._signals = Signals()
         self.limits = Limits(
             steps=training.steps,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import Any, Self
 
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.run_folder import LOG, METRICS
@@ -15,41 +15,28 @@ from tp_transformer.training.loggers import Logger
 from tp_transformer.training.records import TRAIN, Record, as_line, read_records
 
 
-class Recorder(Protocol):
-    """The interface of `Metrics`, used on rank 0, and of `NullRecorder`, used on other ranks."""
-
-    def record(self, values: Record) -> None: ...  # noqa: D102
-
-    def show(self, values: Record) -> None: ...  # noqa: D102
-
-    def say(self, text: str) -> None: ...  # noqa: D102
-
-    def note(self, text: str) -> None: ...  # noqa: D102
-
-
-class NullRecorder:
-    """Discards everything; for ranks that do not write."""
+class Recorder:
+    """Base class of `Metrics`, which discards everything; for ranks that do not write."""
 
     def record(self, values: Record) -> None:
-        """Discard a record."""
+        """Write and show a record."""
 
     def show(self, values: Record) -> None:
-        """Discard averages."""
+        """Show averages between two records, without recording them."""
 
     def say(self, text: str) -> None:
-        """Discard a message."""
+        """Write a message to the log and to the display."""
 
     def note(self, text: str) -> None:
-        """Discard a line of the log."""
+        """Write a message to the log only; ignore a full disk, which is reported elsewhere."""
 
 
-class Metrics:
+class Metrics(Recorder):
     """Writes the records of a run; a context manager.
 
     Each record is written to metrics.jsonl and log.txt, passed to the loggers and shown by the
-    display. Records after
-    `resume_step` are removed first, because those steps will be repeated. If the run `revalidates`
-    that step, its validation is removed too.
+    display. Records after `resume_step` are removed first, because those steps will be repeated. If
+    the run `revalidates` that step, its validation is removed too.
     """
 
     def __init__(
@@ -76,8 +63,10 @@ class Metrics:
         with ExitStack() as stack:
             for logger in self._loggers:
                 stack.callback(logger.close)
-            self._metrics: IO[str] = stack.enter_context(_appending(self._run / METRICS))
-            self._log: IO[str] = stack.enter_context(_appending(self._run / LOG))
+            self._metrics, self._log = (
+                stack.enter_context((self._run / name).open("a", encoding="utf-8"))
+                for name in (METRICS, LOG)
+            )
             self._display.recall(earlier)
             stack.enter_context(self._display)
             self._open = stack.pop_all()
@@ -128,7 +117,7 @@ def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[l
         records, n_others = read_records(path) if path.exists() else ([], 0)
         kept = [record for record in records if record["step"] <= step]
         if revalidates:
-            kept = [one for one in kept if one["kind"] == TRAIN or one["step"] < step]
+            kept = [record for record in kept if record["kind"] == TRAIN or record["step"] < step]
         shortened.write_text("".join(json.dumps(record) + "\n" for record in kept), "utf-8")
     return kept, n_others
 
@@ -136,7 +125,3 @@ def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[l
 def _finite(value: Any) -> Any:
     """Replace NaN and infinity, which JSON lacks, by None."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _appending(path: Path) -> IO[str]:
-    return path.open("a", encoding="utf-8")

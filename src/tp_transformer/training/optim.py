@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -121,13 +121,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 @OPTIMIZERS.register("adam")
 def adam(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Adam, fused into one kernel where the device has it."""
-    return _adam(torch.optim.Adam, model, config)
+    return _made(torch.optim.Adam, _groups(model, config), model, config)
 
 
 @OPTIMIZERS.register("adamw")
 def adamw(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """AdamW, fused into one kernel where the device has it."""
-    return _adam(torch.optim.AdamW, model, config)
+    return _made(torch.optim.AdamW, _groups(model, config), model, config)
 
 
 @OPTIMIZERS.register("muon")
@@ -138,50 +138,37 @@ def muon(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     LSTM's cell, the bindings' own.
     """
     blocks = matrix_blocks(model)
-    decayed, plain = _decayed_and_plain(model)
+    decayed, plain = _groups(model, config)
     matrices: dict[Blocks, list[nn.Parameter]] = {}
     others: list[nn.Parameter] = []
-    for parameter in decayed:
+    for parameter in decayed["params"]:
         is_matrix = parameter in blocks
         (matrices.setdefault(blocks[parameter], []) if is_matrix else others).append(parameter)
-    decay, rate = {"weight_decay": config.weight_decay}, {"rate": config.adam_rate}
     groups = [
-        *({"params": found, "blocks": key, **decay} for key, found in matrices.items()),
-        {"params": others, **rate, **decay},
-        {"params": plain, **rate},
+        *({**decayed, "params": found, "blocks": key} for key, found in matrices.items()),
+        {**decayed, "params": others, "rate": config.adam_rate},
+        {**plain, "rate": config.adam_rate},
     ]
-    return Muon(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        betas=config.betas,
-        eps=config.eps,
-        fused=_can_fuse(model),
-    )
+    return _made(Muon, groups, model, config)
 
 
-def _adam(
-    kind: type[torch.optim.Adam], model: nn.Module, config: OptimConfig
+def _made(
+    kind: Callable[..., torch.optim.Optimizer],
+    groups: Iterable[dict[str, Any]],
+    model: nn.Module,
+    config: OptimConfig,
 ) -> torch.optim.Optimizer:
-    decayed, plain = _decayed_and_plain(model)
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
     return kind(
         [group for group in groups if group["params"]],
         lr=config.learning_rate,
         betas=config.betas,
         eps=config.eps,
-        fused=_can_fuse(model),
+        fused=next(model.parameters()).device.type in {"cpu", "cuda", "mps"},
     )
 
 
-def _can_fuse(model: nn.Module) -> bool:
-    return next(model.parameters()).device.type in {"cpu", "cuda", "mps"}
-
-
-def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the matrices that are not embeddings, and the other parameters."""
+def _groups(model: nn.Module, config: OptimConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return two groups: the matrices that are not embeddings, and the other parameters."""
     embeddings = {
         id(parameter)
         for module in model.modules()
@@ -193,7 +180,10 @@ def _decayed_and_plain(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Pa
     for parameter in model.parameters():
         is_matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
         (decayed if is_matrix else plain).append(parameter)
-    return decayed, plain
+    return (
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    )
 
 
 def clip(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
@@ -226,7 +216,7 @@ class Ema:
         """Update the average with the weights after a step."""
         decay = min(self.decay, (1 + step) / (10 + step))
         average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-        average(list(self.weights.values()), list(self._parameters()), 0)
+        average(list(self.weights.values()), [p.detach() for p in self._model.parameters()], 0)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -240,6 +230,3 @@ class Ema:
     def _swap(self) -> None:
         for name, parameter in self._model.named_parameters():
             parameter.data, self.weights[name] = self.weights[name], parameter.data
-
-    def _parameters(self) -> Iterator[Tensor]:
-        return (parameter.detach() for parameter in self._model.parameters())

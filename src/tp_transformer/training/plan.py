@@ -133,6 +133,8 @@ def _plan(loop: Loop, ranks: Ranks, step: int, elapsed: float, step_seconds: flo
     n_milestones = 0
     if training.keep_every is not None and limits.last_step is not None:
         n_milestones = limits.last_step // training.keep_every
+    folder = loop.run_folder.absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     on_cpu = ranks.device.type == "cpu"
     n_threads = torch.get_num_threads()
     threads = f", {n_threads} thread{'' if n_threads == 1 else 's'}" if on_cpu else ""
@@ -150,7 +152,7 @@ def _plan(loop: Loop, ranks: Ranks, step: int, elapsed: float, step_seconds: flo
         model_bytes=model_bytes,
         n_checkpoints=training.keep + 1 + n_milestones,  # one more while it is written
         n_best=training.keep + 1,
-        free_bytes=shutil.disk_usage(_existing(loop.run_folder)).free,
+        free_bytes=shutil.disk_usage(existing).free,
         where=f"{ranks.device.type}{threads}{processes}",
     )
 
@@ -170,11 +172,6 @@ def _peak_memory(device: torch.device) -> int | None:
             unit = 1 if sys.platform == "darwin" else 1024
             return getrusage(RUSAGE_SELF).ru_maxrss * unit
     return None
-
-
-def _existing(folder: Path) -> Path:
-    """Return a folder, or the nearest folder above it that exists."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def size_text(n_bytes: int) -> str:

@@ -37,7 +37,7 @@ from tp_transformer.training.display import Display, Lines
 from tp_transformer.training.history import history_of
 from tp_transformer.training.loggers import AnyLogger, LoggedRun, names_in, open_logger
 from tp_transformer.training.loop import Loop
-from tp_transformer.training.metrics import Metrics, NullRecorder, Recorder
+from tp_transformer.training.metrics import Metrics, Recorder
 from tp_transformer.training.setup import changes, initialise, make_loop
 
 
@@ -279,7 +279,7 @@ def _open_metrics(
     display: Callable[[str], Display],
 ) -> Recorder:
     if not loop.ranks.is_first:
-        return NullRecorder()
+        return Recorder()
     origin = read_origin(loop.run_folder)
     logged = LoggedRun(
         folder=loop.run_folder.absolute(),

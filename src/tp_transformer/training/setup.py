@@ -33,7 +33,7 @@ def make_loop(config: RunConfig, data: Path, run: Path, ranks: Ranks) -> Loop:
         )
     torch.manual_seed(config.training.seed)
     model = from_config(config.model, store.task.vocabulary)
-    model.max_answer = store.task.max_answer or max(one.max_lengths[1] for one in store.values())
+    model.max_answer = store.task.max_answer or max(part.max_lengths[1] for part in store.values())
     _refuse_lengths(model, split, config.data)
     _refuse_sizes(model, split, config.data, ranks)
     feed = Feed(
@@ -107,11 +107,11 @@ def changes(loop: Loop, earlier: RunConfig) -> list[str]:
 
 def _refuse_lengths(model: AnyModel, split: Split, config: FeedConfig) -> None:
     """Raise if a text has more tokens than the model has positions."""
-    for one in split.select(config.modules):
-        longest = max(len(one.question_lengths), len(one.answer_lengths)) - 1
+    for segment in split.select(config.modules):
+        longest = max(len(segment.question_lengths), len(segment.answer_lengths)) - 1
         if model.n_positions is not None and longest + 2 > model.n_positions:
             raise SettingsError(
-                f"{one.module} has texts of {longest} tokens; the model reads at most "
+                f"{segment.module} has texts of {longest} tokens; the model reads at most "
                 f"{model.n_positions - 2}"
             )
 
@@ -123,10 +123,10 @@ def _refuse_sizes(model: AnyModel, split: Split, config: FeedConfig, ranks: Rank
     segments = split.select(config.modules)
     n_tokens = sum(
         n * length
-        for one in segments
-        for lengths in (one.question_lengths, one.answer_lengths)
+        for segment in segments
+        for lengths in (segment.question_lengths, segment.answer_lengths)
         for length, n in enumerate(lengths)
     )
-    mean = n_tokens // max(1, sum(one.count for one in segments))
+    mean = n_tokens // max(1, sum(segment.count for segment in segments))
     ids = config.batch_size // ranks.n_ranks * (4 + mean)
     refuse_beyond_memory(f"batches of {config.batch_size:,}", 8 * ids * STEPS_AHEAD)

@@ -8,10 +8,8 @@ from typing import Any, Self
 
 from tp_transformer.foundation.interruptions import NUMBERS, SECONDS_OF_ONE_SIGNAL, leave_terminal
 
-ALWAYS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-)  # handled even if the process was started with them ignored
+# Handled even if the process was started with them ignored.
+ALWAYS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
@@ -23,9 +21,8 @@ class Signals:
         self._earlier: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # other threads cannot set handlers
+        # Other threads cannot set handlers.
+        if threading.current_thread() is threading.main_thread():
             for number in NUMBERS:
                 if number not in ALWAYS and signal.getsignal(number) is signal.SIG_IGN:
                     continue  # as under nohup

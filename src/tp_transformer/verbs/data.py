@@ -1,12 +1,12 @@
 """`tpt data`: generate, prepare, show, export and verify stores."""
 
-from argparse import SUPPRESS
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from jsonargparse import Namespace
 
+from tp_transformer.data.columns import Columns
 from tp_transformer.data.mathematics.modules import (
     DIFFICULTIES,
     STORE_SPLITS,
@@ -14,7 +14,7 @@ from tp_transformer.data.mathematics.modules import (
 )
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
-from tp_transformer.verbs.verb import Arguments, Group, Verb
+from tp_transformer.verbs.verb import Arguments, Group, Verb, add_later, flag_of, yaml_default
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
@@ -118,7 +118,7 @@ class Tasks(Verb):
         for task in TASKS:
             print(f"{task}: {task_summary(task)}")
             for name, option in task_options(task).items():
-                print(f"  {_flag(name)}: {option.help}{_shown_default(option.default)}")
+                print(f"  {_flag(name)}: {option.metadata['help']}{yaml_default(option.default)}")
         print("docs/tasks.md describes the tasks of the package, and presets of the same names")
 
 
@@ -138,10 +138,6 @@ class Prepare(Verb):
         splits: shares of the splits, if rows do not name their splits; by default
             train=0.9,test=0.1
         seed: seed of the splits and of the order of rows
-        question_column: the column of questions
-        answer_column: the column of answers
-        split_column: the column of splits; it may be absent
-        group_column: the column of groups, which are scored separately; it may be absent
     """
 
     source: Path = field(metadata={"flag": "source"})
@@ -152,10 +148,7 @@ class Prepare(Verb):
     tokenisation: Literal["characters", "words"] = "characters"
     splits: str | None = None
     seed: Seed = 0
-    question_column: str = "question"
-    answer_column: str = "answer"
-    split_column: str = "split"
-    group_column: str = "group"
+    columns: Columns = field(default_factory=Columns)
 
     def __call__(self) -> None:
         from tp_transformer.show.store import generated_lines, skipped_lines
@@ -166,16 +159,10 @@ class Prepare(Verb):
             print(line)
 
     def _store(self) -> "Store":
-        from tp_transformer.data.pair_files import Columns, split_shares
-        from tp_transformer.data.prepared import prepare
+        from tp_transformer.data.pair_files import split_shares
+        from tp_transformer.data.pairs import prepare
         from tp_transformer.foundation.progress import progress
 
-        columns = Columns(
-            question=self.question_column,
-            answer=self.answer_column,
-            split=self.split_column,
-            group=self.group_column,
-        )
         is_pairs = self.task is not None
         if not is_pairs:
             self._refuse_options_of_pairs()
@@ -184,7 +171,7 @@ class Prepare(Verb):
                 self.source,
                 self.out,
                 task=self.task,
-                columns=columns if is_pairs else None,
+                columns=self.columns if is_pairs else None,
                 tokenisation=self.tokenisation,
                 shares=None if self.splits is None else split_shares(self.splits),
                 seed=self.seed,
@@ -194,11 +181,12 @@ class Prepare(Verb):
             )
 
     def _refuse_options_of_pairs(self) -> None:
-        for each in fields(self):
-            is_of_pairs = each.name not in ("source", "out", "on_error", "overwrite")
-            if is_of_pairs and getattr(self, each.name) != each.default:
-                flag = each.name.replace("_", "-")
-                raise SettingsError(f"--{flag} is for pairs of your own; name their --task")
+        own = [each for each in fields(self) if each.name in ("tokenisation", "splits", "seed")]
+        for owner, some in ((self, own), (self.columns, fields(self.columns))):
+            for each in some:
+                if getattr(owner, each.name) != each.default:
+                    flag = flag_of(each)
+                    raise SettingsError(f"{flag} is for pairs of your own; name their --task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,22 +282,15 @@ def _task_arguments() -> Arguments:
     arguments: Arguments = {}
     for task in TASKS:
         for name, option in task_options(task).items():
-            if name in _COMMON:
-                continue
-            empty = {"dest": f"options.{name}", "default": SUPPRESS, "metavar": name.upper()}
-            argument = arguments.setdefault(_flag(name), {**empty, "group": "options of tasks"})
-            text = f"[{task}] {option.help}{_shown_default(option.default)}"
-            argument["help"] = f"{argument.get('help', '')} {text}".strip()
+            if name not in _COMMON:
+                text = f"[{task}] {option.metadata['help']}{yaml_default(option.default)}"
+                add_later(arguments, "options of tasks", _flag(name), f"options.{name}", text)
     return arguments
 
 
 def _flag(option: str) -> str:
     """Return the option of `tpt data generate` for an option of a task."""
     return f"--{option.replace('_', '-')}" if option in _COMMON else f"--task.{option}"
-
-
-def _shown_default(default: Any) -> str:
-    return "" if default is MISSING else f" (default: {default})"
 
 
 def _rows_of(store: "Store") -> str:

@@ -1,7 +1,8 @@
-"""Verbs about models: the demo, presets, solving, bundling, and import of checkpoints."""
+"""Verbs about models: the demo, presets, solving, bundling, import and export."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import AnswerLength, Beams, Device, LengthPenalty, Size
@@ -162,3 +163,41 @@ class ImportAuthors(Verb):
             f"{config.n_layers}+{config.n_layers} layers, d_model {config.d_model}, "
             f"{len(model.vocabulary)} tokens, {model.n_parameters:,} parameters"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Verb):
+    """Write a model for other libraries: Hugging Face transformers, or ONNX runtimes.
+
+    Attributes:
+        format: hf, a folder that transformers loads; or onnx, graphs of the encoder and of a step
+            of the decoder
+        out: the folder to write, which must be new or empty
+        model: the folder of a model or a run, or the name of a bundled model; the bundled
+            TP-Transformer by default
+    """
+
+    format: Literal["hf", "onnx"]
+    out: Path
+    model: Path | None = None
+
+    def __call__(self) -> None:
+        from tp_transformer.model import bundled
+        from tp_transformer.model.family import load
+
+        model = load(self.model)
+        if self.format == "onnx":
+            from tp_transformer.interop.onnx import export_onnx
+
+            export_onnx(model, self.out)
+        else:
+            try:
+                from tp_transformer.interop.hf.folder import export_hf
+                from tp_transformer.show.hub_card import hub_card, recorded
+            except ImportError as error:
+                raise SettingsError(
+                    f"this needs transformers 5: pip install 'tp-transformer[hf]' ({error})"
+                ) from error
+            folder = bundled.find(self.model)
+            export_hf(model, self.out, hub_card(model, folder), recorded(folder))
+        print(f"{self.out}: {', '.join(sorted(file.name for file in self.out.iterdir()))}")

@@ -1,7 +1,6 @@
 """Verbs that train models and plot the errors of runs."""
 
 import json
-from argparse import SUPPRESS
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -11,8 +10,8 @@ from jsonargparse import Namespace
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Device, PositiveInt, Seed
-from tp_transformer.foundation.run_folder import CONFIG
-from tp_transformer.verbs.verb import Arguments, Verb, documented
+from tp_transformer.foundation.run_folder import CONFIG, seed_folder, seed_runs
+from tp_transformer.verbs.verb import Arguments, Verb, add_later, documented, yaml_default
 
 if TYPE_CHECKING:
     from tp_transformer.training.config import RunConfig
@@ -67,7 +66,6 @@ class Train(Verb):
         import torch
 
         from tp_transformer.foundation.allocator import keep_freed_memory
-        from tp_transformer.foundation.run_folder import seed_runs
         from tp_transformer.foundation.settings import dump
         from tp_transformer.training.config import config_values
 
@@ -84,52 +82,33 @@ class Train(Verb):
             torch.set_num_threads(self.threads)
         if self.dry_run:
             self._plan(config, self.run)
-        elif self.seeds or seed_runs(self.run):
-            self._train_seeds(config, self.run)
         else:
             self._train(config, self.run)
 
     def _train(self, config: "RunConfig | None", run: Path) -> None:
         from tp_transformer.show.panel import display
         from tp_transformer.training.run import train
-
-        outcome = train(
-            config,
-            self.data,
-            run,
-            device=self.device,
-            compile=self.compile,
-            init_from=self.init_from,
-            loggers=self.log,
-            display=display,
-        )
-        if outcome.is_first:
-            print(*outcome.lines(), sep="\n")
-        if outcome.signal is not None:
-            raise SystemExit(128 + outcome.signal)
-
-    def _train_seeds(self, config: "RunConfig | None", run: Path) -> None:
-        from tp_transformer.show.panel import display
         from tp_transformer.training.seeds import seed_lines, train_seeds
 
-        outcomes = train_seeds(
-            config,
-            self.data,
-            run,
-            self.seeds,
-            device=self.device,
-            compile=self.compile,
-            init_from=self.init_from,
-            loggers=self.log,
-            display=display,
-        )
+        options: dict[str, Any] = {
+            "device": self.device,
+            "compile": self.compile,
+            "init_from": self.init_from,
+            "loggers": self.log,
+            "display": display,
+        }
+        if self.seeds or seed_runs(run):
+            outcomes = train_seeds(config, self.data, run, self.seeds, **options)
+            lines = seed_lines(outcomes)
+        else:
+            outcomes = [train(config, self.data, run, **options)]
+            lines = outcomes[0].lines()
         if outcomes[0].is_first:
-            print(*seed_lines(outcomes), sep="\n")
+            print(*lines, sep="\n")
         if outcomes[-1].signal is not None:
             raise SystemExit(128 + outcomes[-1].signal)
 
     def _plan(self, config: "RunConfig | None", run: Path) -> None:
-        from tp_transformer.foundation.run_folder import seed_folder, seed_runs
         from tp_transformer.training.plan import plan_run
 
         seeds = self.seeds or tuple(seed_runs(run))
@@ -156,8 +135,6 @@ class Train(Verb):
 
     def _recorded(self) -> Path | None:
         """Return the file of recorded settings of the run, or of the run of its first seed."""
-        from tp_transformer.foundation.run_folder import seed_runs
-
         if self.run is None:
             return None
         folders = [self.run, *seed_runs(self.run).values()]
@@ -198,10 +175,8 @@ def _settings() -> Arguments:
     arguments: Arguments = {}
 
     def add(section: str, name: str, text: str, choices: Sequence[str] = ()) -> None:
-        empty = {"dest": f"settings.{section}.{name}", "default": SUPPRESS, "help": ""}
-        option = arguments.setdefault(f"--{section}.{name}", empty)
-        option |= {"choices": choices} if choices else {"metavar": name.upper()}
-        option |= {"group": f"settings of {section}", "help": f"{option['help']} {text}".strip()}
+        flag, key = f"--{section}.{name}", f"settings.{section}.{name}"
+        add_later(arguments, f"settings of {section}", flag, key, text, choices)
 
     names = {model.config_type: name for name, model in ARCHITECTURES.items()}
     usual = Transformer.architecture()
@@ -216,7 +191,7 @@ def _settings() -> Arguments:
         for name, option in binding_options(binding).items():
             text = documented(made).get(name, "an option")
             default = MISSING if option.default is option.empty else option.default
-            text = f"[{usual}] of the {binding} binding: {text}{_yaml_default(default)}"
+            text = f"[{usual}] of the {binding} binding: {text}{yaml_default(default)}"
             add("model", name, text)
     return arguments
 
@@ -227,12 +202,4 @@ def _described_fields(kind: type[Any], described: Container[type]) -> Iterator[t
     bases = [base for base in kind.__mro__[1:] if base in described]
     for each in fields(kind):
         if not any(each.name in get_type_hints(base) for base in bases):
-            yield each.name, texts.get(each.name, "a setting") + _yaml_default(each.default)
-
-
-def _yaml_default(default: Any) -> str:
-    """Return the end of a help text, with a default as YAML."""
-    if default is MISSING:
-        return ""
-    text = default if isinstance(default, str) else json.dumps(default)
-    return f" (default: {text.replace('null', 'none')})"
+            yield each.name, texts.get(each.name, "a setting") + yaml_default(each.default)

@@ -4,8 +4,10 @@ jsonargparse parses and completes them. They are not added by its `add_class_arg
 name an option `--n_best`, take several values as `[a, b]` and a flag as `--json true`.
 """
 
+import json
 import os
 import sys
+from argparse import SUPPRESS
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -81,11 +83,22 @@ def documented(kind: type) -> dict[str, str]:
     }
 
 
+def flag_of(each: Field[Any]) -> str | None:
+    """Return the option or positional argument of a field; None if it has none."""
+    flag: str | None = each.metadata.get("flag", f"--{each.name.replace('_', '-')}")
+    return flag
+
+
+def key_of(flag: str) -> str:
+    """Return the key of an argument in the namespace of the parser."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
 def _arguments(kind: type) -> Iterator[tuple[str, dict[str, Any]]]:
     described, hints = documented(kind), get_type_hints(kind, include_extras=True)
     for each in fields(kind):
         hint = hints[each.name]
-        flag = each.metadata.get("flag", f"--{each.name.replace('_', '-')}")
+        flag = flag_of(each)
         if is_dataclass(hint):
             yield from _arguments(cast(type, hint))
         elif flag is not None:
@@ -123,14 +136,32 @@ def _shown_default(default: Any) -> str:
     return f" (default: {' '.join(words)})"
 
 
+def add_later(
+    arguments: Arguments, group: str, flag: str, key: str, text: str, choices: Sequence[str] = ()
+) -> None:
+    """Add an option whose value the verb parses; that of several owners has a text for each."""
+    empty = {"dest": key, "default": SUPPRESS, "help": "", "group": group}
+    option = arguments.setdefault(flag, empty)
+    option |= {"choices": choices} if choices else {"metavar": key.rpartition(".")[2].upper()}
+    option["help"] = f"{option['help']} {text}".strip()
+
+
+def yaml_default(default: Any) -> str:
+    """Return the end of a help text, with a default as YAML."""
+    if default is MISSING:
+        return ""
+    text = default if isinstance(default, str) else json.dumps(default)
+    return f" (default: {text.replace('null', 'none')})"
+
+
 def filled(kind: type[T], given: Namespace) -> T:
     """Return a dataclass with parsed arguments of the same names."""
     hints, values = get_type_hints(kind), {}
     for each in fields(cast(Any, kind)):
         if is_dataclass(hints[each.name]):
             values[each.name] = filled(hints[each.name], given)
-        elif each.name in given:
-            value = given[each.name]
+        elif (key := key_of(flag_of(each) or each.name)) in given:
+            value = given[key]
             values[each.name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
 

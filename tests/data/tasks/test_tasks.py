@@ -65,8 +65,8 @@ def test_each_task_has_a_preset_and_is_listed(name, capsys):
     printed = capsys.readouterr().out
     assert f"\n{name}: " in printed
     for option in task_options(name).values():
-        assert option.help
-        assert option.help in printed
+        assert option.metadata["help"]
+        assert option.metadata["help"] in printed
 
 
 @pytest.mark.parametrize(

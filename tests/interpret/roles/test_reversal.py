@@ -119,4 +119,4 @@ def test_the_verdict(found, verdict):
         "untrained model 1",
         "text, 0 characters on each side",
     ]
-    assert found.to_values()["verdict"] == found.verdict
+    assert found.values()["verdict"] == found.verdict

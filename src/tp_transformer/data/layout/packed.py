@@ -1,8 +1,9 @@
 """Packed rows: concatenated, without padding, (1, position)."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
+from inspect import signature
 from typing import Self
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.layout.base import Layout, Pattern
+from tp_transformer.data.layout.fused import can_fuse, fused_attention
 from tp_transformer.data.layout.grouped import Groups, grouped_attention, vectors
 from tp_transformer.data.vocabulary import Ids, Ragged
 
@@ -22,8 +24,18 @@ def has_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
         and torch.cuda.get_device_capability(device) >= (8, 0)
-        and find_spec("torch.nn.attention.varlen") is not None
+        and _has_varlen_attention()
     )
+
+
+@cache
+def _has_varlen_attention() -> bool:
+    """Whether torch has `varlen_attn` with windows; older versions have none, or lack windows."""
+    if find_spec("torch.nn.attention.varlen") is None:
+        return False
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "window_size" in signature(varlen_attn).parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +134,8 @@ class Packed:
 class PackedPattern(Pattern):
     """Attention between packed rows.
 
-    On a CPU, rows of equal length are computed in groups; elsewhere flash attention for packed rows
-    computes all of them in one call.
+    On a CPU, a C kernel computes all rows in one call; without it, rows of equal length are
+    computed in groups. Elsewhere flash attention for packed rows computes all of them in one call.
     """
 
     queries: Packed
@@ -147,6 +159,9 @@ class PackedPattern(Pattern):
         """Compute equations 2 and 3 within each row."""
         if query.device.type != "cpu":
             return self._flash(query, key, value)
+        if can_fuse(query, key, value, dropout):
+            ends = self.queries.offsets, self.keys.offsets
+            return fused_attention(query, key, value, ends, self.causal)
         n_heads = query.shape[1]
         if n_heads not in self._groups:
             self._groups[n_heads] = Groups.of(

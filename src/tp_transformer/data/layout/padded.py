@@ -31,7 +31,9 @@ class PaddedPattern(Pattern):
     def fillers(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
         """Compute equations 2 and 3, with torch's fused attention if that is faster."""
         n_rows, n_heads, n_queries, _ = query.shape
-        if n_queries == 1 and n_rows * n_heads >= MANY_ROWS and query.device.type == "cpu":
+        is_step = n_queries == 1 and query.device.type == "cpu"
+        # When a graph for any number of rows is exported, the number is a torch.SymInt.
+        if is_step and isinstance(n_rows, int) and n_rows * n_heads >= MANY_ROWS:
             return super().fillers(query, key, value, dropout)
         return F.scaled_dot_product_attention(query, key, value, self.mask, dropout)
 

@@ -5,14 +5,13 @@ which takes as long as decompression (0.3 s each for 70 MB), and it treats a dam
 end of the archive. Here only its parser of headers is used.
 """
 
-import contextlib
 import re
 import tarfile
-import threading
 import zlib
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from queue import Full, Queue
 from tarfile import BLOCKSIZE, TarInfo
 from typing import IO
 
@@ -215,32 +214,8 @@ def ahead(items: Iterator[bytes], depth: int = 2) -> Iterator[bytes]:
 
     Decompression releases the GIL, so that earlier blocks can be parsed at the same time.
     """
-    queue: Queue[bytes | BaseException | None] = Queue(depth)
-    stopped = threading.Event()
-
-    def put(entry: bytes | BaseException | None) -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(Full):
-                queue.put(entry, timeout=0.1)
-                return
-
-    def run() -> None:
-        try:
-            for item in items:
-                put(item)
-                if stopped.is_set():
-                    return
-            put(None)
-        except BaseException as error:
-            put(error)
-
-    thread = threading.Thread(target=run, name="read-ahead", daemon=True)
-    thread.start()
-    try:
-        while (entry := queue.get()) is not None:
-            if isinstance(entry, BaseException):
-                raise entry
-            yield entry
-    finally:
-        stopped.set()
-        thread.join()
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
+        made = deque(thread.submit(next, items, None) for _ in range(depth))
+        while (item := made.popleft().result()) is not None:
+            made.append(thread.submit(next, items, None))
+            yield item

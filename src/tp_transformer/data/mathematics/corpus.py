@@ -8,35 +8,29 @@ and counted.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from tp_transformer.data.faults import Report
 from tp_transformer.data.mathematics.modules import (
+    DIFFICULTIES,
     EXTRAPOLATE,
     INTERPOLATE,
-    SPLITS,
-    TRAIN_SPLITS,
+    STORE_PLACES,
 )
-from tp_transformer.data.mathematics.parsers import (
-    Counter,
-    JsonLinesParser,
-    PairParser,
-    Parser,
-    TableParser,
-)
-from tp_transformer.data.mathematics.pieces import Piece, by_difficulty, by_module, check
+from tp_transformer.data.mathematics.parsers import PARSERS, by_value, check, count_rows
 from tp_transformer.data.mathematics.sources import (
-    JSON_LINES,
     OTHER,
-    PARQUET,
     TEXT,
     Block,
+    Content,
+    DamageError,
     Source,
     SourceFile,
     in_one_line,
@@ -56,18 +50,13 @@ _TABLE_SPLITS: dict[str, tuple[str, str | None]] = {
     INTERPOLATE: (INTERPOLATE, None),
     EXTRAPOLATE: (EXTRAPOLATE, None),
 }
-_TEXT_SPLITS: dict[str, tuple[str, str | None]] = {
-    name: (TRAIN, name.removeprefix("train-")) if name in TRAIN_SPLITS else (name, None)
-    for name in SPLITS
-}
 # `train-00000-of-00002`, sometimes followed by a checksum, or `0000` in a folder `train`.
 _SHARD = re.compile(r"(?:^|-)(?P<shard>\d{4,5})(?:-of-(?P<shards>\d{5}))?(?:-[0-9a-f]{16})?$")
 
 _SPLIT_BEHIND = re.compile(rf"[-_]({'|'.join(_TABLE_SPLITS)})$")
 
 
-@dataclass(frozen=True)
-class Belonging:
+class Belonging(NamedTuple):
     """The part of the dataset in a file; without a module, the rows name their modules."""
 
     split: str
@@ -75,11 +64,6 @@ class Belonging:
     difficulty: str | None
     shard: int | None = None
     n_shards: int | None = None
-
-    @property
-    def key(self) -> tuple[str, str | None, str | None]:
-        """The key that two files can only share if they are shards of one file."""
-        return self.split, self.module, self.difficulty
 
 
 def prepare(
@@ -100,61 +84,50 @@ def prepare(
         write_store(out, MATHEMATICS, origin, rows_per_batch) as writer,
         closing(corpus.blocks()) as blocks,
     ):
-        for rows in reading.rows(blocks):
-            writer.append(*rows.key, rows.questions, rows.answers, checked=True)
-            if progress:
-                progress(rows.n_read, corpus.n_bytes)
+        for file, own in groupby(blocks, itemgetter(0)):
+            for key, rows in reading.rows(file, own):
+                questions, answers = rows.column("question"), rows.column("answer")
+                writer.append(*key, questions, answers, checked=True)
+                if progress:
+                    progress(corpus.n_read, corpus.n_bytes)
         reading.finish(corpus.path)
         writer.skipped = list(reading.report.entries.values())
     return open_store(out)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Checked rows for the store, and the number of bytes read so far."""
-
-    key: tuple[str, str, str | None]
-    questions: pa.StringArray
-    answers: pa.StringArray
-    n_read: int
+Key = tuple[str, str, str | None]  # the split, module and difficulty of rows in a store
 
 
 class _Reading:
-    """The state of reading: what has been read, and the current file."""
+    """The state of reading: the files that have been read, and their number of rows."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self._read: dict[tuple[str, str | None, str | None], dict[int | None, str]] = {}
-        self._n_shards: dict[tuple[str, str | None, str | None], int] = {}
-        self._parser: Parser = Counter(1)
-        self._belonging: Belonging | None = None
-        self._fault: str | None = None
+        # By split, module and difficulty, which two files share only if they are shards of one.
+        self._read: dict[tuple[str | None, ...], dict[int | None, str]] = {}
+        self._n_shards: dict[tuple[str | None, ...], int] = {}
         self._n_rows = 0
 
-    def rows(self, blocks: Iterator[Block]) -> Iterator[_Rows]:
-        """Yield the rows of all files that can be used."""
-        file = None
-        for block in blocks:
-            if block.file is not file:
-                if block.damage:
-                    self._damage(block, None)
-                    continue
-                file = block.file
-                self._open(file)
-            if block.data is not None:
-                yield from self._parse(block, partial(self._parser.feed, block.data))
-                continue
-            if block.damage:
-                self._damage(block, self._parser.line)
-            elif file.kind != OTHER or self._fault:
-                yield from self._parse(block, self._parser.close)
-                self._close(file)
-            file = None
+    def rows(
+        self, file: SourceFile, blocks: Iterator[Block]
+    ) -> Iterator[tuple[Key, pa.RecordBatch]]:
+        """Yield the rows of a file that can be used, with their places in the store."""
+        first = next(blocks)
+        if isinstance(first[1], DamageError):
+            self._damage(file, first[1], None)
+            return
+        contents = _contents(chain([first], blocks))
+        try:
+            yield from self._usable_rows(file, contents)
+            for _ in contents:  # damage may follow what was not read
+                pass
+        except DamageError as damage:
+            self._damage(file, damage, file.line)
 
-    def _damage(self, block: Block, line: int | None) -> None:
-        if block.is_doubtful:  # earlier data may be wrong too, so this cannot be skipped
-            raise CorpusError(f"{block.file.name}: {block.damage}")
-        self.report.fault(block.file.name, line, block.damage or "", 0)
+    def _damage(self, file: SourceFile, damage: DamageError, line: int | None) -> None:
+        if damage.is_doubtful:  # earlier data may be wrong too, so this cannot be skipped
+            raise CorpusError(f"{file.name}: {damage}")
+        self.report.fault(file.name, line, str(damage), 0)
 
     def finish(self, path: Path) -> None:
         """Raise if parts of a file are missing, or if there are no questions."""
@@ -168,73 +141,83 @@ class _Reading:
         if not self._n_rows:
             raise CorpusError(f"{path} holds no questions that can be used")
 
-    def _open(self, file: SourceFile) -> None:
-        self._belonging, self._fault = None, file.refused
-        if not self._fault and file.kind == OTHER:
+    def _usable_rows(
+        self, file: SourceFile, contents: Iterator[Content]
+    ) -> Iterator[tuple[Key, pa.RecordBatch]]:
+        if file.kind == OTHER and not file.refused:
             self.report.note(file.name, None, "not a file of questions", 0)
-        elif not self._fault:
-            self._belonging, self._fault = self._place(file)
-        if self._fault:
-            # An error, unless faults are skipped; then its rows are counted first.
-            if not self.report.skip:
-                self.report.fault(file.name, 1, self._fault, 0)
-            self._parser = Counter(2 if file.kind == TEXT else 1)
-        elif file.kind == TEXT:
-            self._parser = PairParser(file.name, self.report)
-        elif file.kind == JSON_LINES:
-            self._parser = JsonLinesParser(file.name, self.report)
-        else:
-            self._parser = (
-                TableParser(file.name, self.report) if file.kind == PARQUET else Counter(1)
-            )
-
-    def _close(self, file: SourceFile) -> None:
-        if self._fault:
-            rows = self._parser.n_rows if isinstance(self._parser, Counter) else 0
-            self.report.fault(file.name, 1, self._fault, rows)
-        elif self._parser.line == 1:
+            count_rows(file, contents)
+            return
+        try:
+            place = self._place(file)
+        except CorpusError as error:
+            n_rows = count_rows(file, contents) if self.report.skip else 0
+            self.report.fault(file.name, 1, str(error), n_rows)
+            return
+        try:
+            for batch in PARSERS[file.kind](file, contents, self.report):
+                yield from self._checked(batch, file, place)
+        except pa.ArrowException as error:
+            reason = f"cannot be read: {in_one_line(error)}"
+            self.report.fault(file.name, file.line, reason, 0)
+        if file.line == 1:
             self.report.fault(file.name, 1, "an empty file", 0)
 
-    def _parse(self, block: Block, parse: Callable[[], Piece | None]) -> Iterator[_Rows]:
-        name, report, place = block.file.name, self.report, self._belonging
-        try:
-            piece = parse()
-        except pa.ArrowException as error:
-            report.fault(name, self._parser.line, f"cannot be read: {in_one_line(error)}", 0)
-            return
-        if piece is None or place is None:
-            return
-        good = check(piece, name, report)
-        module = place.module
-        parts = [(module, good)] if module else by_module(good, place.split, name, report)
-        for module, part in parts:
-            for difficulty, rows in by_difficulty(part, name, report):
-                known = place.difficulty if place.difficulty or place.split != TRAIN else difficulty
-                self._n_rows += len(rows.questions)
-                key = place.split, module, known
-                yield _Rows(key, rows.questions, rows.answers, block.n_read)
+    def _checked(
+        self, batch: pa.RecordBatch, file: SourceFile, place: Belonging
+    ) -> Iterator[tuple[Key, pa.RecordBatch]]:
+        """Yield the valid rows of a batch by module and difficulty; report the others."""
+        good = check(batch, file.name, self.report)
+        for module, part in [(place.module, good)] if place.module else by_value(good, "module"):
+            if module is None or not MATHEMATICS.has(place.split, module):
+                reason = f"{place.split} has no module {module!r}"
+                self._fault(
+                    file, part, "no module in the path or the row" if module is None else reason
+                )
+                continue
+            for level, rows in by_value(part, "difficulty"):
+                if level is not None and level not in DIFFICULTIES:
+                    self._fault(file, rows, f"unknown difficulty {level!r}")
+                    continue
+                difficulty = place.difficulty or (level if place.split == TRAIN else None)
+                self._n_rows += rows.num_rows
+                yield (place.split, module, difficulty), rows
 
-    def _place(self, file: SourceFile) -> tuple[Belonging | None, str | None]:
-        """Return the part that a file contains, or what is wrong with its name."""
-        try:
-            found = identify(file.name, file.kind)
-        except CorpusError as error:
-            return None, str(error)
-        read = self._read.setdefault(found.key, {})
+    def _fault(self, file: SourceFile, rows: pa.RecordBatch, reason: str) -> None:
+        if rows.num_rows:
+            line = rows.column("question_line")[0].as_py()
+            self.report.fault(file.name, line, reason, rows.num_rows)
+
+    def _place(self, file: SourceFile) -> Belonging:
+        """Return the part that a file contains; raise if its name is wrong."""
+        if file.refused:
+            raise CorpusError(file.refused)
+        found = identify(file.name, file.kind)
+        key = found[:3]
+        read = self._read.setdefault(key, {})
         if found.shard in read or (read and None in (found.shard, *read)):
             earlier = read.get(found.shard) or next(iter(read.values()))
-            return None, f"the same split and module as {earlier}"
+            raise CorpusError(f"the same split and module as {earlier}")
         read[found.shard] = file.name
         if found.n_shards is not None:
-            self._n_shards[found.key] = found.n_shards
-        return found, None
+            self._n_shards[key] = found.n_shards
+        return found
+
+
+def _contents(blocks: Iterator[Block]) -> Iterator[Content]:
+    """Yield the contents of the blocks of a file; raise the damage that ends it."""
+    for _, content in blocks:
+        if isinstance(content, DamageError):
+            raise content
+        if content is not None:
+            yield content
 
 
 def identify(name: str, kind: str) -> Belonging:
     """Return the part of the dataset that a file with this name contains."""
     path = PurePosixPath(name)
     if kind == TEXT:
-        return _belonging(path.parent.name, path.stem, _TEXT_SPLITS)
+        return _belonging(path.parent.name, path.stem, STORE_PLACES)
     shard = n_shards = None
     split, module = "", ""
     for part in [*path.parts[:-1], *path.stem.split(".")]:
@@ -251,8 +234,7 @@ def identify(name: str, kind: str) -> Belonging:
             split = part or split
     if not module and split in _TABLE_SPLITS:
         return Belonging(_TABLE_SPLITS[split][0], None, None, shard, n_shards)
-    place = _belonging(split, module, _TABLE_SPLITS)
-    return Belonging(place.split, place.module, place.difficulty, shard, n_shards)
+    return _belonging(split, module, _TABLE_SPLITS)._replace(shard=shard, n_shards=n_shards)
 
 
 def _belonging(folder: str, module: str, splits: dict[str, tuple[str, str | None]]) -> Belonging:

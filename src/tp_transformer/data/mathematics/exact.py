@@ -160,7 +160,7 @@ class Surd:
     def __str__(self) -> str:
         # In ascending order of value.
         ordered = sorted(self.terms, key=lambda radicand: self.terms[radicand] * sqrt(radicand))
-        terms = [(self.terms[radicand], _root(radicand)) for radicand in ordered]
+        terms = [(self.terms[r], "" if r == 1 else f"sqrt({r})") for r in ordered]
         return join_terms(_positive_first(terms) if len(terms) == 2 else terms)
 
 
@@ -205,10 +205,6 @@ def _term(number: Number, product: str) -> str:
     times = "" if number.numerator == 1 else f"{number.numerator}*"
     over = "" if number.denominator == 1 else f"/{number.denominator}"
     return f"{times}{product}{over}"
-
-
-def _root(radicand: int) -> str:
-    return "" if radicand == 1 else f"sqrt({radicand})"
 
 
 def _product(monomial: Monomial) -> str:

@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tp_transformer.data.mathematics.generate import question_at
+from tp_transformer.data.mathematics.deepmind import Address
+from tp_transformer.data.mathematics.generate import GeneratedExample, draw
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
 from tp_transformer.data.mathematics.partial import GeneratedFile, Pieces, Texts
 from tp_transformer.data.summary import texts_as_bytes
@@ -21,22 +22,6 @@ CHECKED_TOGETHER = 500_000  # test questions that are looked up in training toge
 DRAWN_HERE = 500  # number of redraws below which starting workers would take longer
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A test question: its file, its row, and the question that replaces it."""
-
-    split: str
-    module: str
-    seed: int
-    index: int
-
-    def draw(self, attempt: int) -> tuple[str, str]:
-        example = question_at(
-            self.module, self.split, seed=self.seed, index=self.index, attempt=attempt
-        )
-        return example.question, example.answer
-
-
 class Redraws:
     """Test questions that occur in training, and their replacements."""
 
@@ -45,10 +30,10 @@ class Redraws:
     ) -> None:
         self._train = [file for file in files if file.split in TRAIN_SPLITS]
         self._pieces, self._seed, self._open_pool = pieces, seed, open_pool
-        self.found: dict[_Place, tuple[str, str]] = {}
+        self.found: dict[Address, GeneratedExample] = {}
         tests = [file for file in files if file.split not in TRAIN_SPLITS]
         self._left = [
-            _Place(file.split, file.module, seed, int(index))
+            Address(module=file.module, split=file.split, seed=seed, index=int(index))
             for file, known in zip(tests, self._known(tests), strict=True)
             for index in np.flatnonzero(known)
         ]
@@ -79,20 +64,17 @@ class Redraws:
         return np.asarray(pc.is_in(candidates, value_set=found))
 
     def _draw(self, attempt: int) -> None:
-        drawn = list(self._drawn(attempt))
-        known = self._in_training(pa.chunked_array([pa.array([text for text, _ in drawn])]))
-        places, self._left = self._left, []
-        for place, pair, occurs in zip(places, drawn, known, strict=True):
+        tasks = [[replace(address, attempt=attempt)] for address in self._left]
+        is_few = len(tasks) <= DRAWN_HERE
+        found = map(draw, tasks) if is_few else in_order(draw, tasks, self._open_pool)
+        drawn = [example for (example,) in found]
+        known = self._in_training(pa.chunked_array([pa.array([one.question for one in drawn])]))
+        left, self._left = self._left, []
+        for address, example, occurs in zip(left, drawn, known, strict=True):
             if occurs:
-                self._left.append(place)
+                self._left.append(address)
             else:
-                self.found[place] = pair
-
-    def _drawn(self, attempt: int) -> Iterable[tuple[str, str]]:
-        tasks = [(place, attempt) for place in self._left]
-        if len(tasks) <= DRAWN_HERE:
-            return map(_draw_at, tasks)
-        return in_order(_draw_at, tasks, self._open_pool)
+                self.found[address] = example
 
     def counts(self) -> dict[str, int]:
         """Return the number of questions of each test file that were replaced."""
@@ -105,20 +87,17 @@ class Redraws:
     def apply(self, file: GeneratedFile, start: int, texts: Texts) -> tuple[list[str], list[str]]:
         """Return a piece of a test file with the replacements."""
         questions, answers = (column.to_pylist() for column in texts)
-        for index in range(len(questions)):
-            pair = self.found.get(_Place(file.split, file.module, self._seed, start + index))
-            if pair:
-                questions[index], answers[index] = pair
+        for number in range(len(questions)):
+            address = Address(
+                module=file.module, split=file.split, seed=self._seed, index=start + number
+            )
+            if example := self.found.get(address):
+                questions[number], answers[number] = example.question, example.answer
         return questions, answers
 
 
-def _draw_at(task: tuple[_Place, int]) -> tuple[str, str]:
-    place, attempt = task
-    return place.draw(attempt)
-
-
-def _by_file(places: Iterable[_Place]) -> dict[str, int]:
-    counts = Counter(f"{place.split}/{place.module}" for place in places)
+def _by_file(addresses: Iterable[Address]) -> dict[str, int]:
+    counts = Counter(f"{address.split}/{address.module}" for address in addresses)
     return dict(sorted(counts.items()))
 
 

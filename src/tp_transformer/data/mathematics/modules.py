@@ -16,6 +16,12 @@ TRAIN_SPLITS = tuple(f"train-{difficulty}" for difficulty in DIFFICULTIES)
 INTERPOLATE, EXTRAPOLATE = "interpolate", "extrapolate"
 SPLITS = (*TRAIN_SPLITS, INTERPOLATE, EXTRAPOLATE)
 STORE_SPLITS = ("train", INTERPOLATE, EXTRAPOLATE)
+# The split of a store and the difficulty of each split of the dataset.
+STORE_PLACES: dict[str, tuple[str, str | None]] = {
+    **{f"train-{difficulty}": ("train", difficulty) for difficulty in DIFFICULTIES},
+    INTERPOLATE: (INTERPOLATE, None),
+    EXTRAPOLATE: (EXTRAPOLATE, None),
+}
 # The published data has exactly these 69 characters. With padding, start and end tokens these are
 # the 72 tokens of the paper (section 3).
 CHARACTERS = " !'()*+,-./0123456789:<=>?ACDEFGHILMPRSTWabcdefghijklmnopqrstuvwxyz{}"
@@ -29,12 +35,6 @@ class Module:
 
     name: str
     extrapolations: tuple[str, ...] = ()
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have a file of this name."""
-        extrapolates = self.name in self.extrapolations
-        return SPLITS if extrapolates else (*TRAIN_SPLITS, INTERPOLATE)
 
 
 MODULES = (

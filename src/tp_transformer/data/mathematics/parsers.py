@@ -1,244 +1,192 @@
-"""Parsers of the files of a corpus, one for each format.
+"""Parsers of the files of a corpus, one for each format, and the validation of rows.
 
-Files arrive in blocks of a few megabytes and are converted to Arrow arrays. There is no loop over
-lines: line breaks, texts and characters are processed for a whole block at once. Only a block that
-contains a fault is searched for it.
+A parser takes the blocks of a file and yields Arrow record batches with the columns `question`,
+`answer`, their lines, and `difficulty` and `module` if the rows have them. Text is not parsed line
+by line: line breaks, texts and characters are processed for a whole block at once.
 """
 
 import ast
 import json
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as arrow_json
 
 from tp_transformer.data.faults import Report
-from tp_transformer.data.mathematics.pieces import IS_ALLOWED, Bytes, Piece, Places
+from tp_transformer.data.mathematics.modules import CHARACTERS, MAX_ANSWER, MAX_QUESTION
+from tp_transformer.data.mathematics.sources import (
+    COLUMNS,
+    JSON_LINES,
+    PARQUET,
+    TEXT,
+    Content,
+    SourceFile,
+)
+from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.summary import texts_as_bytes
 
-COLUMNS = ("question", "answer", "difficulty", "module")
-_IS_ODD = (~IS_ALLOWED).tobytes()  # including line breaks
 # Far longer than any line of the dataset; a file without line breaks must not fill the memory.
 _MAX_LINE = 2**20
-_MULTIPLES: dict[int, pa.Int32Array] = {}
+
+_IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(CHARACTERS.encode(), np.uint8))
+
+Places = npt.NDArray[np.int64]
+Parser = Callable[[SourceFile, Iterable[Any], Report], Iterator[pa.RecordBatch]]
 
 
-class Parser(Protocol):
-    """Converts the blocks of one file to pieces."""
-
-    line: int  # the number of the first line that has not been converted
-
-    def feed(self, block: Any) -> Piece | None:
-        """Process the next block of the file; yield the rows that are complete."""
-
-    def close(self) -> Piece | None:
-        """Yield the remaining rows at the end of the file."""
+def count_rows(file: SourceFile, blocks: Iterable[Content]) -> int:
+    """Return the number of rows of a file that is skipped as a whole."""
+    for block in blocks:
+        is_table = isinstance(block, pa.RecordBatch)
+        file.line += block.num_rows if is_table else bytes(block).count(b"\n")
+    return (file.line - 1) // (2 if file.kind == TEXT else 1)
 
 
-class PairParser:
+def _parse_pairs(
+    file: SourceFile, blocks: Iterable[bytes | memoryview], report: Report
+) -> Iterator[pa.RecordBatch]:
     """v1.0: questions and answers on alternating lines.
 
     Lines may end as on Windows, and the last line may lack a line break.
     """
-
-    def __init__(self, name: str, report: Report) -> None:
-        self.name, self.report, self.line = name, report, 1
-        self._rest = b""
-        self._gave_up = False
-
-    def feed(self, block: bytes | memoryview) -> Piece | None:
-        """Process the next block of the file; yield the pairs of lines that are complete."""
-        if self._gave_up:
-            return None
-        data = self._rest + block
+    rest = b""
+    for block in chain(blocks, [None]):
+        if block is None:
+            block = b"" if not rest or rest.endswith(b"\n") else b"\n"
+        data = rest + block
         bytes_ = np.frombuffer(data, np.uint8)
-        # One pass finds line breaks and invalid characters: 0.6 ns per byte.
-        found = np.flatnonzero(np.frombuffer(data.translate(_IS_ODD), np.bool_))
-        is_newline = bytes_[found] == ord("\n")
-        clean = bool(is_newline.all())
-        ends = found if clean else found[is_newline]
+        ends = np.flatnonzero(bytes_ == ord("\n"))
         ends = ends[: len(ends) // 2 * 2]
-        cut = int(ends[-1]) + 1 if len(ends) else 0
-        self._rest = data[cut:]
-        self.line += len(ends)
-        if len(self._rest) > 2 * _MAX_LINE:
-            self._give_up()
-        if not len(ends):
-            return None
-        offsets = np.empty(2 * len(ends), dtype=np.int32)  # start and end of each line
-        offsets[0] = 0
-        offsets[1::2] = ends
-        offsets[2::2] = ends[:-1]
-        offsets[2::2] += 1
-        if not clean:
-            offsets[1::2] -= (bytes_[ends - 1] == ord("\r")) & (ends > offsets[0::2])
-        questions, answers = _every(4, data, offsets), _every(4, data, offsets[2:])
-        lines = range(self.line - len(ends), self.line, 2)
-        return Piece(questions, answers, lines, answer_below=True, clean=clean)
-
-    def close(self) -> Piece | None:
-        """Yield the last pair, if its line break is missing."""
-        if not self._rest:
-            return None
-        piece = None if self._rest.endswith(b"\n") else self.feed(b"\n")
-        if self._rest:
-            reason = "a question without an answer: the number of lines is odd"
-            self.report.fault(self.name, self.line, reason, 1)
-        return piece
-
-    def _give_up(self) -> None:
-        line = self.line + self._rest.count(b"\n")
-        reason = f"a line of more than {_MAX_LINE:,} bytes; the rest of the file is not text"
-        self.report.fault(self.name, line, reason, 0)
-        self._rest, self._gave_up = b"", True
+        rest = data[int(ends[-1]) + 1 :] if len(ends) else data
+        if len(ends):
+            starts = np.concatenate([[0], ends[:-1] + 1])
+            if b"\r" in data:
+                ends = ends - ((bytes_[ends - 1] == ord("\r")) & (ends > starts))
+            texts = [cut_out(data, starts[i::2], ends[i::2]) for i in (0, 1)]
+            lines = np.arange(file.line, file.line + len(ends))
+            file.line += len(ends)
+            yield _batch(texts, lines[0::2], lines[1::2])
+        if len(rest) > 2 * _MAX_LINE:
+            line = file.line + rest.count(b"\n")
+            reason = f"a line of more than {_MAX_LINE:,} bytes; the rest of the file is not text"
+            report.fault(file.name, line, reason, 0)
+            return
+    if rest:
+        reason = "a question without an answer: the number of lines is odd"
+        report.fault(file.name, file.line, reason, 1)
 
 
-class JsonLinesParser:
+def _parse_json_lines(
+    file: SourceFile, blocks: Iterable[bytes | memoryview], report: Report
+) -> Iterator[pa.RecordBatch]:
     """JSON lines: an object with `question` and `answer` on each line."""
-
-    _SCHEMA = pa.schema([(name, pa.string()) for name in COLUMNS])
-
-    def __init__(self, name: str, report: Report) -> None:
-        self.name, self.report, self.line = name, report, 1
-        self._rest = b""
-        self._in_long_line = False
-
-    def feed(self, block: bytes) -> Piece | None:
-        """Process the next block of the file; yield the rows of the lines that are complete."""
-        data = self._rest + block
-        if self._in_long_line:
-            end = data.find(b"\n") + 1
-            if not end:
-                return None
-            data, self._in_long_line = data[end:], False
-            self.line += 1
-        cut = data.rfind(b"\n") + 1
-        self._rest = data[cut:]
-        piece = self._parse(data[:cut]) if cut else None
-        if len(self._rest) > _MAX_LINE:
-            self.report.fault(self.name, self.line, f"a line of more than {_MAX_LINE:,} bytes", 1)
-            self._rest, self._in_long_line = b"", True
-        return piece
-
-    def close(self) -> Piece | None:
-        """Yield the last row, if its line break is missing."""
-        return self.feed(b"\n") if self._rest else None
-
-    def _parse(self, data: bytes) -> Piece | None:
-        n_lines = data.count(b"\n")
-        options = arrow_json.ParseOptions(
-            explicit_schema=self._SCHEMA, unexpected_field_behavior="ignore"
-        )
-        blocks = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
-        lines = np.arange(self.line, self.line + n_lines)
-        try:
-            table = arrow_json.read_json(pa.BufferReader(data), blocks, options)
-            table.validate(full=True)  # Arrow accepts any bytes as text
-        except pa.ArrowInvalid:
-            table = None
-        if table is None or table.num_rows != n_lines:
-            table, lines = self._parse_one_by_one(data)
-        self.line += n_lines
-        return _piece_of(table, lines)
-
-    def _parse_one_by_one(self, data: bytes) -> tuple[pa.Table, Places]:
-        """Return the valid lines and their numbers; report the others."""
-        rows, lines = [], []
-        for number, line in enumerate(data.split(b"\n")[:-1], self.line):
+    rest, is_long = b"", False  # the start of the next line; whether that line is too long
+    for block in chain(blocks, [None]):
+        if block is None and not rest:
+            return
+        *lines, rest = (rest + (b"\n" if block is None else block)).split(b"\n")
+        if is_long and lines:
+            del lines[0]
+            file.line, is_long = file.line + 1, False
+        rows, numbers = [], []
+        for number, line in enumerate(lines, file.line):
             try:
-                value = json.loads(line)
-                row = {name: value.get(name) for name in COLUMNS}
-                rows.append(pa.array([row], pa.struct(self._SCHEMA)).to_pylist()[0])
-                lines.append(number)
-            except (ValueError, AttributeError, RecursionError, pa.ArrowException):
+                rows.append(_json_row(line))
+                numbers.append(number)
+            except (ValueError, TypeError, AttributeError, RecursionError):
                 reason = "not a JSON object with the texts `question` and `answer`"
-                self.report.fault(self.name, number, reason, 1)
-        return pa.Table.from_pylist(rows, self._SCHEMA), np.array(lines, dtype=np.int64)
+                report.fault(file.name, number, reason, 1)
+        file.line += len(lines)
+        if rows:
+            arrays = [pa.array(texts, pa.string()) for texts in zip(*rows, strict=True)]
+            table = pa.RecordBatch.from_arrays(arrays, COLUMNS)
+            yield _from_table(table, np.array(numbers))
+        if is_long:
+            rest = b""
+        elif len(rest) > _MAX_LINE:
+            report.fault(file.name, file.line, f"a line of more than {_MAX_LINE:,} bytes", 1)
+            rest, is_long = b"", True
 
 
-class TableParser:
+def _json_row(line: bytes) -> tuple[str | None, ...]:
+    row = tuple(map(json.loads(line).get, COLUMNS))
+    # Raises for values that are not texts, and for surrogates.
+    "".join(text for text in row if text is not None).encode()
+    return row
+
+
+def _parse_tables(
+    file: SourceFile, blocks: Iterable[pa.RecordBatch], report: Report
+) -> Iterator[pa.RecordBatch]:
     """Record batches of a Parquet file with the columns `question` and `answer`."""
-
-    def __init__(self, name: str, report: Report) -> None:
-        self.name, self.report, self.line = name, report, 1
-
-    def feed(self, block: pa.RecordBatch) -> Piece | None:
-        """Yield the rows of a record batch."""
-        table = pa.Table.from_batches([block])
-        lines = np.arange(self.line, self.line + block.num_rows)
+    for block in blocks:
+        lines = np.arange(file.line, file.line + block.num_rows)
         try:
-            table.validate(full=True)  # Arrow accepts any bytes as text
-            piece = _piece_of(table, lines)
+            block.validate(full=True)  # Arrow accepts any bytes as text
+            batch = _from_table(block, lines)
         except pa.ArrowInvalid:
-            good = np.array([self._is_text(table.slice(row, 1), row) for row in range(len(lines))])
-            piece = _piece_of(table.filter(pa.array(good)), lines[good])
-        self.line += block.num_rows
-        return piece
-
-    def _is_text(self, row: pa.Table, number: int) -> bool:
-        """Whether a row has two texts; otherwise it is reported."""
-        try:
-            for name in row.column_names:
-                row.column(name).cast(pa.string()).validate(full=True)
-        except pa.ArrowInvalid:
-            self.report.fault(self.name, self.line + number, "bytes that are not text", 1)
-            return False
-        return True
-
-    def close(self) -> Piece | None:
-        """Yield nothing, because record batches are complete."""
-        return None
+            good = np.array([_is_text(block.slice(row, 1)) for row in range(len(lines))])
+            for line in lines[~good].tolist():
+                report.fault(file.name, line, "bytes that are not text", 1)
+            batch = _from_table(block.filter(pa.array(good)), lines[good])
+        file.line += block.num_rows
+        yield batch
 
 
-class Counter:
-    """Counts the rows of a file that is skipped as a whole."""
+def _is_text(row: pa.RecordBatch) -> bool:
+    try:
+        for column in row.columns:
+            column.cast(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
-    def __init__(self, lines_per_row: int) -> None:
-        self.line = 1
-        self._lines_per_row = lines_per_row
 
-    @property
-    def n_rows(self) -> int:
-        """The number of skipped rows."""
-        return (self.line - 1) // self._lines_per_row
+PARSERS: dict[str, Parser] = {
+    TEXT: _parse_pairs,
+    JSON_LINES: _parse_json_lines,
+    PARQUET: _parse_tables,
+}
 
-    def feed(self, block: Any) -> Piece | None:
-        """Count the rows of a block."""
-        is_table = isinstance(block, pa.RecordBatch)
-        self.line += block.num_rows if is_table else bytes(block).count(b"\n")
-        return None
 
-    def close(self) -> Piece | None:
-        """Yield nothing."""
-        return None
+def _from_table(table: pa.RecordBatch, lines: Places) -> pa.RecordBatch:
+    columns = {
+        name: column.cast(pa.string())
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    }
+    texts = [unwrap(pc.fill_null(columns.pop(name), "")) for name in COLUMNS[:2]]
+    if "difficulty" in columns:
+        levels = columns["difficulty"]
+        columns["difficulty"] = pc.if_else(pc.equal(levels, ""), None, levels)
+    return _batch(texts, lines, lines, **columns)
+
+
+def _batch(
+    texts: list[pa.StringArray],
+    question_lines: Places,
+    answer_lines: Places,
+    **more: pa.StringArray,
+) -> pa.RecordBatch:
+    lines = {"question_line": pa.array(question_lines), "answer_line": pa.array(answer_lines)}
+    return pa.record_batch({"question": texts[0], "answer": texts[1], **lines, **more})
 
 
 def cut_out(data: bytes | memoryview, starts: Places, ends: Places) -> pa.StringArray:
-    """Return the texts `data[starts[i]:ends[i]]`, which are in order and do not overlap."""
-    offsets = np.empty(2 * len(starts), dtype=np.int32)
-    offsets[0::2] = starts
-    offsets[1::2] = ends
-    return _every(2, data, offsets)
-
-
-def _every(step: int, data: bytes | memoryview, offsets: Any) -> pa.StringArray:
-    """Return every `step`-th of the texts between consecutive offsets, starting with the first.
+    """Return the texts `data[starts[i]:ends[i]]`, which are in order and do not overlap.
 
     Texts in Arrow are contiguous, so the bytes between two texts become a text too, which is then
     not selected: about 30 ns for each text and one copy of its bytes.
     """
+    if not len(starts):
+        return pa.array([], pa.string())
+    offsets = np.stack([starts, ends], axis=1).astype(np.int32).ravel()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    with_gaps = pa.Array.from_buffers(pa.string(), max(len(offsets) - 1, 0), buffers)
-    return with_gaps.take(_multiples(step, -(-len(with_gaps) // step)))
-
-
-def _multiples(step: int, count: int) -> pa.Int32Array:
-    """Return 0, `step`, 2 `step`, …; cached between calls."""
-    if count > len(_MULTIPLES.get(step, ())):
-        _MULTIPLES[step] = pa.array(np.arange(0, 2 * count * step, step, dtype=np.int32))
-    return _MULTIPLES[step][:count] if count else pa.array([], pa.int32())
+    with_gaps = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+    return with_gaps.take(pa.array(np.arange(0, len(offsets), 2, dtype=np.int32)))
 
 
 def unwrap(texts: pa.StringArray) -> pa.StringArray:
@@ -252,7 +200,7 @@ def unwrap(texts: pa.StringArray) -> pa.StringArray:
     data = np.frombuffer(view, np.uint8)
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
 
-    def at(places: Places) -> Bytes:
+    def at(places: Places) -> npt.NDArray[np.uint8]:
         return data[np.clip(places, 0, len(data) - 1)]
 
     # Only texts that end in an escaped line break: `b'x'` consists of the 69 characters, so it
@@ -283,18 +231,45 @@ def _unescape(texts: pa.StringArray, wrapped: pa.StringArray) -> pa.StringArray:
     return pa.array(values, pa.string())
 
 
-def _piece_of(table: pa.Table, lines: Places) -> Piece | None:
-    if not table.num_rows:
-        return None
-    columns = {name: _texts_of(table, name) for name in table.column_names if name in COLUMNS}
-    difficulties = columns.get("difficulty")
-    if difficulties is not None:
-        difficulties = pc.if_else(pc.equal(difficulties, ""), None, difficulties)
-    questions, answers = (unwrap(pc.fill_null(columns[name], "")) for name in COLUMNS[:2])
-    modules = columns.get("module")
-    return Piece(questions, answers, lines, difficulties=difficulties, modules=modules)
+def check(batch: pa.RecordBatch, name: str, report: Report) -> pa.RecordBatch:
+    """Return the valid rows of the file with this name; report the others."""
+    faults: list[tuple[int, int, str, str]] = []  # row, line, what is wrong, details
+    for noun, longest in (("question", MAX_QUESTION), ("answer", MAX_ANSWER)):
+        texts = batch.column(noun)
+        offsets, data = texts_as_bytes(texts)
+        lengths = offsets[1:] - offsets[:-1]
+        is_wrong = (lengths < 1) | (lengths > longest)
+        if not MATHEMATICS.vocabulary.knows(data, offsets):
+            foreign = np.flatnonzero(~_IS_ALLOWED[np.frombuffer(data, np.uint8)])
+            is_wrong[np.searchsorted(offsets, foreign, side="right") - 1] = True
+        for row in np.flatnonzero(is_wrong).tolist():
+            line = batch.column(f"{noun}_line")[row].as_py()
+            faults.append((row, line, *_what_is_wrong(texts[row], noun, longest)))
+    if not faults:
+        return batch
+    good = np.ones(batch.num_rows, dtype=bool)
+    for row, line, reason, detail in sorted(faults, key=lambda fault: fault[0]):
+        report.fault(name, line, reason, int(good[row]), f"{reason}: {detail}")
+        good[row] = False
+    return batch.filter(pa.array(good))
 
 
-def _texts_of(table: pa.Table, name: str) -> pa.StringArray:
-    chunks = table.column(name).cast(pa.string()).chunks
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+def _what_is_wrong(text: pa.StringScalar, noun: str, longest: int) -> tuple[str, str]:
+    """Return the kind of fault and its details."""
+    shown = text.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+    if not shown:
+        return f"empty {noun}", "the line is empty"
+    excerpt = repr(shown if len(shown) <= 40 else shown[:39] + "…")
+    foreign = next((character for character in shown if character not in CHARACTERS), None)
+    if foreign is not None:
+        return f"{noun} with a character outside the 69", f"{foreign!r} in {excerpt}"
+    return f"{noun} of more than {longest} characters", f"{len(shown)} in {excerpt}"
+
+
+def by_value(batch: pa.RecordBatch, name: str) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    """Yield the rows of each value of a column, in order of first occurrence."""
+    column = batch.column(name) if name in batch.schema.names else pa.nulls(1, pa.string())
+    values = pc.unique(column).to_pylist()
+    for value in values:
+        is_value = pc.is_null(column) if value is None else pc.equal(column, value)
+        yield value, batch.filter(is_value) if len(values) > 1 else batch

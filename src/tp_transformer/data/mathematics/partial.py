@@ -7,24 +7,20 @@ generation can be resumed after it was killed.
 import json
 import os
 import sys
+from bisect import insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from tp_transformer.data.mathematics.modules import (
-    SPLITS,
-    TRAIN_SPLITS,
-    modules_of,
-)
+from tp_transformer.data.mathematics.modules import SPLITS, STORE_PLACES, TRAIN_SPLITS, modules_of
 from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
-from tp_transformer.data.task import TRAIN
-from tp_transformer.foundation.atomic import lock, whole
+from tp_transformer.foundation.atomic import lock, whole, write_json
 from tp_transformer.foundation.errors import SettingsError, StoreError
 from tp_transformer.foundation.ranges import PositiveInt, Seed, check_fields
 
@@ -57,11 +53,10 @@ class Order:
 
     def describe(self) -> dict[str, Any]:
         """Return what determines the texts of the questions, as values for JSON."""
-        names = ("mathematics_dataset", "numpy", "sympy")
-        versions = {name: version(name) for name in names}
-        python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        described = {**asdict(self), "versions": {**versions, "python": python}}
-        return cast(dict[str, Any], json.loads(json.dumps(described)))
+        versions = {name: version(name) for name in ("mathematics_dataset", "numpy", "sympy")}
+        versions["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+        values: dict[str, Any] = json.loads(json.dumps({**asdict(self), "versions": versions}))
+        return values
 
     def files(self) -> "list[GeneratedFile]":
         """Return the files of the dataset to generate, in the order of the store."""
@@ -88,9 +83,8 @@ class GeneratedFile:
     @property
     def key(self) -> tuple[str, str, str | None]:
         """The place of its rows in a store: split, module and difficulty."""
-        if self.split in TRAIN_SPLITS:
-            return TRAIN, self.module, self.split.removeprefix("train-")
-        return self.split, self.module, None
+        split, difficulty = STORE_PLACES[self.split]
+        return split, self.module, difficulty
 
 
 @contextmanager
@@ -112,8 +106,7 @@ def unfinished(path: Path, order: Order) -> Iterator[Path]:
 def _refuse_another_order(file: Path, order: Order) -> None:
     wanted = order.describe()
     if not any(file.parent.glob("*.arrow")):  # nothing has been generated yet
-        with whole(file) as made:
-            made.write_text(json.dumps(wanted), "utf-8")
+        write_json(file, wanted)
     begun = json.loads(file.read_text("utf-8"))
     differing = [name for name in wanted if begun.get(name) != wanted[name]]
     if differing:
@@ -132,9 +125,7 @@ class Pieces:
         self._rows: dict[tuple[str, str], list[tuple[int, Path]]] = {}
         for path in folder.glob("*.arrow"):
             split, module, start, _ = path.name.split(".")
-            self._rows.setdefault((split, module), []).append((int(start), path))
-        for rows in self._rows.values():
-            rows.sort()
+            insort(self._rows.setdefault((split, module), []), (int(start), path))
 
     def add(
         self, split: str, module: str, start: int, questions: list[str], answers: list[str]

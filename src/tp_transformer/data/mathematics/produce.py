@@ -15,7 +15,7 @@ from tp_transformer.data.mathematics.deepmind import generator
 from tp_transformer.data.mathematics.generate import (
     CHUNK,
     Chunk,
-    GeneratedQuestions,
+    GeneratedExample,
     generate_chunks,
 )
 from tp_transformer.data.mathematics.leaks import Redraws, count_repeats
@@ -26,7 +26,7 @@ from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.writer import StoreWriter, is_written, write_store
 from tp_transformer.foundation.errors import StoreError
 from tp_transformer.foundation.parallel import OpenPool
-from tp_transformer.foundation.progress import Update
+from tp_transformer.foundation.progress import Counted, Update
 
 PIECE_ROWS = 20_000
 PIECE_SECONDS = 20.0  # maximum work that is lost if the process is killed
@@ -75,48 +75,39 @@ def _generate_missing(
     open_pool: OpenPool,
     progress: Update | None,
 ) -> None:
-    counts = {file: pieces.count(file) for file in files}
-    done, total = sum(counts.values()), sum(file.count for file in files)
+    counts = {(file.split, file.module): pieces.count(file) for file in files}
+    counted = Counted(sum(file.count for file in files), progress, done=sum(counts.values()))
+    if counted.done == counted.total:
+        return
+    begun = dict(counts)
     chunks = (
         Chunk(file.module, file.split, seed, start, min(start + CHUNK, file.count))
         for file in files
-        for start in range(counts[file], file.count, CHUNK)
+        for start in range(begun[file.split, file.module], file.count, CHUNK)
     )
-    if done == total:
-        return
-    unsaved: list[GeneratedQuestions] = []
+    unsaved: list[GeneratedExample] = []
     saved_at = time.monotonic()
+
+    def save() -> None:
+        nonlocal unsaved, saved_at
+        if unsaved:
+            key = unsaved[0].split, unsaved[0].module
+            questions, answers = zip(*((one.question, one.answer) for one in unsaved), strict=True)
+            pieces.add(*key, counts[key], list(questions), list(answers))
+            counts[key] += len(unsaved)
+        unsaved, saved_at = [], time.monotonic()
+
     try:
-        for questions in generate_chunks(chunks, open_pool):
-            if unsaved and not _together(unsaved, questions, saved_at):
-                _save(unsaved, pieces)
-                unsaved, saved_at = [], time.monotonic()
-            unsaved.append(questions)
-            done += len(questions)
-            if progress:
-                progress(done, total)
+        for examples in generate_chunks(chunks, open_pool):
+            key = examples[0].split, examples[0].module
+            is_other = unsaved and key != (unsaved[0].split, unsaved[0].module)
+            is_late = time.monotonic() - saved_at >= PIECE_SECONDS
+            if is_other or is_late or len(unsaved) >= PIECE_ROWS:
+                save()
+            unsaved += examples
+            counted.add(len(examples))
     finally:
-        _save(unsaved, pieces)
-
-
-def _together(
-    unsaved: Sequence[GeneratedQuestions], questions: GeneratedQuestions, saved_at: float
-) -> bool:
-    """Whether the next questions belong to the same piece as the previous ones."""
-    first = unsaved[0].chunk
-    return (
-        (first.split, first.module) == (questions.chunk.split, questions.chunk.module)
-        and sum(map(len, unsaved)) < PIECE_ROWS
-        and time.monotonic() - saved_at < PIECE_SECONDS
-    )
-
-
-def _save(unsaved: Sequence[GeneratedQuestions], pieces: Pieces) -> None:
-    if unsaved:
-        first = unsaved[0].chunk
-        questions = [text for part in unsaved for text in part.questions]
-        answers = [text for part in unsaved for text in part.answers]
-        pieces.add(first.split, first.module, first.start, questions, answers)
+        save()
 
 
 def _append(writer: StoreWriter, file: GeneratedFile, pieces: Pieces, redraws: Redraws) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -25,37 +26,45 @@ from tp_transformer.foundation.errors import CorpusError
 BLOCK_BYTES = 2**22
 BLOCK_ROWS = 2**16
 TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
+COLUMNS = ("question", "answer", "difficulty", "module")
 _KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
-_COLUMNS = ("question", "answer", "difficulty", "module")
 _DESCRIPTIONS = ("README.md", "croissant.json")  # of an export
 _DAMAGE = (*DAMAGE, pa.ArrowException)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SourceFile:
-    """A file of a corpus, with its name there."""
+    """A file of a corpus, with its name there; a parser updates `line`."""
 
     name: str
     kind: str
     refused: str | None = None  # reason why it must not be read
+    line: int = 1  # the number of the first line that has not been converted
 
 
-@dataclass(frozen=True)
-class Block:
-    """Part of a file, and the number of bytes of the source read so far."""
+class DamageError(Exception):
+    """The reason why nothing more can be read of a file, or of the archive."""
 
-    file: SourceFile
-    data: bytes | memoryview | pa.RecordBatch | None  # None at the end of the file
-    n_read: int
-    damage: str | None = None  # reason why nothing more can be read of the file, or of the archive
-    is_doubtful: bool = False  # whether earlier data may be wrong too
+    def __init__(self, reason: str, *, is_doubtful: bool = False) -> None:
+        super().__init__(reason)
+        self.is_doubtful = is_doubtful  # whether earlier data may be wrong too
+
+
+Content: TypeAlias = bytes | memoryview | pa.RecordBatch
+# A part of a file. The last part of each file is None, or the damage that ends it.
+Block: TypeAlias = tuple[SourceFile, Content | DamageError | None]
 
 
 class Source:
-    """A corpus at a path; its kind is detected."""
+    """A corpus at a path; its kind is detected.
+
+    Attributes:
+        n_bytes: the size of the corpus
+        n_read: the number of bytes read so far
+    """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path, self.n_read = Path(path), 0
         if self.path.is_dir():
             self._files = _list_folder(self.path)
             descriptions = [self.path / name for name in _DESCRIPTIONS]
@@ -78,7 +87,7 @@ class Source:
             raise CorpusError(f"there is no archive or folder {self.path}")
 
     def blocks(self) -> Generator[Block, None, None]:
-        """Yield all files, block by block; a block without data ends each file."""
+        """Yield the blocks of all files."""
         return self._from_folder() if self.path.is_dir() else self._from_archive()
 
     def _from_folder(self) -> Generator[Block, None, None]:
@@ -90,16 +99,17 @@ class Source:
                 if file.kind != OTHER:
                     reader = _read_parquet if file.kind == PARQUET else _read_bytes
                     for n_read, data in reader(path):
-                        yield Block(file, data, n_before + n_read)
+                        self.n_read = n_before + n_read
+                        yield file, data
                 n_before += path.stat().st_size
-                yield Block(file, None, n_before)
+                yield file, None
             except _DAMAGE as error:
-                yield Block(file, None, n_before, f"cannot be read: {in_one_line(error)}")
+                yield file, DamageError(f"cannot be read: {in_one_line(error)}")
 
     def _from_archive(self) -> Generator[Block, None, None]:
-        # Before the first member is known, an error is an error of the archive itself.
-        file, where = SourceFile(self.path.name, OTHER), "here"
-        n_read, current = 0, None
+        # Outside of a member, an error is an error of the archive itself.
+        outside = SourceFile(self.path.name, OTHER)
+        file, where, current = outside, "here", None
         try:
             with self.path.open("rb") as raw:
                 for member, data in read_archive(ahead(unzip(raw))):
@@ -107,19 +117,19 @@ class Source:
                         kind = _kind(PurePosixPath(member.name))
                         file = SourceFile(member.name, kind, why_refused(member))
                         current, where = member, "here"
-                    n_read = raw.tell()
+                    self.n_read = raw.tell()
                     if not member.isdir() or file.refused:
-                        yield Block(file, data, n_read)
+                        yield file, data
                     if data is None:
-                        file, where = SourceFile(self.path.name, OTHER), f"after {member.name}"
+                        file, where = outside, f"after {member.name}"
         except _DAMAGE as error:
             # A truncated archive is valid up to its end, and one with an end marker up to the
             # marker. Damage may have occurred before it was detected, because the checksum of gzip
             # comes last.
             cut_off = isinstance(error, EOFError)
-            damage = f"the archive is {'cut off' if cut_off else 'damaged'} {where} ({error})"
+            reason = f"the archive is {'cut off' if cut_off else 'damaged'} {where} ({error})"
             is_doubtful = not cut_off and not isinstance(error, TrailingError)
-            yield Block(file, None, n_read, damage, is_doubtful)
+            yield file, DamageError(reason, is_doubtful=is_doubtful)
 
 
 def in_one_line(error: BaseException) -> str:
@@ -133,7 +143,7 @@ def _kind(path: PurePosixPath | Path) -> str:
 
 
 def _list_folder(folder: Path) -> list[Path]:
-    """Yield all files; follow links, which the cache of the Hugging Face hub consists of."""
+    """Return all files; follow links, which the cache of the Hugging Face hub consists of."""
     found, seen = [], set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(parent)
@@ -154,7 +164,7 @@ def _read_bytes(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, pa.RecordBatch]]:
     with parquet.ParquetFile(path) as file:
-        names = [name for name in _COLUMNS if name in file.schema.names]
+        names = [name for name in COLUMNS if name in file.schema.names]
         if names[:2] != ["question", "answer"]:
             raise pa.ArrowInvalid("it needs the columns `question` and `answer`")
         n_rows, size = max(file.metadata.num_rows, 1), path.stat().st_size

@@ -11,7 +11,7 @@ from tp_transformer.data.mathematics.modules import (
     MAX_ANSWER,
     MAX_QUESTION,
     MODULE_NAMES,
-    TRAIN_SPLITS,
+    STORE_PLACES,
     modules_of,
 )
 from tp_transformer.data.task import TASKS, TRAIN, Task
@@ -43,4 +43,4 @@ def mathematics() -> Task:
 def match_modules(patterns: str | Iterable[str], split: str) -> tuple[str, ...]:
     """Return the files of a split whose module matches a pattern; see `Task.match`."""
     modules_of(split)  # raises if there is no such split
-    return MATHEMATICS.match(patterns, TRAIN if split in TRAIN_SPLITS else split)
+    return MATHEMATICS.match(patterns, STORE_PLACES[split][0])

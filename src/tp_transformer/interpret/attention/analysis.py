@@ -17,7 +17,7 @@ from tp_transformer.interpret.core.options import chosen, head_indices, layer_in
 from tp_transformer.interpret.core.record import (
     DECODER,
     ENCODER,
-    Floats,
+    Activations,
     checked_model,
     point,
     record,
@@ -64,7 +64,7 @@ def analyse(
 
 
 def _map(
-    question: str, answer: str, weights: Floats, where: str, vocabulary: Vocabulary
+    question: str, answer: str, weights: Activations, where: str, vocabulary: Vocabulary
 ) -> AttentionMap:
     source, target = token_texts(question, vocabulary), token_texts(answer, vocabulary)[:-1]
     return AttentionMap(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,10 @@ from tp_transformer.foundation import figures
 from tp_transformer.foundation.statistics import FEWEST
 from tp_transformer.interpret.attention.following import LEAST_MARGIN, Ranking
 from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.record import ENCODER
 from tp_transformer.interpret.core.structure import SIDE, labels
 from tp_transformer.interpret.roles.figure import SIDE_COLOURS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FAINTEST = 0.05  # smallest weight that is drawn as a line
 PER_POINT = 1 / 86  # inches in a row for each point of the size of a character
@@ -29,7 +26,7 @@ HIGHEST = 7.8  # inches of heat maps in a figure as high as a page
 GREY = "#909090"
 
 
-def plot(result: AttentionResult) -> "dict[str, Figure]":
+def plot(result: AttentionResult) -> "dict[str, figures.Figure]":
     """Plot rows of characters for each head, heat maps of all heads, and the rankings."""
     prefix = f"attention-{result.where}-layer{result.layer}"
     plots = {
@@ -66,7 +63,7 @@ class _Layout:
         return min(8.0, max(figures.SMALLEST, self.unit / PER_POINT))
 
 
-def _plot_rows(result: AttentionResult, number: int) -> "Figure":
+def _plot_rows(result: AttentionResult, number: int) -> "figures.Figure":
     """Plot keys above, queries below, and a line for each weight, as in figure 3."""
     rows = (tokens for shown in result.maps for tokens in (shown.keys, shown.queries))
     layout = _Layout(max(sum(_widths(tokens)) for tokens in rows))
@@ -94,7 +91,7 @@ def _plot_rows(result: AttentionResult, number: int) -> "Figure":
 
 
 def _draw_rows(
-    axes: "Axes",
+    axes: "figures.Axes",
     shown: AttentionMap,
     weights: npt.NDArray[np.floating],
     row: int,
@@ -139,7 +136,7 @@ def _widths(tokens: Sequence[str]) -> list[int]:
     return [len(token) + is_words for token in tokens]
 
 
-def _centres(tokens: Sequence[str], middle: float) -> npt.NDArray[np.float64]:
+def _centres(tokens: Sequence[str], middle: float) -> Floats:
     """Return the middle of each token in a row around `middle`."""
     ends = np.cumsum(_widths(tokens))
     return middle - ends[-1] / 2 + ends - np.array(_widths(tokens)) / 2
@@ -153,7 +150,7 @@ def _query_colours(shown: AttentionMap) -> dict[int, str]:
     return {at: SIDE_COLOURS[side] for at, side in enumerate(sides) if side is not None}
 
 
-def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, Figure]":
+def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, figures.Figure]":
     """Plot all chosen heads for the shortest question, in figures no higher than a page."""
     shown, n = result.shortest, len(result.heads)
     cells = figures.Cells(shown.queries, shown.keys)
@@ -182,7 +179,7 @@ def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, Figure]":
 
 
 def _draw_heat(
-    drawn: "Figure",
+    drawn: "figures.Figure",
     result: AttentionResult,
     numbers: Sequence[int],
     shape: tuple[int, int],
@@ -202,7 +199,7 @@ def _draw_heat(
     drawn.suptitle(figures.broken(result.title, 0.6 * drawn.get_figwidth()))
 
 
-def _plot_rankings(result: AttentionResult) -> "Figure":
+def _plot_rankings(result: AttentionResult) -> "figures.Figure":
     """Plot for each relation the head that follows it best, beside its baselines."""
     found = [ranking for ranking in result.rankings if ranking.heads]
     with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
@@ -241,7 +238,7 @@ MARKS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _draw_ranking(axes: "Axes", ranking: Ranking, row: int) -> None:
+def _draw_ranking(axes: "figures.Axes", ranking: Ranking, row: int) -> None:
     """Draw the mass of the best head with its interval, and its baselines."""
     best = ranking.best
     colour = figures.COLOURS[0] if best.is_clear else GREY

@@ -1,12 +1,12 @@
 """The result of the attention analysis: maps, and the heads that follow each relation."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from tp_transformer.foundation.figures import TOKENS
 from tp_transformer.foundation.statistics import FEWEST
 from tp_transformer.interpret.attention.following import Ranking
-from tp_transformer.interpret.core.record import ENCODER, TITLES, Floats
+from tp_transformer.interpret.core.record import ENCODER, TITLES, Activations
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
 
 
@@ -18,7 +18,7 @@ class AttentionMap:
     answer: str
     queries: Sequence[str]  # the character or word at each query position
     keys: Sequence[str]  # the character or word at each key position
-    weights: Floats  # (head, query, key)
+    weights: Activations  # (head, query, key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +91,9 @@ class AttentionResult(Result):
 
     def values(self) -> Values:
         """Return the numbers."""
-        return {
-            "where": self.where,
-            "layer": self.layer,
-            "heads": list(self.heads),
-            "are_given": self.are_given,
-            "maps": [asdict(shown) for shown in self.maps],
-            "shortest": asdict(self.shortest),
-            "rankings": [asdict(ranking) for ranking in self.rankings],
-        }
+        values = super().values()
+        del values["is_words"]
+        return values
 
 
 def _findings(rankings: tuple[Ranking, ...]) -> list[str]:

@@ -13,29 +13,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 
 FOLDS = 4  # strengths are fitted on the questions of the other folds
 ROUNDS = 20  # iterations of the fit
 PRIOR = 0.3  # weight of the coarser model, in occurrences of a cell
 
 
-def text_attention(
-    weights: Sequence[Floats], texts: Sequence[str], *, seed: int = 0
-) -> tuple[Floats, ...]:
+def text_attention(weights: Sequence[Floats], texts: Sequence[str]) -> tuple[Floats, ...]:
     """Return the weights of the structure-blind heads that are nearest to the given weights.
 
     Args:
         weights: attention to each text, (layer, head, query, key)
         texts: one character for each position
-        seed: seed of the folds; equal texts are always in the same fold
     """
     found = tuple(np.empty_like(own) for own in weights)
-    folds = _folds(texts, seed)
+    # Equal texts are in the same fold.
+    unique, text_number = np.unique(np.array(texts), return_inverse=True)
+    folds = (np.random.default_rng(0).permutation(len(unique)) % FOLDS)[text_number]
     for queries in _queries(weights, texts):
         in_fold = folds[queries.text]
         for fold in np.unique(in_fold):
@@ -56,12 +53,6 @@ def kind(character: str) -> str:
     return "letter" if character.isalpha() else character
 
 
-def _folds(texts: Sequence[str], seed: int) -> Integers:
-    """Return the fold of each text."""
-    unique, number = np.unique(np.array(texts), return_inverse=True)
-    return (np.random.default_rng(seed).permutation(len(unique)) % FOLDS)[number]
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Queries:
     """All query positions whose characters are of one kind, and their keys."""
@@ -76,7 +67,7 @@ class _Queries:
         """Return the cells of the keys of a query in the finest model."""
         return self.levels[-1][self.start[query] : self.start[query + 1]]
 
-    def fit(self, chosen: npt.NDArray[np.bool_]) -> Floats:
+    def fit(self, chosen: Booleans) -> Floats:
         """Fit the strengths of all cells of the finest model, (cell, layer * head).
 
         The prior of each model is the next coarser model, which decides where a cell is rare among

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import resample, wilson
@@ -33,6 +32,7 @@ from tp_transformer.interpret.binding.result import (
     Ratio,
 )
 from tp_transformer.interpret.binding.simplified import simplified
+from tp_transformer.interpret.core.arrays import Booleans, Floats
 from tp_transformer.interpret.core.nested import (
     LETTERS,
     NestedFraction,
@@ -45,8 +45,6 @@ from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-
-Floats = npt.NDArray[np.float64]
 
 ROUNDING = 1e-5  # relative distances of states below this are rounding errors of float32
 
@@ -146,7 +144,7 @@ def _exchange(
     )
 
 
-def _is_right(asked: Sequence[NestedFraction], answers: Sequence[str]) -> npt.NDArray[np.bool_]:
+def _is_right(asked: Sequence[NestedFraction], answers: Sequence[str]) -> Booleans:
     return np.array([fraction.answer for fraction in asked]) == np.array(answers)
 
 

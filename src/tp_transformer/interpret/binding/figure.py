@@ -1,6 +1,6 @@
 """The figure of the binding analysis: how far exchanged numbers move a state."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,8 @@ from tp_transformer.interpret.binding.result import (
 )
 from tp_transformer.interpret.binding.simplified import ATTENTIONS, Simplified
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-
-def plot(result: BindingResult) -> "dict[str, Figure]":
+def plot(result: BindingResult) -> "dict[str, figures.Figure]":
     """Plot the simplified network above the model."""
     with figures.blank(figures.COLUMN, 1.0) as drawn:
         upper, lower = drawn.subplots(2, 1)
@@ -43,7 +39,7 @@ def _reading(result: BindingResult) -> list[str]:
     return lines
 
 
-def _draw_simplified(axes: "Axes", found: Simplified) -> None:
+def _draw_simplified(axes: "figures.Axes", found: Simplified) -> None:
     smallest = 1e-18  # where a distance of zero is drawn
     marks = zip(ATTENTIONS.items(), ("s", "o", "x"), (1, 0, 2), strict=True)
     for (name, label), mark, colour in marks:
@@ -67,7 +63,7 @@ def _draw_simplified(axes: "Axes", found: Simplified) -> None:
     axes.legend(loc="center right")
 
 
-def _draw_exchanges(axes: "Axes", result: BindingResult) -> None:
+def _draw_exchanges(axes: "figures.Axes", result: BindingResult) -> None:
     kinds = (("confusable", CONFUSABLE), ("control", CONTROL), ("neighbours", NEIGHBOURS))
     found = {exchange.letters: exchange for exchange in result.exchanges}
     ticks = []

@@ -121,8 +121,8 @@ class BindingResult(Result):
         return {
             "layer": self.layer,
             "simplified": self.simplified.values(),
-            "exchanges": [vars(exchange) for exchange in self.exchanges],
-            "ratio_to_control": self.ratio and vars(self.ratio),
+            "exchanges": self.exchanges,
+            "ratio_to_control": self.ratio,
             "initial_ratios_to_control": self.initial_ratios,
             "kinds": {"confusable": CONFUSABLE, "control": CONTROL, "neighbours": NEIGHBOURS},
         }

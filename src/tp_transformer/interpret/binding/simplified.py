@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.progress import track
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.result import Values
-
-Floats = npt.NDArray[np.float64]
 
 A, B, C, D, E = range(5)  # the cells of the network
 # Pairs of a cell and the cell that it attends to, for (a/b)/(c/d) and (a/d)/(c/b).

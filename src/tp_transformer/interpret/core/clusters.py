@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.errors import SettingsError, UserError
-
-Integers = npt.NDArray[np.int64]
+from tp_transformer.interpret.core.arrays import Floats, Integers
 
 STARTS = 10  # of k-means, of which the best is kept
 
@@ -20,10 +18,10 @@ class Clustering:
     """
 
     assigned: Integers  # (vector,)
-    centroids: npt.NDArray[np.float64]  # (cluster, d_head)
+    centroids: Floats  # (cluster, d_head)
 
 
-def cluster(vectors: npt.NDArray[np.float64], n_clusters: int, seed: int) -> Clustering:
+def cluster(vectors: Floats, n_clusters: int, seed: int) -> Clustering:
     """Cluster vectors by scikit-learn's k-means."""
     try:
         from sklearn.cluster import KMeans

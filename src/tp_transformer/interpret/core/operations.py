@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tp_transformer.data.batch import Batch
+from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 from tp_transformer.interpret.core.record import ENCODER, point
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.model.loss import token_losses
@@ -21,9 +21,6 @@ from tp_transformer.model.solver import evaluating
 from tp_transformer.model.trace import Edit
 from tp_transformer.model.transformer import Transformer
 
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
 # From the index of a question in the sample and its roles, (head, position, d_head), to new roles.
 RoleOperation = Callable[[int, Tensor], Tensor]
 
@@ -37,7 +34,7 @@ class Predictions:
     """The predicted answer to each question, its correctness and the surprisal of the right one."""
 
     tokens: list[tuple[int, ...]]  # the likeliest tokens, given the right tokens before each
-    right: Bools
+    right: Booleans
     surprise: Floats  # negative log-likelihood of the right answer in nats
     touched: float  # share of the roles of the chosen heads that moved
     moved: float  # mean distance of these, relative to their mean length
@@ -204,18 +201,18 @@ def at(positions: Sequence[Sequence[int]], operation: RoleOperation) -> RoleOper
     return restricted
 
 
-def nearest(vectors: Floats, centroids: Floats) -> Ids:
+def nearest(vectors: Floats, centroids: Floats) -> Integers:
     """Return the nearest of centroids (…, cluster, d_head) to vectors (…, position, d_head)."""
     # |v - c|^2 without |v|^2, which does not depend on the cluster.
     apart = np.square(centroids).sum(axis=-1)[..., None, :] - 2 * vectors @ centroids.swapaxes(
         -1, -2
     )
-    found: Ids = apart.argmin(axis=-1)
+    found: Integers = apart.argmin(axis=-1)
     return found
 
 
 def donors(
-    roles: Sequence[Floats], clusters: Sequence[Ids], rng: np.random.Generator
+    roles: Sequence[Floats], clusters: Sequence[Integers], rng: np.random.Generator
 ) -> tuple[list[Floats], list[Floats]]:
     """Find two donors for each role: of its own cluster, and of another cluster as far away.
 
@@ -248,8 +245,8 @@ def _distances(vectors: Floats, others: Floats) -> Floats:
 
 
 def _as_far_away(
-    distances: Floats, is_same: Bools, rng: np.random.Generator
-) -> tuple[Ids, Ids, Ids]:
+    distances: Floats, is_same: Booleans, rng: np.random.Generator
+) -> tuple[Integers, Integers, Integers]:
     """Find, for each row, a random donor of the same cluster and one of another at that distance.
 
     Args:
@@ -279,7 +276,7 @@ def _as_far_away(
         ]
     )
     fits = is_same & (gaps.min(axis=0) < SAME_DISTANCE * distances)
-    rows: Ids = np.flatnonzero(fits.any(axis=1))
+    rows: Integers = np.flatnonzero(fits.any(axis=1))
     same = np.where(fits, rng.random(fits.shape), -1.0).argmax(axis=1)[rows]
     other = np.where(gaps[0] <= gaps[1], nearer, farther)[rows, same]
     return rows, order[rows, same], order[rows, other]

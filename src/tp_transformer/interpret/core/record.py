@@ -19,7 +19,7 @@ from tp_transformer.model.family import AnyModel, from_config
 from tp_transformer.model.solver import evaluating
 from tp_transformer.model.transformer import Transformer
 
-Floats = npt.NDArray[np.float32]
+Activations = npt.NDArray[np.float32]
 
 ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"
 ATTENTIONS = {
@@ -68,17 +68,17 @@ def untrained(model: Transformer, seed: int) -> Transformer:
 class Recording:
     """Activations at named points for each question of a sample, without padding."""
 
-    def __init__(self, pieces: dict[str, list[Floats]]) -> None:
+    def __init__(self, pieces: dict[str, list[Activations]]) -> None:
         self._pieces = pieces
 
-    def __getitem__(self, name: str) -> list[Floats]:
+    def __getitem__(self, name: str) -> list[Activations]:
         """For each question (head, position, d_head), or (position, d_model) for states.
 
         Attention weights are (head, query, key).
         """
         return self._pieces[name]
 
-    def flat(self, name: str) -> Floats:
+    def flat(self, name: str) -> Activations:
         """Return the vectors of all questions, concatenated: (position, head, d_head).
 
         States have no head axis: (position, d_model).
@@ -91,7 +91,7 @@ class Recording:
 
 def record(model: AnyModel, sample: Sample, names: Sequence[str]) -> Recording:
     """Run the model over a sample and keep the activations at the named points (no wildcards)."""
-    pieces: dict[str, list[Floats]] = {name: [] for name in names}
+    pieces: dict[str, list[Activations]] = {name: [] for name in names}
     device = next(model.parameters()).device
     order: list[int] = []
     at_keys = {"key", "value"}
@@ -120,8 +120,8 @@ def _lengths(name: str, source: Ragged, target: Ragged) -> tuple[Ids, Ids]:
 
 
 def _unpadded(
-    rows: Floats, point: str, at_keys: Collection[str], queries: Ids, keys: Ids
-) -> list[Floats]:
+    rows: Activations, point: str, at_keys: Collection[str], queries: Ids, keys: Ids
+) -> list[Activations]:
     """Return the rows of a padded tensor, each cut to its own length."""
     if point == "weights":
         return [

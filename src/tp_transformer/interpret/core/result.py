@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,9 +86,9 @@ class Result(ABC):
         """Return the numbers that the findings are based on, for a terminal; by default none."""
         return []
 
-    @abstractmethod
     def values(self) -> Values:
-        """Return the numbers that this analysis found."""
+        """Return the numbers that this analysis found; by default, all fields but the context."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "context"}
 
     def plot(self) -> "dict[str, Figure]":
         """Return the figures by name.
@@ -115,7 +115,7 @@ class Result(ABC):
             "environment": context.environment,
             "seed": context.seed,
             "summary": self.summary(),
-            "tables": [asdict(table) for table in self.tables()],
+            "tables": plain(self.tables()),
             **plain(self.values()),
         }
 
@@ -143,7 +143,9 @@ class Result(ABC):
 
 
 def plain(value: Any) -> Any:
-    """Convert numpy arrays and numbers, mappings and sequences to values that JSON can hold."""
+    """Convert dataclasses, numpy arrays, mappings and sequences to values that JSON can hold."""
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

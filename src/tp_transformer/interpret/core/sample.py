@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.store import TRAIN, Split, Store
@@ -15,6 +14,7 @@ from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import track
+from tp_transformer.interpret.core.arrays import Booleans, Integers
 from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import evaluating
@@ -175,9 +175,7 @@ def _has_expressions(split: Split, module: str) -> bool:
     return any(parse(question) is not None for question in questions)
 
 
-def _is_right(
-    model: AnyModel, store: Store, split: str, rows: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
+def _is_right(model: AnyModel, store: Store, split: str, rows: Integers) -> Booleans:
     source, target = store[split].tokens(rows, model.vocabulary)
     with evaluating(model):
         return judge(model, source, target).right

@@ -28,12 +28,12 @@ from statistics import NormalDist
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import CONFIDENCE, Interval, resample
+from tp_transformer.interpret.core.arrays import Floats, Integers
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import Recording, checked_model, record
 from tp_transformer.interpret.core.result import Context
@@ -43,7 +43,6 @@ from tp_transformer.interpret.information.result import (
     MAP_DRAWS,
     POSITIONS,
     PROBLEMS,
-    Floats,
     HeldOut,
     InformationResult,
     InSample,
@@ -53,8 +52,6 @@ from tp_transformer.model.family import AnyModel, load
 from tp_transformer.model.identity import describe
 from tp_transformer.model.layers import EncoderCell
 from tp_transformer.model.transformer import Transformer
-
-Ids = npt.NDArray[np.int64]
 
 FOLDS = 5
 SAMPLE_DRAWS = 100  # draws of the paper's n samples
@@ -137,12 +134,12 @@ class Draws:
 
     reading: str
     n: int
-    positions: list[Ids]
+    positions: list[Integers]
     widening: float
     rng: np.random.Generator
 
     @classmethod
-    def of_positions(cls, questions: Ids, n: int, rng: np.random.Generator) -> "Draws":
+    def of_positions(cls, questions: Integers, n: int, rng: np.random.Generator) -> "Draws":
         """Draw n positions, each time from another half of the questions.
 
         The mean over half of the questions varies around the mean over all of them as that varies
@@ -166,7 +163,7 @@ class Draws:
         )
 
     @classmethod
-    def of_problems(cls, questions: Ids, n: int, rng: np.random.Generator) -> "Draws":
+    def of_problems(cls, questions: Integers, n: int, rng: np.random.Generator) -> "Draws":
         """Draw n questions with all their positions, given the question of each position.
 
         The variance of such draws has a factor 1/n - 1/N; independent draws have 1/n, and the mean
@@ -259,7 +256,7 @@ def project(states: Floats, size: int, others: Floats) -> Floats:
 
 
 def held_out(
-    values: Floats, states: Floats, entering: Floats, questions: Ids, rng: np.random.Generator
+    values: Floats, states: Floats, entering: Floats, questions: Integers, rng: np.random.Generator
 ) -> HeldOut | None:
     """Fit on some questions and score the others, so that each question is scored once.
 
@@ -306,7 +303,7 @@ def held_out(
     )
 
 
-def _explained(errors: Floats, counts: Ids) -> Floats:
+def _explained(errors: Floats, counts: Integers) -> Floats:
     """Return the R2 of each predictor, (resample, predictor); the last one predicts the mean."""
     total = counts @ errors
     return 1 - total / total[:, -1:]

@@ -1,21 +1,15 @@
 """The figure of the information analysis: a bar for each head, beside its controls."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tp_transformer.foundation import figures
 from tp_transformer.interpret.information.result import InformationResult, StateInformation
 from tp_transformer.published import RECONSTRUCTION_ERROR
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 TITLES = {"input": "input of the\nvalue map", "output": "output of the\nlayer"}
 
 
-def plot(found: InformationResult) -> "dict[str, Figure]":
+def plot(found: InformationResult) -> "dict[str, figures.Figure]":
     """Plot the heads of each model in a row, and of each state in a column."""
     shown = found.models
     with figures.blank(figures.COLUMN, 1.0) as drawn:
@@ -49,7 +43,7 @@ def _errors(result: InformationResult, state: StateInformation) -> str:
     return f"mean squared error\n{ours}{held}\n{RECONSTRUCTION_ERROR[result.kind]} (the paper's)"
 
 
-def _draw(axes: "Axes", state: StateInformation) -> None:
+def _draw(axes: "figures.Axes", state: StateInformation) -> None:
     """Draw a bar for each head, with the controls as lines.
 
     Each reading of the paper's protocol has its own optimum and random vectors.

@@ -2,14 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from tp_transformer.foundation.statistics import FEWEST, Interval
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
 from tp_transformer.published import RECONSTRUCTION_ERROR
-
-Floats = npt.NDArray[np.float64]
 
 MAP_DRAWS = 5  # random value maps
 POSITIONS, PROBLEMS = "positions", "problems"  # possible meanings of "samples" in section 6.1
@@ -43,10 +39,6 @@ class InSample:
     optimum_r2: float
     control_r2: float
     expected_r2: float
-
-    def values(self) -> Values:
-        """Return the numbers, with averages over heads."""
-        return {**vars(self), "average_mse": self.mse.mean(), "average_r2": self.r2.mean()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,20 +86,15 @@ class StateInformation:
 
     def values(self) -> Values:
         """Return the numbers, with averages over heads."""
-        sound = self.held_out
-        values: Values = {
-            "paper_protocol": {found.reading: found.values() for found in self.readings},
-            "held_out": None,
-        }
-        if sound is not None:
-            values["held_out"] = {
-                **vars(sound),
-                "average_mse": sound.mse.mean(),
-                "average_r2": sound.r2.mean(),
-            }
-        else:
-            values["held_out_missing"] = "a single question leaves none to hold out"
-        return values
+        paper = {found.reading: _with_averages(found) for found in self.readings}
+        if self.held_out is None:
+            missing = "a single question leaves none to hold out"
+            return {"paper_protocol": paper, "held_out": None, "held_out_missing": missing}
+        return {"paper_protocol": paper, "held_out": _with_averages(self.held_out)}
+
+
+def _with_averages(found: InSample | HeldOut) -> Values:
+    return {**vars(found), "average_mse": found.mse.mean(), "average_r2": found.r2.mean()}
 
 
 @dataclass(frozen=True, kw_only=True)

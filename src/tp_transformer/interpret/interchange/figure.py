@@ -1,7 +1,7 @@
 """The figure of the interchange analysis: how often the answer follows exchanged roles."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tp_transformer.foundation import figures
 from tp_transformer.foundation.statistics import Interval
@@ -11,10 +11,6 @@ from tp_transformer.interpret.interchange.result import (
     InterchangeResult,
     RoleExchange,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TALL = 0.3  # inches for a pair of numbers
 LOOKS: dict[str, dict[str, Any]] = {
@@ -36,7 +32,7 @@ READING = (
 )
 
 
-def plot(result: InterchangeResult) -> "dict[str, Figure]":
+def plot(result: InterchangeResult) -> "dict[str, figures.Figure]":
     """Plot a panel for each choice of layers; nothing if no question counts."""
     found = result.interchanges
     if not any(exchange.n for panel in found for exchange in panel.exchanges):
@@ -58,7 +54,7 @@ def plot(result: InterchangeResult) -> "dict[str, Figure]":
         return {"interchange": drawn}
 
 
-def _draw_panel(axes: "Axes", exchanges: Sequence[RoleExchange]) -> None:
+def _draw_panel(axes: "figures.Axes", exchanges: Sequence[RoleExchange]) -> None:
     """Draw a row for each pair of numbers; it is empty without questions."""
     for row, exchange in enumerate(exchanges):
         if exchange.n:
@@ -73,7 +69,7 @@ def _draw_panel(axes: "Axes", exchanges: Sequence[RoleExchange]) -> None:
         axes.axhline(place - 0.5, color="#e0e0e0", linewidth=0.6)
 
 
-def _draw_row(axes: "Axes", exchange: RoleExchange, row: int) -> None:
+def _draw_row(axes: "figures.Axes", exchange: RoleExchange, row: int) -> None:
     """Draw the marks of a pair of numbers, each a little below the one before."""
     for number, ((share, interval), look) in enumerate(
         zip(_shares(exchange), LOOKS.values(), strict=True)

@@ -1,11 +1,12 @@
 """The result of the interchange analysis: answers after the roles of two numbers were exchanged."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from scipy.stats import binom
 
 from tp_transformer.foundation.statistics import Interval
-from tp_transformer.interpret.core.result import Result, ResultTable, Values
+from tp_transformer.interpret.core.result import Result, ResultTable
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to a different one
 LARGEST_P = 0.05  # largest p-value of a clear result
@@ -108,27 +109,23 @@ class LayerInterchange:
     def rows(self) -> tuple[tuple[str, ...], ...]:
         """Return the counts of answers after exchanged roles, and after those of the control."""
         swapped = [exchange.swapped for exchange in self.exchanges]
-        others = sum(counts.otherwise for counts in swapped) / (len(EXCHANGES) - 1)
+        moved = [exchange.moved for exchange in self.exchanges]
         return (
-            (
-                f"exchanged, {self.where}",
-                str(self.n),
-                str(sum(counts.exchanged for counts in swapped)),
-                f"{others:.1f}",
-                str(sum(counts.kept for counts in swapped)),
-            ),
-            (
-                f"random directions, {self.where}",
-                str(self.n),
-                f"{self._moved('exchanged'):.1f}",
-                f"{self._moved('otherwise') / (len(EXCHANGES) - 1):.1f}",
-                f"{self._moved('kept'):.1f}",
-            ),
+            self._row("exchanged", swapped, n_draws=1, form=".0f"),
+            self._row("random directions", moved, n_draws=CONTROL_DRAWS, form=".1f"),
         )
 
-    def _moved(self, name: str) -> float:
-        """Return a number of answers of the control, averaged over its draws."""
-        return sum(getattr(exchange.moved, name) for exchange in self.exchanges) / CONTROL_DRAWS
+    def _row(
+        self, name: str, counts: Sequence[AnswerCounts], n_draws: int, form: str
+    ) -> tuple[str, ...]:
+        """Return the numbers of answers of each kind, averaged over draws."""
+        exchanged, others, kept = (
+            sum(getattr(own, kind) for own in counts) / n_draws
+            for kind in ("exchanged", "otherwise", "kept")
+        )
+        others /= len(EXCHANGES) - 1
+        row = (f"{exchanged:{form}}", f"{others:.1f}", f"{kept:{form}}")
+        return (f"{name}, {self.where}", str(self.n), *row)
 
     def _verdict(self) -> str:
         tests = {"other exchanges": self.against_others, "random directions": self.against_moved}
@@ -162,7 +159,3 @@ class InterchangeResult(Result):
             f"{CONTROL_DRAWS} draws. The rest are other answers.",
         )
         return [table] if rows else []
-
-    def values(self) -> Values:
-        """Return the numbers."""
-        return {"interchanges": [asdict(found) for found in self.interchanges]}

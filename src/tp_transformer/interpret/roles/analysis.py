@@ -9,12 +9,13 @@ analysed by its value vectors.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.progress import track
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.clusters import Clustering, cluster
 from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
@@ -35,7 +36,8 @@ from tp_transformer.interpret.roles.reversal import HeadTransfer, Reversal, Side
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
-Floats = npt.NDArray[np.float64]
+T = TypeVar("T")
+Heads = dict[tuple[int, int], T]  # by layer and head
 
 INITIAL_DRAWS = 3  # untrained models
 
@@ -54,18 +56,24 @@ class _Inputs:
     n_clusters: int
     seed: int
 
-    def vectors(self, model: Transformer) -> Floats:
-        """Return the vectors of all heads: (layer, position, head, d_head)."""
-        found = record(model, self.sample, self.points)
-        return np.stack([found.flat(name).astype(np.float64) for name in self.points])
+    def vectors(self, model: Transformer) -> Heads[Floats]:
+        """Return the vectors of all heads: (position, d_head)."""
+        recorded = record(model, self.sample, self.points)
+        found = [recorded.flat(name).astype(np.float64) for name in self.points]
+        return {
+            (layer, head): own[:, head]
+            for layer, own in enumerate(found)
+            for head in range(own.shape[1])
+        }
 
     def cluster(self, vectors: Floats) -> Clustering:
         """Cluster the vectors of one head."""
         return cluster(vectors, self.n_clusters, self.seed)
 
-    def named(self, clusterings: dict[int, Clustering]) -> tuple[HeadClusters, ...]:
-        """Name the clusters of some heads."""
-        return _named(clusterings, self.positions, self.n_clusters)
+    def named(self, clusterings: Heads[Clustering]) -> tuple[HeadClusters, ...]:
+        """Name the clusters of the chosen heads."""
+        own = {head: clusterings[self.layer, head] for head in self.heads}
+        return _named(own, self.positions, self.n_clusters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +112,9 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         seed=seed,
     )
     found = inputs.vectors(model)
-    clusterings = _clusterings(found, inputs)
+    clusterings = {
+        place: inputs.cluster(own) for place, own in track("clustering heads", found.items())
+    }
     controls = [_control(untrained(model, seed + draw), inputs) for draw in range(INITIAL_DRAWS)]
     return RolesResult(
         context=Context.of(model, sample, seed),
@@ -114,7 +124,7 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         n_heads=n_heads,
         n_clusters=options.clusters,
         n_parsed=sum(expression is not None for expression in sample.expressions),
-        heads=inputs.named({head: clusterings[inputs.layer][head] for head in inputs.heads}),
+        heads=inputs.named(clusterings),
         initial_structural=controls[0].n_structural,
         labels=tuple(
             _label_controls(label, inputs, controls)
@@ -126,13 +136,13 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
 
 
 def layer_clusters(
-    model: Transformer, sample: Sample, *, layer: int = -1, n_clusters: int, seed: int
+    model: Transformer, sample: Sample, *, n_clusters: int, seed: int
 ) -> tuple[HeadClusters, ...]:
-    """Cluster the roles of each head of an encoder layer and name the clusters, without controls.
+    """Cluster the roles of each head of the last encoder layer; name them, without controls.
 
     In a model without roles, its value vectors are clustered.
     """
-    name = point(ENCODER, layer_index(layer, model.config.n_layers), _available(model)[0])
+    name = point(ENCODER, model.config.n_layers - 1, _available(model)[0])
     vectors = record(model, sample, [name]).flat(name).astype(np.float64)
     clusterings = {
         head: cluster(vectors[:, head], n_clusters, seed) for head in range(vectors.shape[1])
@@ -143,20 +153,6 @@ def layer_clusters(
 def _available(model: Transformer) -> tuple[str, ...]:
     """Return the names of the vectors that can be clustered, the default first."""
     return ("role", "value") if model.config.d_role else ("value",)
-
-
-def _clusterings(found: Floats, inputs: _Inputs) -> list[list[Clustering]]:
-    """Cluster the vectors of every head of every layer."""
-    clusterings: list[list[Clustering]] = [[] for _ in found]
-    for layer, head in track("clustering heads", _heads(found)):
-        clusterings[layer].append(inputs.cluster(found[layer][:, head]))
-    return clusterings
-
-
-def _heads(found: Floats) -> list[tuple[int, int]]:
-    """Return the layer and the head of all vectors."""
-    n_layers, _, n_heads, _ = found.shape
-    return [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
 
 
 def _named(
@@ -180,19 +176,17 @@ def _named(
 def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
     """Analyse an untrained model; its best head is chosen among as many as the trained model's."""
     found = inputs.vectors(model)
-    named = inputs.named(
-        {head: inputs.cluster(found[inputs.layer][:, head]) for head in inputs.heads}
-    )
-    heads = [own[:, head] for own in found for head in range(own.shape[1])]
+    places = [(inputs.layer, head) for head in inputs.heads]
+    named = inputs.named({place: inputs.cluster(found[place]) for place in places})
     probed: dict[str, list[Probed]] = {
         label.name: [] for label in inputs.labelled if label.obstacle is None
     }
     reversals: list[Transfer] = []
-    for head in track("probing an untrained model", heads):
+    for head in track("probing an untrained model", found.values()):
         for label in inputs.labelled:
             if label.obstacle is None:
                 probed[label.name].append(
-                    probes.probe(head, label, inputs.seed, n_permutations=1, n_compared=len(heads))
+                    probes.probe(head, label, inputs.seed, n_permutations=1, n_compared=len(found))
                 )
         if inputs.sides.obstacle is None:
             reversals.append(reversal.transfer(head, inputs.sides, inputs.seed))
@@ -204,27 +198,24 @@ def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
 
 
 def _scores(
-    found: Floats, clusterings: list[list[Clustering]], inputs: _Inputs
+    found: Heads[Floats], clusterings: Heads[Clustering], inputs: _Inputs
 ) -> Iterator[HeadScore]:
     """Score every head of every layer for every label."""
-    n_compared = found.shape[0] * found.shape[2]
-    for layer, head in track("probing heads", _heads(found)):
-        assigned = clusterings[layer][head].assigned
+    for (layer, head), own in track("probing heads", found.items()):
+        assigned = clusterings[layer, head].assigned
         for label in inputs.labelled:
             information, probed = None, None
             if label.obstacle is None:
                 information = probes.information(assigned, label, inputs.n_clusters, inputs.seed)
-                probed = probes.probe(
-                    found[layer][:, head], label, inputs.seed, n_compared=n_compared
-                )
+                probed = probes.probe(own, label, inputs.seed, n_compared=len(found))
             yield HeadScore(
                 layer=layer, head=head, label=label.name, information=information, probe=probed
             )
 
 
 def _reversal(
-    found: Floats,
-    clusterings: list[list[Clustering]],
+    found: Heads[Floats],
+    clusterings: Heads[Clustering],
     inputs: _Inputs,
     controls: list[_Untrained],
 ) -> Reversal:
@@ -233,13 +224,13 @@ def _reversal(
     heads: list[HeadTransfer] = []
     readers: dict[int, Transfer] = {}
     if sides.obstacle is None:
-        for layer, head in track("testing the reversal", _heads(found)):
-            one_hot = np.eye(inputs.n_clusters)[clusterings[layer][head].assigned]
+        for (layer, head), own in track("testing the reversal", found.items()):
+            one_hot = np.eye(inputs.n_clusters)[clusterings[layer, head].assigned]
             heads.append(
                 HeadTransfer(
                     layer=layer,
                     head=head,
-                    probe=reversal.transfer(found[layer][:, head], sides, seed),
+                    probe=reversal.transfer(own, sides, seed),
                     clusters=reversal.transfer(one_hot, sides, seed, reversal.by_cluster),
                 )
             )

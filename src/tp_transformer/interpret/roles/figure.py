@@ -1,20 +1,16 @@
 """Figures of the roles analysis: questions with their clusters (figure 2), and all scores."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation import figures
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE, labels
 from tp_transformer.interpret.roles import naming
 from tp_transformer.interpret.roles.result import HeadClusters, LabelControls, RolesResult
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SHOWN = 6  # questions in a figure
 MARGIN = 0.05  # inches around the drawing
@@ -24,7 +20,7 @@ PITCH = 2.5  # squares from one line of characters to the next
 SIDE_COLOURS = {NUMERATOR: figures.COLOURS[0], DENOMINATOR: figures.COLOURS[1]}  # as in the paper
 
 
-def plot(roles: RolesResult) -> "dict[str, Figure]":
+def plot(roles: RolesResult) -> "dict[str, figures.Figure]":
     """Plot the questions for each head, and all scores."""
     plots = {
         f"roles-layer{roles.layer}-head{head.head}": _plot_questions(roles, head)
@@ -35,10 +31,11 @@ def plot(roles: RolesResult) -> "dict[str, Figure]":
     return plots
 
 
-def _plot_questions(roles: RolesResult, head: HeadClusters) -> "Figure":
+def _plot_questions(roles: RolesResult, head: HeadClusters) -> "figures.Figure":
     """Plot questions as rows of characters with the cluster of each position, as in figure 2."""
     sample = roles.context.sample
-    across = _in_line(roles.n_clusters)
+    digits = max(2, len(str(roles.n_clusters - 1)))
+    across = int((figures.COLUMN - 2 * MARGIN) / (digits * DIGIT))  # squares in a line
     unit = (figures.COLUMN - 2 * MARGIN) / across
     lines = [
         (number, start)
@@ -71,14 +68,8 @@ def _plot_questions(roles: RolesResult, head: HeadClusters) -> "Figure":
         return drawn
 
 
-def _in_line(n_clusters: int) -> int:
-    """Return the number of squares, with the number of their cluster, that fit in a column."""
-    digits = max(2, len(str(n_clusters - 1)))
-    return int((figures.COLUMN - 2 * MARGIN) / (digits * DIGIT))
-
-
 def _draw_line(
-    axes: "Axes", sample: Sample, head: HeadClusters, number: int, part: slice, y: float
+    axes: "figures.Axes", sample: Sample, head: HeadClusters, number: int, part: slice, y: float
 ) -> None:
     """Draw a line of a question: characters, squares below them, the sides around both."""
     for x, character in enumerate(token_characters(sample.questions[number])[part]):
@@ -106,7 +97,12 @@ def _runs(values: list[str | None]) -> list[tuple[int, int, str]]:
 
 
 def _draw_legend(
-    axes: "Axes", roles: RolesResult, head: HeadClusters, drawn: set[int], y: float, unit: float
+    axes: "figures.Axes",
+    roles: RolesResult,
+    head: HeadClusters,
+    drawn: set[int],
+    y: float,
+    unit: float,
 ) -> float:
     """Draw the squares of drawn and of named clusters in columns; return where they end."""
     named = {number for number, name in enumerate(head.names) if name is not None}
@@ -144,7 +140,7 @@ def _describe(roles: RolesResult, head: HeadClusters, number: int, *, with_share
     return f"~ {kind}{share}"
 
 
-def _draw_square(axes: "Axes", x: float, y: float, number: int) -> None:
+def _draw_square(axes: "figures.Axes", x: float, y: float, number: int) -> None:
     from matplotlib.patches import Rectangle
 
     colour, ink = figures.qualitative(number)
@@ -153,7 +149,7 @@ def _draw_square(axes: "Axes", x: float, y: float, number: int) -> None:
     axes.text(x + 0.5, y + 0.5, str(number), ha="center", va="center_baseline", **look)
 
 
-def _outline(axes: "Axes", x: float, y: float, width: float, colour: str) -> None:
+def _outline(axes: "figures.Axes", x: float, y: float, width: float, colour: str) -> None:
     from matplotlib.patches import Rectangle
 
     axes.add_patch(
@@ -171,9 +167,9 @@ SCORES = (
 )
 
 
-def _plot_structure(roles: RolesResult) -> "Figure":
+def _plot_structure(roles: RolesResult) -> "figures.Figure":
     """Plot the difference between scores and controls for every label, head and layer."""
-    scored = [label for label in roles.labels if label.obstacle is None]
+    scored = roles.scored
     # Square cells, in rows that are high enough for the name of a label.
     tall = max(0.58, min(figures.Cells.LARGEST, PANEL / roles.n_heads) * roles.n_layers)
     reach = max(label.best_reach for label in scored)
@@ -199,7 +195,7 @@ def _plot_structure(roles: RolesResult) -> "Figure":
         return drawn
 
 
-def _above_controls(roles: RolesResult, scored: list[LabelControls]) -> npt.NDArray[np.float64]:
+def _above_controls(roles: RolesResult, scored: list[LabelControls]) -> Floats:
     """Return scores minus controls, in the order of SCORES: (score, label, layer, head)."""
     found = np.zeros((3, len(scored), roles.n_layers, roles.n_heads))
     row = {label.name: i for i, label in enumerate(scored)}
@@ -217,7 +213,7 @@ def _above_controls(roles: RolesResult, scored: list[LabelControls]) -> npt.NDAr
 
 
 def _heat_column(
-    drawn: "Figure", column: Any, values: npt.NDArray[np.float64], title: str, unit: str
+    drawn: "figures.Figure", column: Any, values: Floats, title: str, unit: str
 ) -> None:
     """Draw a heat map of heads and layers for each label, with a common scale."""
     reach = max(0.05, float(np.abs(values).max()))

@@ -9,12 +9,13 @@ the number of statements, clusters and heads.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.statistics import wilson
+from tp_transformer.interpret.core.arrays import Booleans, Integers
 from tp_transformer.interpret.core.structure import (
     ARGUMENT,
     DEPTH,
@@ -25,9 +26,6 @@ from tp_transformer.interpret.core.structure import (
     SIDE,
     SIGN,
 )
-
-Booleans = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 
 PURITY = 0.8  # least share of the positions of a cluster for which its name holds
 FEWEST_POSITIONS = 10
@@ -61,6 +59,12 @@ class Name:
 
     def __str__(self) -> str:
         return ", ".join(self.statements)
+
+    def values(self) -> dict[str, Any]:
+        """Return the numbers, and the statements as one text."""
+        values = {**vars(self), "name": str(self), "is_structural": self.is_structural}
+        del values["statements"]
+        return values
 
 
 def statements(

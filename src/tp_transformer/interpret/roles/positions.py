@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from tp_transformer.interpret.core.arrays import Floats, Integers
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import LABELS, labels, unreversed_sides
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,7 @@ class Positions:
         """Split values of all positions by question."""
         return tuple(np.split(values, np.flatnonzero(np.diff(self.question)) + 1))
 
-    def character_features(self, reach: int) -> npt.NDArray[np.float64]:
+    def character_features(self, reach: int) -> Floats:
         """Return features of the text alone, one-hot: (position, feature).
 
         They are the index of the position, its character, and `reach` characters on each side,

@@ -19,13 +19,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import entr
 
 from tp_transformer.foundation.statistics import Interval, resample
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from tp_transformer.interpret.core.arrays import Floats, Integers
 
 FOLDS = 5
 PERMUTATIONS = 200  # of labels, for the baseline of clusters

@@ -1,16 +1,12 @@
 """The result of the roles analysis: named clusters, and scores of the structure in them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from tp_transformer.interpret.core.arrays import Floats, Integers
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
 from tp_transformer.interpret.roles.naming import Name
 from tp_transformer.interpret.roles.probes import ClusterInformation, Probed
 from tp_transformer.interpret.roles.reversal import Reversal
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +15,7 @@ class HeadClusters:
 
     head: int
     assigned: tuple[Integers, ...]
-    centroids: npt.NDArray[np.float64]  # (cluster, d_head)
+    centroids: Floats  # (cluster, d_head)
     names: tuple[Name | None, ...]
 
     @property
@@ -29,20 +25,7 @@ class HeadClusters:
 
     def values(self) -> Values:
         """Return the numbers."""
-        names = [
-            name and {"name": str(name), "is_structural": name.is_structural, **_counts(name)}
-            for name in self.names
-        ]
-        return {
-            "head": self.head,
-            "assigned": list(self.assigned),
-            "centroids": self.centroids,
-            "names": names,
-        }
-
-
-def _counts(name: Name) -> Values:
-    return {key: value for key, value in asdict(name).items() if key != "statements"}
+        return {**vars(self), "names": [name and name.values() for name in self.names]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +174,9 @@ class RolesResult(Result):
             "n_parsed": self.n_parsed,
             "initial_structural_names": self.initial_structural,
             "heads": [head.values() for head in self.heads],
-            "labels": [asdict(label) for label in self.labels],
-            "scores": [asdict(score) for score in self.scores],
-            "reversal": self.reversal.to_values(),
+            "labels": self.labels,
+            "scores": self.scores,
+            "reversal": self.reversal.values(),
         }
 
 

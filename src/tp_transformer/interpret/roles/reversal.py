@@ -15,18 +15,21 @@ denominators where the labels agree.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation.statistics import Interval, resample
+from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 from tp_transformer.interpret.core.result import ResultTable, Values
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
 from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Floats, Integers, Probe, folds
+from tp_transformer.interpret.roles.probes import (
+    FEWEST_QUESTIONS,
+    Probe,
+    folds,
+)
 
-Booleans = npt.NDArray[np.bool_]
 # From vectors with their sides, and other vectors, to the predicted sides of the others.
 Predictor = Callable[[Floats, Integers, Floats], Integers]
 
@@ -180,11 +183,9 @@ class Reversal:
             return "sides are reversed, more than in untrained models and text probes"
         return "sides are reversed, but not clearly more than in untrained models or text probes"
 
-    def to_values(self) -> Values:
+    def values(self) -> Values:
         """Return the numbers."""
-        values = asdict(self)
-        verdict = None if self.obstacle is not None else self.verdict
-        return {**values, "verdict": verdict}
+        return {**vars(self), "verdict": None if self.obstacle is not None else self.verdict}
 
 
 def by_probe(vectors: Floats, sides: Integers, others: Floats) -> Integers:
@@ -195,9 +196,8 @@ def by_probe(vectors: Floats, sides: Integers, others: Floats) -> Integers:
 def by_cluster(clusters: Floats, sides: Integers, others: Floats) -> Integers:
     """Predict the side that is more typical of the cluster; clusters are one-hot vectors."""
     counts = clusters.T @ np.eye(len(SIDES))[sides]  # (cluster, side)
-    shares = counts / np.maximum(
-        1, counts.sum(axis=0)
-    )  # of each side, so that the more frequent side has no advantage
+    # Shares of each side, so that the more frequent side has no advantage.
+    shares = counts / np.maximum(1, counts.sum(axis=0))
     return shares.argmax(axis=1)[others.argmax(axis=1)]
 
 

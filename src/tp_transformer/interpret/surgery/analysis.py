@@ -21,22 +21,21 @@ An answer counts as changed if another token is the likeliest at any of its posi
 right tokens before it. For an answer that was right, this is the verdict; but the answers of a
 model that answers nothing correctly can change as well.
 
-Heads are compared with each other, or chosen heads with as many random others; chosen positions
-with as many others of the same question. A difference between heads is no sign of training: heads
+Heads are compared with each other, or a chosen head with random others; chosen positions with as
+many others of the same question. A difference between heads is no sign of training: heads
 of untrained models differ as well.
 """
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Agreement, holm, mcnemar_exact, resample
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.operations import (
-    Floats,
     Predictions,
     RoleOperation,
     as_far,
@@ -51,7 +50,7 @@ from tp_transformer.interpret.core.operations import (
     swapped,
     zeroed,
 )
-from tp_transformer.interpret.core.options import layer_index
+from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import checked_model, record
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
@@ -66,64 +65,19 @@ from tp_transformer.interpret.surgery.result import (
     Target,
 )
 from tp_transformer.model.family import AnyModel
-from tp_transformer.model.transformer import Transformer
 
-HEAD_CONTROLS = 3  # random sets of other heads
+HEAD_CONTROLS = 3  # random other heads
 
 
 def analyse(model: AnyModel, sample: Sample, options: SurgeryOptions, seed: int) -> SurgeryResult:
     """Operate on the roles of an encoder layer, and compare the answers before and after."""
     model = checked_model(model, options)
-    positions = None
-    if options.at is not None:
-        find = PLACES[options.at]
-        positions = [
-            [] if expression is None else find(expression) for expression in sample.expressions
-        ]
-    return operate(
-        model,
-        sample,
-        layer=options.layer,
-        heads=None if options.head is None else [options.head],
-        positions=positions,
-        place=options.at,
-        n_clusters=options.clusters,
-        seed=seed,
-    )
-
-
-def operate(
-    model: Transformer,
-    sample: Sample,
-    *,
-    layer: int | None = None,
-    heads: Sequence[int] | None = None,
-    positions: Sequence[Sequence[int]] | None = None,
-    place: str | None = None,
-    n_clusters: int = 20,
-    n_controls: int = HEAD_CONTROLS,
-    seed: int = 0,
-) -> SurgeryResult:
-    """Operate on the roles of chosen heads at chosen positions.
-
-    Args:
-        model: a TP-Transformer
-        sample: questions and answers
-        layer: index of the encoder layer, by default the last
-        heads: changed together, and compared with random sets of as many others; by default each
-            head, and all together
-        positions: source positions for each question, compared with as many others; by default all
-        place: a description of these positions
-        n_clusters: number of clusters of the roles of each head
-        n_controls: number of random sets of other heads
-        seed: seed of clusters and of all random choices
-    """
-    layer = layer_index(layer, model.config.n_layers)
+    layer = layer_index(options.layer, model.config.n_layers)
     rng = np.random.default_rng(seed)
-    targets = _targets(model.config.n_heads, sample, heads, positions, n_controls, rng)
+    targets = _targets(model.config.n_heads, sample, options, rng)
     found = record(model, sample, [role_of(layer)])
     roles = [piece.astype(np.float64) for piece in found[role_of(layer)]]  # by question
-    centroids = _centroids(np.concatenate(roles, axis=1), n_clusters, seed)
+    centroids = _centroids(np.concatenate(roles, axis=1), options.clusters, seed)
     clusters = [nearest(own, centroids) for own in roles]  # (head, position) by question
     within, across = donors(roles, clusters, rng)
     before = predict(model, sample)
@@ -141,7 +95,7 @@ def operate(
         context=Context.of(model, sample, seed),
         layer=layer,
         n_clusters=centroids.shape[1],
-        place=place or ("all positions" if positions is None else "chosen positions"),
+        place=options.at or "all positions",
         right=int(before.right.sum()),
         effects=tuple(effects),
         comparisons=_comparisons(effects),
@@ -149,64 +103,47 @@ def operate(
 
 
 def _targets(
-    n_heads: int,
-    sample: Sample,
-    heads: Sequence[int] | None,
-    positions: Sequence[Sequence[int]] | None,
-    n_controls: int,
-    rng: np.random.Generator,
+    n_heads: int, sample: Sample, options: SurgeryOptions, rng: np.random.Generator
 ) -> list[Target]:
-    where = None if positions is None else _checked_positions(sample, positions)
-
-    def target(name: str, chosen: Sequence[int], is_control: bool = False) -> Target:
-        return Target(name=name, heads=tuple(chosen), positions=where, is_control=is_control)
-
-    if heads is None:
-        targets = [target(f"head {head}", [head]) for head in range(n_heads)]
-        if n_heads > 1:
-            targets.append(target("all heads", range(n_heads)))
-    else:
-        chosen = sorted(set(heads))
-        if not chosen or not 0 <= chosen[0] <= chosen[-1] < n_heads:
-            raise SettingsError(f"the heads are 0 to {n_heads - 1}, not {list(heads)}")
-        targets = [target(_named(chosen), chosen)]
-        rest = [head for head in range(n_heads) if head not in chosen]
-        sets: set[tuple[int, ...]] = set()
-        while len(sets) < min(n_controls, math.comb(len(rest), len(chosen))):
-            sets.add(tuple(sorted(rng.permutation(rest)[: len(chosen)].tolist())))
-        targets += [target(f"random {_named(other)}", other, True) for other in sorted(sets)]
-    if where is not None:
-        targets += [
-            Target(
-                name=f"{chosen_target.name}, random positions",
-                heads=chosen_target.heads,
-                positions=_other_positions(sample, where, rng),
+    """Return each head and all heads, or one head and random others; then random positions."""
+    positions = None
+    if options.at is not None:
+        find = PLACES[options.at]
+        positions = tuple(() if one is None else tuple(find(one)) for one in sample.expressions)
+    named: dict[str, tuple[int, ...]] = {
+        f"head {head}": (head,) for head in head_indices(options.head, n_heads)
+    }
+    if len(named) > 1:
+        named["all heads"] = tuple(range(n_heads))
+    targets = [
+        Target(name=name, heads=heads, positions=positions, is_control=False)
+        for name, heads in named.items()
+    ]
+    controls = []
+    if options.head is not None:
+        rest = [head for head in range(n_heads) if head != options.head]
+        drawn: set[int] = set()
+        while len(drawn) < min(HEAD_CONTROLS, len(rest)):
+            drawn.add(int(rng.permutation(rest)[0]))
+        controls = [
+            Target(name=f"random head {head}", heads=(head,), positions=positions, is_control=True)
+            for head in sorted(drawn)
+        ]
+    if positions is not None:
+        controls += [
+            replace(
+                target,
+                name=f"{target.name}, random positions",
+                positions=_other_positions(sample, positions, rng),
                 is_control=True,
             )
-            for chosen_target in targets
-            if not chosen_target.is_control
+            for target in targets
         ]
-    return targets
-
-
-def _named(heads: Sequence[int]) -> str:
-    return f"head{'s' if len(heads) > 1 else ''} {', '.join(map(str, heads))}"
-
-
-def _checked_positions(
-    sample: Sample, positions: Sequence[Sequence[int]]
-) -> tuple[tuple[int, ...], ...]:
-    if len(positions) != len(sample):
-        raise SettingsError(f"{len(sample)} questions but positions of {len(positions)}")
-    for question, own in zip(sample.questions, positions, strict=True):
-        last = len(token_characters(question)) - 1
-        if any(not 0 <= position <= last for position in own):
-            raise SettingsError(f"{question!r} has the positions 0 to {last}, not {list(own)}")
-    return tuple(tuple(sorted(set(own))) for own in positions)
+    return [*targets, *controls]
 
 
 def _other_positions(
-    sample: Sample, positions: tuple[tuple[int, ...], ...], rng: np.random.Generator
+    sample: Sample, positions: Sequence[Sequence[int]], rng: np.random.Generator
 ) -> tuple[tuple[int, ...], ...]:
     """Draw as many other positions of each question, or all if there are fewer."""
     drawn = []

@@ -1,17 +1,12 @@
 """The figure of the surgery analysis: the share of changed answers for each target."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tp_transformer.foundation import figures
 from tp_transformer.interpret.surgery.result import OPERATIONS, SurgeryResult
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-def plot(result: SurgeryResult) -> "dict[str, Figure]":
+def plot(result: SurgeryResult) -> "dict[str, figures.Figure]":
     """Plot a row for each target and a mark for each operation."""
     targets = list(dict.fromkeys(effect.target.name for effect in result.effects))
     controls = {effect.target.name for effect in result.effects if effect.target.is_control}

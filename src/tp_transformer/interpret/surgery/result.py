@@ -155,11 +155,8 @@ class SurgeryResult(Result):
     def values(self) -> Values:
         """Return the numbers."""
         return {
-            "layer": self.layer,
+            **super().values(),
             "n": self.n,
-            "n_clusters": self.n_clusters,
-            "place": self.place,
-            "right": self.right,
             "effects": [effect.values() for effect in self.effects],
             "comparisons": [comparison.values() for comparison in self.comparisons],
         }

@@ -30,12 +30,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Interval, resample
+from tp_transformer.interpret.core.arrays import Floats, Integers
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
 from tp_transformer.interpret.core.result import Context
@@ -44,9 +44,6 @@ from tp_transformer.interpret.tensor_product.options import TensorProductOptions
 from tp_transformer.interpret.tensor_product.result import HeadShares, Shares, TensorProductResult
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
 
 MOST_POSITIONS = 1_024  # for the fit, and for scoring: the Gram matrix is quadratic in them
 RANDOM_DRAWS = 50
@@ -156,7 +153,9 @@ def analyse(
     )
 
 
-def _parts(sample: Sample, vocabulary: Vocabulary, where: str, seed: int) -> tuple[Ids, Ids, Ids]:
+def _parts(
+    sample: Sample, vocabulary: Vocabulary, where: str, seed: int
+) -> tuple[Integers, Integers, Integers]:
     """Return the positions to fit on, those of other questions to score, and their questions."""
     rng = np.random.default_rng(seed)
     if where == ENCODER:
@@ -165,12 +164,12 @@ def _parts(sample: Sample, vocabulary: Vocabulary, where: str, seed: int) -> tup
         lengths = vocabulary.encode(sample.answers).lengths - 1  # without the end token
     question = np.repeat(np.arange(len(sample)), lengths)
     is_fitted = rng.permutation(len(sample))[question] < len(sample) / 2
-    if len(sample) == 1:
-        fitted = scored = np.arange(len(question))
-    else:
-        fitted, scored = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
-    fitted = np.sort(rng.permutation(fitted)[:MOST_POSITIONS])
-    scored = fitted if len(sample) == 1 else np.sort(rng.permutation(scored)[:MOST_POSITIONS])
+    fitted, scored = (
+        np.sort(rng.permutation(np.flatnonzero(chosen))[:MOST_POSITIONS])
+        for chosen in (is_fitted, ~is_fitted)
+    )
+    if len(sample) == 1:  # there is no other question
+        scored = fitted
     return fitted, scored, question[scored]
 
 
@@ -178,9 +177,9 @@ def _of_model(
     model: Transformer,
     sample: Sample,
     names_of: Mapping[int, Sequence[str]],  # the points of fillers and roles of each layer
-    fitted: Ids,
-    scored: Ids,
-    questions: Ids,
+    fitted: Integers,
+    scored: Integers,
+    questions: Integers,
     seed: int,
 ) -> tuple[HeadShares, ...]:
     heads = []
@@ -188,21 +187,20 @@ def _of_model(
         found = record(model, sample, names)
         filler, role = (found.flat(name).astype(np.float64) for name in names)
         for head in track(f"measuring the heads of layer {layer}", range(filler.shape[1])):
-            both = (filler[:, head], role[:, head])
-            shares = [
+            centred, raw = (
                 measure(
-                    Products(filler=both[0][fitted], role=both[1][fitted], centred=centred),
-                    Products(filler=both[0][scored], role=both[1][scored], centred=centred),
+                    Products(filler=filler[fitted, head], role=role[fitted, head], centred=about),
+                    Products(filler=filler[scored, head], role=role[scored, head], centred=about),
                     questions,
                     seed,
                 )
-                for centred in (True, False)
-            ]
-            heads.append(HeadShares(layer=layer, head=head, centred=shares[0], raw=shares[1]))
+                for about in (True, False)
+            )
+            heads.append(HeadShares(layer=layer, head=head, centred=centred, raw=raw))
     return tuple(heads)
 
 
-def measure(fitted: Products, scored: Products, questions: Ids, seed: int = 0) -> Shares:
+def measure(fitted: Products, scored: Products, questions: Integers, seed: int = 0) -> Shares:
     """Measure all shares of one head; `questions` has the question of each scored position."""
     total = float(scored.totals.sum())
     if not total > 0:
@@ -223,7 +221,7 @@ def measure(fitted: Products, scored: Products, questions: Ids, seed: int = 0) -
     )
 
 
-def _interval(scored: Products, questions: Ids) -> Interval | None:
+def _interval(scored: Products, questions: Integers) -> Interval | None:
     _, place = np.unique(questions, return_inverse=True)
     kept = np.bincount(place, scored.diagonals())
     total = np.bincount(place, scored.totals)

@@ -2,18 +2,14 @@
 
 from collections.abc import Sequence
 from math import log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tp_transformer.foundation import figures
+from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.record import TITLES
 from tp_transformer.interpret.tensor_product.result import HeadShares, Shares, TensorProductResult
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 FULL = 1.25  # top of the axis, so that marks at 100% are not cut off
@@ -21,7 +17,7 @@ INTERVAL: dict[str, Any] = {"linewidth": 0.6, "markersize": 4, "markeredgewidth"
 READABLE = 0.11  # inches from the text of one tick to the next
 
 
-def plot(result: TensorProductResult) -> "dict[str, Figure]":
+def plot(result: TensorProductResult) -> "dict[str, figures.Figure]":
     """Plot the shares of the heads of the model, and of untrained models."""
     layers = sorted({head.layer for head in result.heads})
     tall = min(1.1, max(0.45, 6.5 / len(layers)))  # inches, so that many fit on a page
@@ -54,7 +50,7 @@ def _lowest(heads: Sequence[HeadShares], d_head: int) -> float:
     return max(0.8 * least, 0.2 / d_head)
 
 
-def _scale(axes: "Axes", lowest: float, tall: float) -> None:
+def _scale(axes: "figures.Axes", lowest: float, tall: float) -> None:
     """Scale shares logarithmically, so that small relative differences are visible."""
     axes.set_yscale("log")
     axes.set_ylim(lowest, FULL)
@@ -80,7 +76,7 @@ def _reading(result: TensorProductResult, lowest: float) -> str:
 
 
 def _draw_layer(
-    axes: "Axes", models: Sequence[Sequence[HeadShares]], layer: int, lowest: float
+    axes: "figures.Axes", models: Sequence[Sequence[HeadShares]], layer: int, lowest: float
 ) -> None:
     """Draw a column of marks for each head, with the models side by side."""
     width = 0.9 / len(models)
@@ -93,8 +89,8 @@ def _draw_layer(
 
 
 def _draw_shares(
-    axes: "Axes",
-    places: npt.NDArray[np.float64],
+    axes: "figures.Axes",
+    places: Floats,
     width: float,
     shares: Sequence[Shares],
     lowest: float,

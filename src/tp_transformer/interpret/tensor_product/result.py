@@ -46,8 +46,8 @@ class HeadShares:
         return {
             "layer": self.layer,
             "head": self.head,
-            "variance": vars(self.centred),
-            "second_moment": vars(self.raw),
+            "variance": self.centred,
+            "second_moment": self.raw,
         }
 
 
@@ -121,12 +121,7 @@ class TensorProductResult(Result):
     def values(self) -> Values:
         """Return the numbers."""
         return {
-            "where": self.where,
-            "binding": self.binding,
-            "d_head": self.d_head,
-            "is_held_out": self.is_held_out,
-            "n_fitted": self.n_fitted,
-            "n_scored": self.n_scored,
+            **super().values(),
             "expected_random": 1 / self.d_head,
             "heads": [head.values() for head in self.heads],
             "initial": [[head.values() for head in heads] for heads in self.initial],

@@ -1,21 +1,13 @@
 """The figure of a bench: the accuracy of each seed, by task, split and binding."""
 
-from typing import TYPE_CHECKING
-
 from tp_transformer.foundation import figures
-from tp_transformer.study.bench.table import BenchTable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from tp_transformer.study.bench.table import BenchRow
+from tp_transformer.study.bench.table import BenchRow, BenchTable
 
 _ROW = 0.14  # inches of a binding
 _AROUND = 0.62  # inches of the title and the axis of a panel
 
 
-def plot(table: BenchTable) -> "Figure":
+def plot(table: BenchTable) -> "figures.Figure":
     """Plot a panel for each split of each task: a point for each seed, a line at the mean."""
     tasks = table.tasks
     heights = [_AROUND + _ROW * len(rows) for rows in tasks.values()]
@@ -38,7 +30,7 @@ def plot(table: BenchTable) -> "Figure":
     return drawn
 
 
-def _plot_split(axes: "Axes", rows: "list[BenchRow]", place: int, reference: str) -> None:
+def _plot_split(axes: "figures.Axes", rows: list[BenchRow], place: int, reference: str) -> None:
     for height, row in enumerate(rows):
         score = row.scores[place]
         colour = figures.COLOURS[height % len(figures.COLOURS)]

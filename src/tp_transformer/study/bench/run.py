@@ -53,7 +53,8 @@ def bench(plan: BenchPlan, open_pool: OpenPool, quiet_pool: OpenPool, show: Show
         update(n_done, len(runs))
         for number, _ in enumerate(in_order(train_run, pending, open_pool), n_done + 1):
             update(number, len(runs))
-    missing = [task for task in plan.tasks if not _has_costs(plan, task)]
+    costed = {"none", *plan.variants}
+    missing = [task for task in plan.tasks if not costed <= _read_costs(plan, task).keys()]
     requests = [_cost_request(plan, task) for task in missing]
     with show("measuring costs") as update:
         measured = in_order(measure_costs, requests, quiet_pool)
@@ -129,10 +130,6 @@ def _cost_request(plan: BenchPlan, task: str) -> CostRequest:
     variants = dict.fromkeys(["none", *plan.variants])  # all costs are relative to none
     configs = {variant: plan.config(task, variant, 0) for variant in variants}
     return CostRequest(plan.data(task), configs)
-
-
-def _has_costs(plan: BenchPlan, task: str) -> bool:
-    return {"none", *plan.variants} <= _read_costs(plan, task).keys()
 
 
 def _read_costs(plan: BenchPlan, task: str) -> StepSeconds:

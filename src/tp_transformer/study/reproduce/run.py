@@ -26,13 +26,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.foundation.atomic import write_json
 from tp_transformer.foundation.distributed import choose_device
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
 from tp_transformer.foundation.own_folder import refuse_other_content
-from tp_transformer.foundation.parallel import n_cores, workers
+from tp_transformer.foundation.parallel import n_cores
 from tp_transformer.foundation.progress import progress, showing
 from tp_transformer.foundation.run_folder import seed_folder
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
@@ -45,6 +44,7 @@ from tp_transformer.scoring.results import Results
 from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
 from tp_transformer.show.table import render_comparison
+from tp_transformer.study.parts import generated
 from tp_transformer.study.reproduce.bands import Accuracies, SplitAccuracy, compare, read_band
 from tp_transformer.study.reproduce.scale import Scale, ScaleRow
 from tp_transformer.study.watch import Run, train_side_by_side
@@ -110,7 +110,9 @@ def reproduce(work: Reproduction, console: Console | None = None) -> Accuracies:
     refuse_other_content(work.out, "the reproduction", is_begun=is_begun, own=[RUNS])
     _refuse_other_settings(work)
     with _stage(work, "questions", console):
-        _show_questions(_questions(work), console)
+        store = _questions(work)
+        counts = ", ".join(f"{name} {len(split):,}" for name, split in store.items())
+        console.print(Text(f"{store.path}: {counts}"), soft_wrap=True)
     with _stage(work, "training", console):
         _train(work, console)
     with _stage(work, "scores", console):
@@ -168,13 +170,7 @@ def _questions(work: Reproduction) -> Store:
     if work.data is not None:
         return open_store(work.data)
     assert work.scale.order is not None  # noqa: S101, for the type checker
-    with progress("generating") as update:
-        return produce(work.scale.order, work.store, workers(None), progress=update)
-
-
-def _show_questions(store: Store, console: Console) -> None:
-    counts = ", ".join(f"{name} {len(split):,}" for name, split in store.items())
-    console.print(Text(f"{store.path}: {counts}"), soft_wrap=True)
+    return generated(work.scale.order, work.store)
 
 
 def _train(work: Reproduction, console: Console) -> None:

@@ -67,7 +67,8 @@ class Scale:
     def options(self, row: ScaleRow, seed: int) -> tuple[str, ...]:
         """Return the options of `tpt train` that change the preset of a row."""
         changes = self._changes(row, seed)
-        return tuple(f"--{name}={_text(value)}" for name, value in changes.items())
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in changes.items()}
+        return tuple(f"--{name}={text}" for name, text in texts.items())
 
     def to_json(self) -> dict[str, Any]:
         """Return everything that decides the result, as values that JSON can hold."""
@@ -79,26 +80,32 @@ class Scale:
         return {**chosen, **self.settings, **row.settings, "training.seed": seed}
 
 
-def _text(value: Any) -> str:
-    """Return a value as YAML for the command line."""
-    return value if isinstance(value, str) else json.dumps(value)
+def _settings(
+    batch_size: int, rate: float, *, warmup: int, steps: int, every: int, count: int
+) -> Settings:
+    """Return the settings of all rows: the optimizer of the paper, whatever their presets have.
+
+    The learning rate is larger than the paper's, and decreases.
+    """
+    return {
+        "data.batch_size": batch_size,
+        "optim.optimizer": "adam",
+        "optim.adam_rate": 1.0,
+        "optim.betas": [0.9, 0.995],
+        "optim.eps": 1e-8,
+        "optim.clip_norm": 1.0,
+        "optim.clip_value": None,
+        "optim.schedule": "cosine",
+        "optim.cooldown": 0.0,
+        "training.ema": None,
+        "optim.learning_rate": rate,
+        "optim.warmup": warmup,
+        "training.steps": steps,
+        "validation.every": every,
+        "validation.count": count,
+    }
 
 
-# Every row of a scale has the sizes of its preset, in the proportions of Table 1: B has as many
-# parameters as the Transformer, C fewer by a smaller d_ff, both without a bound embedding; the LSTM
-# has 0.4 times the parameters of the Transformer. All have the optimizer of the paper, with a
-# larger learning rate that decreases, whatever their presets have.
-_OPTIM = {
-    "optim.optimizer": "adam",
-    "optim.adam_rate": 1.0,
-    "optim.betas": [0.9, 0.995],
-    "optim.eps": 1e-8,
-    "optim.clip_norm": 1.0,
-    "optim.clip_value": None,
-    "optim.schedule": "cosine",
-    "optim.cooldown": 0.0,
-    "training.ema": None,
-}
 _WITHOUT_STRUCTURE = ("attention", "information", "tensor-product")
 _WITH_STRUCTURE = ("roles", "attention", "information", "binding", "tensor-product")
 
@@ -106,7 +113,11 @@ _WITH_STRUCTURE = ("roles", "attention", "information", "binding", "tensor-produ
 def _rows(
     size: str, b: Settings, c: Settings, d_hidden: int, analyses: tuple[str, ...]
 ) -> dict[str, ScaleRow]:
-    """Return the rows of Table 1 at a smaller size, except the Transformer of Saxton et al."""
+    """Return the rows of Table 1 at a smaller size, except the Transformer of Saxton et al.
+
+    They have the proportions of Table 1: B has as many parameters as the Transformer, C fewer by a
+    smaller d_ff, both without a bound embedding; the LSTM has 0.4 times those of the Transformer.
+    """
     tp, plain = f"tp-transformer-{size}", f"transformer-{size}"
     unbound = {"model.embedding_binding": False}
     lstm = {"model.d_hidden": d_hidden}
@@ -153,15 +164,7 @@ MINUTES = Scale(
     ),
     modules=_EASY,
     seeds=(0, 1),
-    settings={
-        "data.batch_size": 32,
-        **_OPTIM,
-        "optim.learning_rate": 2e-3,
-        "optim.warmup": 100,
-        "training.steps": 2500,
-        "validation.every": 250,
-        "validation.count": 300,
-    },
+    settings=_settings(32, 2e-3, warmup=100, steps=2500, every=250, count=300),
     order=Order(modules=_EASY, count=8000, test_count=1000),
     analysed_module="numbers__place_value",
     analysed=64,
@@ -171,15 +174,7 @@ HOUR = Scale(
     rows=tuple(_TINY.values()),
     modules=_MIDDLE,
     seeds=(0, 1),
-    settings={
-        "data.batch_size": 64,
-        **_OPTIM,
-        "optim.learning_rate": 2e-3,
-        "optim.warmup": 200,
-        "training.steps": 5000,
-        "validation.every": 500,
-        "validation.count": 512,
-    },
+    settings=_settings(64, 2e-3, warmup=200, steps=5000, every=500, count=512),
     order=Order(modules=_MIDDLE, count=20_000, test_count=1000),
     analysed_module="arithmetic__add_or_sub",
 )
@@ -188,15 +183,7 @@ OVERNIGHT = Scale(
     rows=tuple(_SMALL.values()),
     modules=_HARDER,
     seeds=(0, 1),
-    settings={
-        "data.batch_size": 128,
-        **_OPTIM,
-        "optim.learning_rate": 1e-3,
-        "optim.warmup": 500,
-        "training.steps": 8000,
-        "validation.every": 500,
-        "validation.count": 1024,
-    },
+    settings=_settings(128, 1e-3, warmup=500, steps=8000, every=500, count=1024),
     order=Order(modules=_HARDER, count=50_000, test_count=1000),
 )
 PAPER = Scale(

@@ -1,0 +1,29 @@
+# For machines with NVIDIA GPUs and the NVIDIA Container Toolkit:
+#   docker build -t tp-transformer .
+#   docker run --rm --gpus all -v "$PWD":/work tp-transformer solve "Is 7 prime?"
+# The folder of the host is /work, where stores and runs are read and written. For several GPUs:
+#   docker run --rm --gpus all --ipc=host -v "$PWD":/work --entrypoint torchrun tp-transformer \
+#     --standalone --nproc-per-node=gpu -m -- tp_transformer train --config tp-transformer --data math --run runs/tp
+# PyPI's torch for Linux contains the CUDA libraries; the driver comes from the host.
+FROM python:3.11-slim-bookworm
+
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+# torch.compile needs a compiler.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc g++ libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/tp-transformer
+COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
+COPY src ./src
+RUN pip install --no-cache-dir -c constraints.txt ".[all]" && tpt --version
+
+# Files that a run writes to /work belong to this user; --user "$(id -u)" makes them yours.
+RUN useradd --create-home --uid 1000 user && mkdir /work && chown 1000 /work
+USER 1000
+WORKDIR /work
+ENTRYPOINT ["tpt"]
+CMD ["--help"]

@@ -1,0 +1,104 @@
+"""Rewrite what README.md and docs/index.md say about the bundled models, from their results.
+
+    python docs/update_bundled.py
+
+Run it after `tpt bundle`. A test fails if a page has other numbers than the bundled models.
+"""
+
+import json
+from pathlib import Path
+
+from tp_transformer.model import bundled
+from tp_transformer.scoring.compare import SplitPair, pairs
+from tp_transformer.scoring.results import Results, SplitScore
+from tp_transformer.show.document import markdown_table
+
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")
+BEGIN, END = "<!-- bundled models -->\n", "<!-- end of bundled models -->"
+SURE, HALF = 0.9, 0.5
+
+
+def summary(folder: Path = bundled.FOLDER) -> str:
+    """Return the scores and the training of the models in a folder as Markdown."""
+    names = bundled.names(folder)
+    if not names:
+        return "No model is bundled with this copy of the package.\n"
+    results = [Results.read(folder / name / bundled.RESULTS) for name in names]
+    stages = [json.loads((folder / name / "training.json").read_text("utf-8"))["stages"]
+              for name in names]  # fmt: skip
+    compared = {pair.split: pair for pair in pairs(results[0], results[1:])[0]} if names[1:] else {}
+    rows = [
+        ["parameters", *(f"{one.model['n_parameters']:,}" for one in results)],
+        ["training samples", *(f"{_total(one, 'samples'):,.0f}" for one in stages)],
+        [
+            "core-hours of training",
+            *(f"{_total(one, 'core_seconds') / 3600:.1f}" for one in stages),
+        ],
+    ]
+    for split, score in results[0].splits.items():
+        title = results[0].task.title(split)
+        scored = [one.splits[split] for one in results]
+        rows.append([_what(title, score), *map(_average, scored)])
+        rows.append([f"{title}: modules above {SURE:.0%}", *(_above(one, SURE) for one in scored)])
+    lines = markdown_table(["", *(f"`{name}`" for name in names)], rows)
+    return "\n".join([*lines, "", *_sentences(names, results[0], compared)]) + "\n"
+
+
+def _total(stages: list[dict[str, float]], field: str) -> float:
+    return sum(stage[field] or 0 for stage in stages)
+
+
+def _what(title: str, score: SplitScore) -> str:
+    n_questions = sum(module.n for module in score.modules.values())
+    return f"{title}: average over {len(score.modules)} modules ({n_questions:,} questions)"
+
+
+def _average(score: SplitScore) -> str:
+    average, (low, high) = score.average
+    return f"{average:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _above(score: SplitScore, limit: float) -> str:
+    return str(sum(module.accuracy > limit for module in score.modules.values()))
+
+
+def _sentences(names: list[str], results: Results, compared: dict[str, SplitPair]) -> list[str]:
+    """Return the differences of the two models, and what the first can answer."""
+    split, score = next(iter(results.splits.items()))
+    first = results.task.title(split).lower()
+    lines = ["Exact match on generated questions, with 95% intervals over questions."]
+    for pair in compared.values():
+        low, high = pair.interval
+        lines.append(
+            f"{pair.title}, `{names[0]}` minus `{names[1]}`, on the same questions: "
+            f"{100 * pair.difference:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})."
+        )
+    for text, low, high in (("more than", SURE, 1.0), (f"{HALF:.0%} to", HALF, SURE)):
+        named = [f"`{name}`" for name, one in score.modules.items() if low < one.accuracy <= high]
+        lines.append(
+            f"`{names[0]}` answers {text} {SURE:.0%} of the {first} questions of "
+            f"{', '.join(named) or 'no module'}."
+        )
+    return lines
+
+
+def rewritten(page: str, text: str) -> str:
+    """Return a page with the part between the two marks replaced."""
+    before, mark, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise SystemExit(f"the page lacks {BEGIN.strip()!r} or {END!r}")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def main() -> None:
+    """Rewrite the pages."""
+    text = summary()
+    for page in PAGES:
+        page.write_text(rewritten(page.read_text("utf-8"), text), "utf-8")
+        print(f"{page.relative_to(ROOT)}: {', '.join(bundled.names()) or 'no bundled model'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+/* All cells of an encoder, or of a decoder with known targets, in float32, for packed rows.
+
+   Between two attentions, a block of positions passes all maps and normalisations while its states
+   are in the cache. */
+
+#include "layers.h"
+#include "parallel.h"
+
+int attention_forward(const Int *sizes, const Int *strides, const Int *query_ends,
+                      const Int *key_ends, const char *query, const char *key, const char *value,
+                      char *filler, float *log_sum);
+
+typedef struct {
+    Int n_positions, d_model, d_ff, binds;
+    const Layer *layer;
+    int sublayer;                   /* 0: self-attention, 1: cross-attention, 2: feed-forward */
+    float *state, *wide, *filler;   /* (position, …); `wide` has the projections of an attention */
+} Work;
+
+static Int first_of(Int block) { return block * AT_ONCE; }
+
+static Int size_of(const Work *work, Int block) {
+    Int rest = work->n_positions - first_of(block);
+    return rest < AT_ONCE ? rest : AT_ONCE;
+}
+
+/* Normalise, and project to queries, keys, values and roles. */
+static int before_attention(void *argument, Int block) {
+    const Work *work = argument;
+    const Layer *layer = work->layer;
+    Int d = work->d_model, n = size_of(work, block), first = first_of(block);
+    Int width = (work->sublayer ? 1 : 3) + (work->binds ? 1 : 0);
+    float *normal = malloc(n * d * sizeof(float));
+    if (!normal) return 1;
+    normalise(n, d, work->state + first * d, layer->norms[work->sublayer], normal);
+    affine(n, d, width * d, normal, work->sublayer ? layer->cross_in : layer->self_in,
+           work->wide + first * width * d, PLAIN);
+    free(normal);
+    return 0;
+}
+
+/* Bind fillers to roles, and add their map to the states. */
+static int after_attention(void *argument, Int block) {
+    const Work *work = argument;
+    Int d = work->d_model, n = size_of(work, block), first = first_of(block);
+    Int width = (work->sublayer ? 1 : 3) + (work->binds ? 1 : 0);
+    float *filler = work->filler + first * d;
+    for (Int row = 0; work->binds && row < n; row++) {
+        const float *role = work->wide + ((first + row) * width + width - 1) * d;
+        for (Int i = 0; i < d; i++) filler[row * d + i] *= role[i];
+    }
+    affine(n, d, d, filler, work->sublayer ? work->layer->cross_out : work->layer->self_out,
+           work->state + first * d, ADDED);
+    return 0;
+}
+
+/* The feed-forward layer, and the last normalisation of a cell. */
+static int feed_forward(void *argument, Int block) {
+    const Work *work = argument;
+    const Layer *layer = work->layer;
+    Int d = work->d_model, n = size_of(work, block);
+    float *state = work->state + first_of(block) * d;
+    float *normal = malloc(n * (d + work->d_ff) * sizeof(float));
+    if (!normal) return 1;
+    float *hidden = normal + n * d;
+    normalise(n, d, state, layer->norms[2], normal);
+    affine(n, d, work->d_ff, normal, layer->expand, hidden, RELU);
+    affine(n, work->d_ff, d, hidden, layer->contract, state, ADDED);
+    normalise(n, d, state, layer->norms[3], state);
+    free(normal);
+    return 0;
+}
+
+/* Sizes: rows, layers, heads, d_head, d_ff, whether roles are bound, whether attention is causal,
+   the strides of heads and positions of the memory, threads. `memory` has the keys and values of
+   the source for each layer, or is NULL for an encoder. The states are replaced. Returns whether
+   there was too little memory. */
+EXPORT int cells_forward(const Int *sizes, const Layer *layers,
+                         const char *const *memory, const Int *ends, const Int *memory_ends,
+                         float *state) {
+    Int n_rows = sizes[0], n_heads = sizes[2], d_head = sizes[3], d = n_heads * d_head;
+    Int n_positions = ends[n_rows], n_threads = sizes[9];
+    Int n_blocks = (n_positions + AT_ONCE - 1) / AT_ONCE, widest = sizes[5] ? 4 : 3;
+    float *wide = malloc(n_positions * (widest + 1) * d * sizeof(float));
+    if (!wide) return 1;
+    Work work = {.n_positions = n_positions, .d_model = d, .d_ff = sizes[4], .binds = sizes[5],
+                 .state = state, .wide = wide,
+                 .filler = wide + n_positions * widest * d};
+    int failed = 0;
+    for (Int number = 0; number < sizes[1] && !failed; number++) {
+        work.layer = layers + number;
+        for (work.sublayer = 0; work.sublayer < (memory ? 2 : 1) && !failed; work.sublayer++) {
+            int crosses = work.sublayer;
+            Int width = ((crosses ? 1 : 3) + (sizes[5] ? 1 : 0)) * d;
+            Int own[6] = {n_rows, n_heads, d_head, 0, crosses ? 0 : sizes[6], n_threads};
+            Int strides[6] = {d_head, width, d_head, width, d_head, width};
+            const char *key = (const char *)(wide + d), *value = (const char *)(wide + 2 * d);
+            if (crosses) {
+                key = memory[2 * number], value = memory[2 * number + 1];
+                strides[2] = strides[4] = sizes[7], strides[3] = strides[5] = sizes[8];
+            }
+            failed = in_parallel(&work, before_attention, n_blocks, n_threads) ||
+                     attention_forward(own, strides, ends, crosses ? memory_ends : ends,
+                                       (const char *)wide, key, value, (char *)work.filler, NULL) ||
+                     in_parallel(&work, after_attention, n_blocks, n_threads);
+        }
+        work.sublayer = 2;
+        failed = failed || in_parallel(&work, feed_forward, n_blocks, n_threads);
+    }
+    free(wide);
+    return failed;
+}

@@ -1,0 +1,186 @@
+/* One step of the decoder of a Transformer in float32: all layers, for the next token of each row.
+
+   Weights are read as PyTorch stores them, (out, in). Keys and values of the source are read where
+   the encoder's maps wrote them, and those of the target from the cache, so that nothing is copied
+   when rows leave the batch. Rows are divided among threads. */
+
+#include "layers.h"
+#include "parallel.h"
+
+#define LEAST_ROWS 8 /* of a thread */
+
+typedef struct {
+    Affine role; /* of the embedding; its weight is NULL if there is none */
+    const float *symbols, *positions;
+} Embedding;
+
+typedef struct {
+    Int n_rows, n_questions, n_layers, n_heads, d_head, d_ff, n_vocab, position, room, binds;
+    Int memory_position; /* the stride of the keys and values of the source */
+    Int at_once; /* rows of a task */
+    const Embedding *embedding;
+    const Layer *layers;
+    const float *const *memory; /* keys and values of the source, by layer */
+    const Int *starts, *lengths; /* of each question in the memory */
+    float *cache;                /* (row, room, layer, key or value, head, d_head) */
+    const Int *previous;
+    float *logits;
+} Step;
+
+/* The fillers of one row for all heads (equations 2 and 3), times the roles if there are any (equation
+   4). Keys and values, whose heads are contiguous, are read once and in their order. */
+static void attend(const Step *step, Int n_keys, const float *query, const float *keys,
+                   const float *values, Int stride, const float *role, float *scores,
+                   float *bound) {
+    Int d = step->d_head, n_heads = step->n_heads, d_model = d * n_heads, j, head;
+    Int padded = rounded_up(n_heads); /* scores are (key, head) */
+    for (j = 0; j < n_keys; j++) {
+        const float *key = keys + j * stride;
+        float *own = scores + j * padded;
+        for (head = 0; head + 4 <= n_heads; head += 4) {
+            Int at = head * d;
+            _mm_storeu_ps(own + head,
+                          sums4(product(query + at, key + at, d),
+                                product(query + at + d, key + at + d, d),
+                                product(query + at + 2 * d, key + at + 2 * d, d),
+                                product(query + at + 3 * d, key + at + 3 * d, d)));
+        }
+        for (; head < n_heads; head++)
+            own[head] = sum8(product(query + head * d, key + head * d, d));
+        for (; head < padded; head++) own[head] = 0;
+    }
+    __m256 scale = _mm256_set1_ps(1 / sqrtf((float)d));
+    for (head = 0; head < padded; head += WIDTH) {
+        float *own = scores + head;
+        __m256 most = _mm256_set1_ps(-INFINITY), total = _mm256_setzero_ps();
+        for (j = 0; j < n_keys; j++) most = _mm256_max_ps(most, _mm256_loadu_ps(own + j * padded));
+        for (j = 0; j < n_keys; j++) {
+            __m256 below = _mm256_sub_ps(_mm256_loadu_ps(own + j * padded), most);
+            __m256 weight = exp8(_mm256_mul_ps(below, scale));
+            total = _mm256_add_ps(total, weight);
+            _mm256_storeu_ps(own + j * padded, weight);
+        }
+        __m256 inverse = _mm256_div_ps(_mm256_set1_ps(1), total);
+        for (j = 0; j < n_keys; j++)
+            _mm256_storeu_ps(own + j * padded,
+                             _mm256_mul_ps(_mm256_loadu_ps(own + j * padded), inverse));
+    }
+    memset(bound, 0, d_model * sizeof(float));
+    for (j = 0; j < n_keys; j += 4) { /* four keys at a time, or the rest */
+        Int n = n_keys - j < 4 ? n_keys - j : 4;
+        for (head = 0; head < n_heads; head++)
+            for (Int i = head * d; i < (head + 1) * d; i += WIDTH) {
+                __m256 sum = _mm256_loadu_ps(bound + i);
+                for (Int k = j; k < j + n; k++)
+                    sum = _mm256_fmadd_ps(_mm256_broadcast_ss(scores + k * padded + head),
+                                          _mm256_loadu_ps(values + k * stride + i), sum);
+                _mm256_storeu_ps(bound + i, sum);
+            }
+    }
+    if (role)
+        for (Int i = 0; i < d_model; i++) bound[i] *= role[i];
+}
+
+/* Self-attention of a row: its key and value are added to the cache. `projected` is query, key,
+   value and role. */
+static void attend_self(const Step *step, Int row, Int layer, const float *projected, float *scores,
+                        float *bound) {
+    Int d_model = step->d_head * step->n_heads, stride = step->n_layers * 2 * d_model;
+    float *keys = step->cache + row * step->room * stride + layer * 2 * d_model;
+    memcpy(keys + step->position * stride, projected + d_model, 2 * d_model * sizeof(float));
+    attend(step, step->position + 1, projected, keys, keys + d_model, stride,
+           step->binds ? projected + 3 * d_model : NULL, scores, bound);
+}
+
+/* Cross-attention of a row; `projected` is query and role. */
+static void attend_across(const Step *step, Int row, Int layer, const float *projected,
+                          float *scores, float *bound) {
+    Int d_model = step->d_head * step->n_heads, stride = step->memory_position;
+    Int question = row / (step->n_rows / step->n_questions);
+    Int first = step->starts[question] * stride;
+    attend(step, step->lengths[question], projected, step->memory[2 * layer] + first,
+           step->memory[2 * layer + 1] + first, stride, step->binds ? projected + d_model : NULL,
+           scores, bound);
+}
+
+static void embed(const Step *step, Int first, Int n, float *state, float *role) {
+    Int d_model = step->d_head * step->n_heads;
+    const Embedding *embedding = step->embedding;
+    const float *position = embedding->positions + step->position * d_model;
+    float scale = sqrtf((float)d_model);
+    for (Int row = 0; row < n; row++) {
+        const float *symbol = embedding->symbols + step->previous[first + row] * d_model;
+        for (Int i = 0; i < d_model; i++)
+            state[row * d_model + i] = symbol[i] * scale + position[i];
+    }
+    if (!embedding->role.weight) return;
+    affine(n, d_model, d_model, state, embedding->role, role, PLAIN);
+    for (Int i = 0; i < n * d_model; i++) state[i] += state[i] * role[i];
+}
+
+/* A step of `n` rows from `first` on; returns whether there was too little memory. */
+static int run_rows(const Step *step, Int first, Int n) {
+    Int d_model = step->d_head * step->n_heads, d_ff = step->d_ff, longest = step->room;
+    Int n_self = step->binds ? 4 : 3, n_cross = step->binds ? 2 : 1;
+    Int widest = n_self * d_model > d_ff ? n_self * d_model : d_ff;
+    for (Int question = 0; question < step->n_questions; question++)
+        if (step->lengths[question] > longest) longest = step->lengths[question];
+    float *state = malloc((n * (2 * d_model + widest) + longest * rounded_up(step->n_heads)) *
+                          sizeof(float));
+    if (!state) return 1;
+    float *other = state + n * d_model, *wide = other + n * d_model, *scores = wide + n * widest;
+    embed(step, first, n, state, other);
+    for (Int number = 0; number < step->n_layers; number++) {
+        const Layer *layer = step->layers + number;
+        normalise(n, d_model, state, layer->norms[0], other);
+        affine(n, d_model, n_self * d_model, other, layer->self_in, wide, PLAIN);
+        for (Int row = 0; row < n; row++)
+            attend_self(step, first + row, number, wide + row * n_self * d_model, scores,
+                        other + row * d_model);
+        affine(n, d_model, d_model, other, layer->self_out, state, ADDED);
+        normalise(n, d_model, state, layer->norms[1], other);
+        affine(n, d_model, n_cross * d_model, other, layer->cross_in, wide, PLAIN);
+        for (Int row = 0; row < n; row++)
+            attend_across(step, first + row, number, wide + row * n_cross * d_model, scores,
+                          other + row * d_model);
+        affine(n, d_model, d_model, other, layer->cross_out, state, ADDED);
+        normalise(n, d_model, state, layer->norms[2], other);
+        affine(n, d_model, d_ff, other, layer->expand, wide, RELU);
+        affine(n, d_ff, d_model, wide, layer->contract, state, ADDED);
+        normalise(n, d_model, state, layer->norms[3], state);
+    }
+    Affine output = {step->embedding->symbols, NULL};
+    affine(n, d_model, step->n_vocab, state, output, step->logits + first * step->n_vocab, PLAIN);
+    free(state);
+    return 0;
+}
+
+static int run_block(void *work, Int block) {
+    const Step *step = work;
+    Int first = block * step->at_once, rest = step->n_rows - first;
+    return run_rows(step, first, rest < step->at_once ? rest : step->at_once);
+}
+
+/* Sizes: see Step, up to the stride of the memory, then the number of threads. `weights` has the
+   embedding (role map, symbols, positions), then the layers, in the order of the structures.
+   Returns 0, 1 if there was too little memory, or 2 if a token is not in the vocabulary. */
+EXPORT int decoder_step(const Int *sizes, const float *const *weights,
+                        const float *const *memory, const Int *starts, const Int *lengths,
+                        float *cache, const Int *previous, float *logits) {
+    Step step = {.n_rows = sizes[0], .n_questions = sizes[1], .n_layers = sizes[2],
+                 .n_heads = sizes[3], .d_head = sizes[4], .d_ff = sizes[5], .n_vocab = sizes[6],
+                 .position = sizes[7], .room = sizes[8], .binds = sizes[9],
+                 .memory_position = sizes[10],
+                 .embedding = (const Embedding *)weights,
+                 .layers = (const Layer *)((const Embedding *)weights + 1), .memory = memory,
+                 .starts = starts, .lengths = lengths, .cache = cache, .previous = previous,
+                 .logits = logits};
+    for (Int row = 0; row < step.n_rows; row++)
+        if (previous[row] < 0 || previous[row] >= step.n_vocab) return 2;
+    Int n_threads = step.n_rows / LEAST_ROWS < sizes[11] ? step.n_rows / LEAST_ROWS : sizes[11];
+    Int share = n_threads > 1 ? (step.n_rows + n_threads - 1) / n_threads : step.n_rows;
+    step.at_once = share < AT_ONCE ? share : AT_ONCE;
+    return step.n_rows ? in_parallel(&step, run_block, (step.n_rows + step.at_once - 1) / step.at_once,
+                                     n_threads)
+                       : 0;
+}

@@ -1,0 +1,249 @@
+"""The cells of a Transformer by C kernels, which compute the same.
+
+A decoding step of a single question consists of hundreds of small operations, whose start takes
+longer than their arithmetic; a kernel computes all layers in one call. Another kernel computes all
+cells of the encoder, or of the decoder for known answers, on packed rows. Kernels are used for
+inference in float32 on a CPU, with the cells of this package as they are. A subclass, a hook, a
+trace or a replaced method makes the functions here return None, and the model then runs its cells.
+"""
+
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.packed import Packed
+from tp_transformer.foundation import native
+from tp_transformer.model.attention import CrossAttention, SelfAttention
+from tp_transformer.model.binding import HadamardBinding, NoBinding
+from tp_transformer.model.cache import FIRST_ROOM
+from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+from tp_transformer.model.trace import Traced
+
+Cell = EncoderCell | DecoderCell
+Memory = list[tuple[Tensor, Tensor]]  # keys and values of the source, by layer
+
+# The modules that the kernels know; a subclass may compute something else.
+KNOWN = {
+    *(Embedding, EncoderCell, DecoderCell, SelfAttention, CrossAttention, FeedForward),
+    *(HadamardBinding, NoBinding, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout),
+}
+WIDTH = 8  # floats of a vector of the kernels
+EPSILON = 1e-5  # of all normalisations
+
+
+class FusedState:
+    """The state of the decoder between steps of the kernel."""
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        cells: Sequence[DecoderCell],
+        memory: list[tuple[Tensor, Tensor]],
+        layout: Layout,
+        max_length: int,
+    ) -> None:
+        (key, _), n_rows = memory[0], len(layout)
+        self._weights = [*_embedding_weights(embedding), *_weights(cells)]  # keeps their memory
+        self._weight_addresses = _addresses(self._weights)
+        self._memory = [tensor for pair in memory for tensor in pair]
+        self._memory_addresses = _addresses(self._memory)
+        ends = torch.from_numpy(np.asarray(_ends(layout)))
+        self._starts, self._lengths = ends[:-1], ends.diff()
+        n_heads, d_head, d_ff, binds = _sizes(cells[0])
+        self._cache = key.new_empty(n_rows, 0, len(cells), 2, n_heads * d_head)
+        self._position, self._max_length = 0, max_length
+        self._n_vocab = embedding.symbols.num_embeddings
+        self._sizes = [len(cells), n_heads, d_head, d_ff, self._n_vocab]
+        self._last_sizes = [binds, key.stride(2), torch.get_num_threads()]
+
+    def select(self, rows: Tensor, questions: Tensor | None) -> None:
+        """Keep these rows, and these questions or all of them."""
+        self._cache = self._cache.index_select(0, rows)
+        if questions is not None:
+            self._starts, self._lengths = self._starts[questions], self._lengths[questions]
+
+    def step(self, previous: Tensor) -> Tensor:
+        """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
+        if previous.shape != self._cache.shape[:1]:
+            raise ValueError(f"the state has {len(self._cache)} rows, not {len(previous)}")
+        room = self._cache.shape[1]
+        if self._position == room:
+            room = min(self._max_length, max(FIRST_ROOM, 2 * room))
+            if self._position == room:
+                raise ValueError(f"the cache has {room} positions")
+            larger = self._cache.new_empty(len(self._cache), room, *self._cache.shape[2:])
+            larger[:, : self._position] = self._cache
+            self._cache = larger
+        logits = self._cache.new_empty(len(previous), self._n_vocab)
+        sizes = [len(previous), len(self._lengths), *self._sizes, self._position, room]
+        native.call(
+            "decoder_step",
+            native.integers([*sizes, *self._last_sizes]),
+            self._weight_addresses,
+            self._memory_addresses,
+            self._starts,
+            self._lengths,
+            self._cache,
+            previous.to(torch.int64).contiguous(),
+            logits,
+        )
+        self._position += 1
+        return logits
+
+
+def fused_state(
+    embedding: Embedding,
+    cells: Sequence[DecoderCell],
+    memory: Memory,
+    layout: Layout,
+    max_length: int,
+) -> FusedState | None:
+    """Return the state before the first step, or None if the kernel does not support the decoder.
+
+    `memory` has the keys and values of the source, (batch, head, source, d_head), in `layout`.
+    """
+    if not is_fusible((embedding, *cells)) or _ends(layout) is None or not _has_vectors(memory):
+        return None
+    return FusedState(embedding, cells, memory, layout, max_length)
+
+
+def fused_cells(
+    cells: Sequence[Cell],
+    state: Tensor,
+    layout: Layout,
+    memory: Memory | None = None,
+    memory_layout: Layout | None = None,
+) -> Tensor | None:
+    """Return the output of the last cell, or None if the kernel does not support the cells.
+
+    Attention is causal if there is a memory: the keys and values of the source for each cell.
+    """
+    if not is_fusible(cells) or state.dtype != torch.float32:
+        return None
+    ends, memory_ends = _ends(layout), None if memory_layout is None else _ends(memory_layout)
+    if ends is None or (memory is not None and (memory_ends is None or not _has_vectors(memory))):
+        return None
+    n_heads, d_head, d_ff, binds = _sizes(cells[0])
+    strides = [0, 0] if memory is None else [*memory[0][0].stride()[1:3]]
+    sizes = [len(ends) - 1, len(cells), n_heads, d_head, d_ff, binds, int(memory is not None)]
+    output = state.clone(memory_format=torch.contiguous_format)
+    native.call(
+        "cells_forward",
+        native.integers([*sizes, *strides, torch.get_num_threads()]),
+        _addresses([*_weights(cells)]),
+        None if memory is None else _addresses([tensor for pair in memory for tensor in pair]),
+        native.integers(ends),
+        None if memory_ends is None else native.integers(memory_ends),
+        output,
+    )
+    return output
+
+
+def is_fusible(modules: Sequence[nn.Module]) -> bool:
+    """Whether the kernels compute what these modules would, in the current modes of torch."""
+    return (
+        native.library() is not None
+        and len(modules) > 0
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and all(_is_known(part) for module in modules for part in module.modules())
+    )
+
+
+def _is_known(part: nn.Module) -> bool:
+    """Whether a module computes what the kernels compute, and nobody observes it."""
+    kind = type(part)
+    if kind not in KNOWN or part.training or part._forward_hooks or part._forward_pre_hooks:
+        return False
+    if not _methods(kind).isdisjoint(vars(part)):  # an attribute that hides a method
+        return False
+    if not all(map(_is_plain, part.parameters(recurse=False))):
+        return False
+    if isinstance(part, Traced) and part._traces:
+        return False
+    if isinstance(part, nn.Linear):
+        return part.in_features % WIDTH == 0 and part.bias is not None
+    if isinstance(part, SelfAttention):
+        return part.binding.d_head % WIDTH == 0
+    return not isinstance(part, nn.LayerNorm) or (part.eps == EPSILON and part.bias is not None)
+
+
+@cache
+def _methods(kind: type[nn.Module]) -> frozenset[str]:
+    """Return the names of the methods of a class."""
+    return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
+
+
+def _is_plain(parameter: Tensor) -> bool:
+    return (
+        parameter.dtype == torch.float32
+        and parameter.device.type == "cpu"
+        and parameter.is_contiguous()
+    )
+
+
+def _has_vectors(memory: Memory) -> bool:
+    """Whether keys and values are float32 and have contiguous heads, and all the same strides."""
+    first = memory[0][0]
+    return all(
+        tensor.dtype == torch.float32
+        and tensor.stride() == first.stride()
+        and tensor.stride(3) == 1
+        and tensor.stride(1) == tensor.shape[3]
+        for pair in memory
+        for tensor in pair
+    )
+
+
+def _ends(layout: Layout) -> list[int] | None:
+    """Return the offsets of packed rows; a single row is packed; None if rows are padded."""
+    if isinstance(layout, Packed):
+        return cast(list[int], layout.offsets.tolist())
+    if len(layout) == 1 and bool(layout.filled.all()):
+        return [0, layout.longest]
+    return None
+
+
+def _sizes(cell: Cell) -> tuple[int, int, int, int]:
+    """Return the heads, d_head and d_ff of a cell, and whether it binds roles, as 0 or 1."""
+    attention = cell.self_attention
+    binds = isinstance(attention.binding, HadamardBinding)
+    d_ff = cell.feed_forward.expand.out_features
+    return attention.n_heads, attention.binding.d_head, d_ff, int(binds)
+
+
+def _embedding_weights(embedding: Embedding) -> Iterator[Tensor | None]:
+    """Yield the weights of an embedding in the order of the structure in C."""
+    yield from _affine(embedding.role_proj)
+    yield embedding.symbols.weight
+    yield embedding.positions_like(embedding.symbols.weight)
+
+
+def _weights(cells: Iterable[Cell]) -> Iterator[Tensor | None]:
+    """Yield the weights of cells in the order of the structure in C."""
+    for cell in cells:
+        own, forward = cell.self_attention, cell.feed_forward
+        cross = cell.cross_attention if isinstance(cell, DecoderCell) else None
+        cross_norm = cell.cross_attention_norm if isinstance(cell, DecoderCell) else None
+        for layer in (
+            *(cell.self_attention_norm, cross_norm, cell.feed_forward_norm, cell.output_norm),
+            *(own.in_proj, own.out_proj),
+            *((None, None) if cross is None else (cross.in_proj, cross.out_proj)),
+            *(forward.expand, forward.contract),
+        ):
+            yield from _affine(layer)
+
+
+def _affine(layer: nn.Linear | nn.LayerNorm | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if layer is None else (layer.weight, layer.bias)
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> Any:
+    given = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    return (ctypes.c_void_p * len(given))(*cast(list[Any], given))

@@ -1,0 +1,114 @@
+"""The site: its pages, links and anchors, what its reference covers, and that it builds."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+import tp_transformer as tpt
+from documents import PAGES, ROOT, anchors, links
+from tp_transformer.model import bundled
+from tp_transformer.model.binding import BINDINGS
+
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+DOCS = ROOT / "docs"
+
+
+def ids(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def in_navigation(entries):
+    """The pages that the navigation names."""
+    for entry in entries:
+        for target in entry.values():
+            yield from [target] if isinstance(target, str) else in_navigation(target)
+
+
+def test_the_navigation_has_every_page():
+    named = list(in_navigation(SITE["nav"]))
+    assert sorted(named) == sorted(
+        page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md")
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_pages_are_whole_and_their_links_lead_somewhere(page):
+    text = page.read_text("utf-8")
+    assert not re.search(r"^(<{7}|={7}|>{7})", text, re.MULTILINE)
+    for link in links(text):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if page.is_relative_to(DOCS):  # or the site could not have it
+            assert target.is_relative_to(DOCS), link
+        if anchor:
+            assert anchor in anchors(target.read_text("utf-8")), link
+
+
+def test_anchors_are_found():
+    text = "# A title\n```\n# no heading\n```\n## 2026-11-16: what? (section 2.1)\n"
+    assert anchors(text) == {"a-title", "2026-11-16-what-section-21"}
+    assert links("[a](b.md#c) ![d](e.png)\n```\n[f](g)\n```\n") == ["b.md#c", "e.png"]
+
+
+def test_files_that_pages_name_exist():
+    named = set()
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        named |= set(re.findall(r"`((?:benchmarks|experiments|notebooks|tests)/[\w./-]+)`", text))
+    assert len(named) > 8
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def documented(page):
+    """The names of which a page of the reference shows the docstrings."""
+    text = (DOCS / "reference" / f"{page}.md").read_text("utf-8")
+    return re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)
+
+
+def test_the_reference_has_every_public_name():
+    assert set(documented("tp_transformer")) == {
+        f"tp_transformer.{name}" for name in tpt.__all__ if name != "__version__"
+    }
+    assert set(documented("data")) == {f"tp_transformer.data.{name}" for name in tpt.data.__all__}
+    options = {analysis.options for analysis in tpt.interpret.ANALYSES.values()}
+    for kind in (*options, *BINDINGS.values()):
+        if kind.__module__.startswith("tp_transformer."):
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            assert name in {*documented("interpret"), *documented("model")}
+
+
+def test_what_pages_say_of_the_bundled_models_is_what_they_are():
+    """If this fails after `tpt bundle`, run `python docs/update_bundled.py`."""
+    spec = importlib.util.spec_from_file_location("update_bundled", DOCS / "update_bundled.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    text = script.summary()
+    assert (len(text) > 500) == bool(bundled.names())
+    for page in script.PAGES:
+        found = page.read_text("utf-8")
+        assert script.rewritten(found, text) == found, f"{page.name} is stale"
+    assert script.rewritten(found, "other") != found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the extra docs")
+def test_the_site_builds_without_warnings_and_loads_nothing_from_other_hosts(tmp_path):
+    for name in ("mkdocs.yml", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("docs", "src"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    pages = sorted((tmp_path / "build" / "site").rglob("*.html"))
+    assert len(pages) >= len(list(DOCS.glob("**/*.md")))
+    loads = r"<(?:img|script|link|iframe|source|video)\b[^>]*\b(?:src|href)=\"(?:https?:)?//[^\"]*"
+    for page in pages:
+        assert re.findall(loads, page.read_text("utf-8")) == [], page
