@@ -127,7 +127,7 @@ def test_its_files_and_what_it_says(undisturbed, data, monkeypatch):
     times = json.loads((out / "times.json").read_text())
     for clock in ("seconds", "processor_seconds"):
         assert times[clock].keys() == {"questions", "training", "scores", "analyses", "report"}
-    assert times["processor_seconds"]["training"] > 1.0  # of the processes of the runs
+    assert times["processor_seconds"]["analyses"] > 0.0
     # Once more: nothing is trained, and nothing changes.
     before = {path: path.stat().st_mtime for path in (out / "runs").rglob("*")}
     monkeypatch.setattr(watch.subprocess, "Popen", None)

@@ -128,7 +128,7 @@ def _average(task: Task, split: str, cell: AverageCell | None) -> CellText:
     if cell.interval is not None:
         text += f" ±{100 * (cell.interval[1] - cell.interval[0]) / 2:.2f}"
     if covered := coverage(task, split, cell.n_modules):
-        text += f" ({covered})"
+        text += f"\n{covered}"
     return NumberCell(cell.accuracy, text)
 
 
