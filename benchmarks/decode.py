@@ -1,24 +1,25 @@
 """Decoding speed, compared with generate() of Hugging Face and with CTranslate2.
 
     python benchmarks/decode.py STORE [--sizes tp-transformer-small:1,64,1024 tp-transformer:1,64]
-                                [--precisions float32 bfloat16] [--beam 1] [--steps 16]
-                                [--rounds 3]
+                                [--precisions float32 bfloat16 int8] [--beam 1] [--steps 16]
+                                [--rounds 3] [--threads 1]
 
 A size is a preset and the numbers of questions in a call.
 
 All models answer the same random test questions in the same number of steps, because the end token
 is suppressed. The models are the preset, the plain Transformer of its size, a BART of its size with
-`generate()` and, if installed, CTranslate2 with the same sizes. The other libraries get the
-questions sorted by length and in batches of the same size as ours. All models run in turn in each
-round, so that other processes affect them alike; the result is the median over rounds of the ratio
-to Hugging Face. Weights are random. Needs `pip install '.[bench]'`. Writes a dated JSON and
-Markdown file.
+`generate()` (fused attention, inference mode) and, if installed, CTranslate2 with the same sizes.
+Only CTranslate2 has int8. The other libraries get the questions sorted by length and in batches of
+the same size as ours. All models run in turn in each round, so that other processes affect them
+alike; the result is the median over rounds of the ratio to CTranslate2 in the same precision. With
+one thread, times are processor times. A second table has the time of our parts, and the share of
+the peak of the machine in matrix products. Weights are random. Needs `pip install '.[bench]'`.
+Writes a dated JSON and Markdown file.
 """
 
 import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
@@ -28,11 +29,13 @@ from typing import Any
 import measured
 import numpy as np
 import torch
+from train import operations, peak
 from transformers import BartConfig, BartForConditionalGeneration
 
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import open_store
+from tp_transformer.foundation import native
 from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.model.solver import ROWS_AT_ONCE
 
@@ -42,7 +45,8 @@ try:
 except ImportError:
     ctranslate2 = None
 
-PEER = "Hugging Face BART"
+PEER = "CTranslate2" if ctranslate2 else "Hugging Face BART"
+PARTS = ("encode", "begin", "step")  # methods of a model that `solve` calls
 
 
 @dataclass
@@ -53,6 +57,7 @@ class Contestant:
     precision: str
     parameters: int
     answer: Callable[[list[str]], None]
+    model: Any = None  # if it is ours
     seconds: list[float] = field(default_factory=list)
 
 
@@ -77,6 +82,7 @@ def ours(
         precision,
         model.n_parameters,
         lambda questions: _check(model.solve(questions, max_length=steps, beam=beam), steps),
+        model,
     )
 
 
@@ -108,6 +114,7 @@ def hugging_face(
             eos_token_id=vocabulary.eos,
             decoder_start_token_id=vocabulary.sos,
             forced_eos_token_id=None,
+            attn_implementation="sdpa",
         )
     )
     model = model.eval().to(getattr(torch, precision))
@@ -115,18 +122,20 @@ def hugging_face(
     def answer(questions: list[str]) -> None:
         for part in portions(questions, beam):
             source = torch.from_numpy(vocabulary.encode(part).padded(vocabulary.pad))
-            found = model.generate(
-                source,
-                attention_mask=(source != vocabulary.pad).long(),
-                max_new_tokens=steps,
-                min_new_tokens=steps,
-                num_beams=beam,
-                do_sample=False,
-            )
+            with torch.inference_mode():
+                found = model.generate(
+                    source,
+                    attention_mask=(source != vocabulary.pad).long(),
+                    max_new_tokens=steps,
+                    min_new_tokens=steps,
+                    num_beams=beam,
+                    do_sample=False,
+                )
             if found.shape[1] != steps + 1:
                 raise RuntimeError(f"{found.shape[1] - 1} steps instead of {steps}")
 
-    return Contestant(PEER, precision, sum(p.numel() for p in model.parameters()), answer)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Contestant("Hugging Face BART", precision, n_parameters, answer)
 
 
 def ctranslate(
@@ -214,14 +223,44 @@ def race(contestants: list[Contestant], questions: list[str], rounds: int) -> No
         contestant.answer(questions[:2])
     for _ in range(rounds):
         for contestant in contestants:
-            start = time.perf_counter()
+            start = measured.clock()
             contestant.answer(questions)
-            contestant.seconds.append(time.perf_counter() - start)
+            contestant.seconds.append(measured.clock() - start)
 
 
-def reached(contestant: Contestant, peer: Contestant, n: int) -> dict[str, Any]:
-    """Return the speed of a model, and its ratio to the peer."""
+def profile(contestant: Contestant, questions: list[str], steps: int) -> dict[str, float]:
+    """Return the seconds of each part of `solve`, and of the C kernels in them."""
+    model, call = contestant.model, native.call
+    spent = dict.fromkeys((*PARTS, "kernels"), 0.0)
+
+    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            start = measured.clock()
+            found = function(*arguments)
+            spent[part] += measured.clock() - start
+            return found
+
+        return run
+
+    before = {part: vars(model).get(part) for part in PARTS}
+    for part in PARTS:
+        setattr(model, part, timed(part, getattr(model, part)))
+    native.call = timed("kernels", call)
+    start = measured.clock()
+    contestant.answer(questions)
+    spent["solve"] = measured.clock() - start
+    native.call = call
+    for part, own in before.items():
+        delattr(model, part) if own is None else setattr(model, part, own)
+    vocabulary = model.vocabulary
+    rows = vocabulary.encode(questions), vocabulary.encode(["0" * (steps - 1)] * len(questions))
+    return {**spent, "operations": operations(model, rows) / 3}  # those of a forward pass
+
+
+def reached(contestant: Contestant, peers: list[Contestant], n: int) -> dict[str, Any]:
+    """Return the speed of a model, and its ratio to the peer in the same precision."""
     seconds = statistics.median(contestant.seconds)
+    peer = next((one for one in peers if one.precision == contestant.precision), peers[0])
     ratios = [b / own for b, own in zip(peer.seconds, contestant.seconds, strict=True)]
     return {
         "name": contestant.name,
@@ -240,9 +279,10 @@ def contestants_of(preset: str, options: argparse.Namespace, folder: Path) -> li
     steps, beam = options.steps, options.beam
     for precision in options.precisions:
         config = tpt.build(preset).config
-        found.append(hugging_face(config, precision, steps, beam))
-        found.append(ours(preset, precision, steps, beam))
-        found.append(ours(preset, precision, steps, beam, binding="none"))
+        if precision != "int8":
+            found.append(hugging_face(config, precision, steps, beam))
+            found.append(ours(preset, precision, steps, beam))
+            found.append(ours(preset, precision, steps, beam, binding="none"))
         if ctranslate2 and precision in ctranslate2.get_supported_compute_types("cpu"):
             own = folder / f"{preset}-{precision}"
             found.append(ctranslate(config, precision, steps, beam, own))
@@ -263,12 +303,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for preset, numbers in sizes:
             contestants = contestants_of(preset, options, Path(folder))
-            peer = next(one for one in contestants if one.name == PEER)
+            peers = [one for one in contestants if one.name == PEER]
             for n in numbers:
                 rounds = options.rounds * (5 if n == 1 else 1)
                 race(contestants, questions[:n], rounds)
-                rows = [reached(one, peer, n) for one in contestants]
-                results.append({"preset": preset, "questions": n, "reached": rows})
+                rows = [reached(one, peers, n) for one in contestants]
+                parts = {
+                    f"{one.name}, {one.precision}": profile(one, questions[:n], options.steps)
+                    for one in contestants
+                    if one.model is not None
+                }
+                results.append({"preset": preset, "questions": n, "reached": rows, "parts": parts})
                 print(table(results[-1]), flush=True)
     return {
         "date": date.today().isoformat(),
@@ -277,6 +322,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "steps": options.steps,
         "beam": options.beam,
         "rounds": options.rounds,
+        "peak_gflops": peak("float32") / 1e9,
+        "has_kernels": native.library() is not None,
         "results": results,
     }
 
@@ -287,7 +334,7 @@ def table(result: dict[str, Any]) -> str:
     lines = [
         f"## {result['preset']}, {n} question{'s' if n > 1 else ''}",
         "",
-        "| model | precision | parameters | ms | questions/s | times Hugging Face | at least |",
+        f"| model | precision | parameters | ms | questions/s | times {PEER} | at least |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for one in result["reached"]:
@@ -296,6 +343,17 @@ def table(result: dict[str, Any]) -> str:
             f"| {one['milliseconds']:.1f} | {one['questions_per_second']:.1f} "
             f"| {one['times_peer']:.2f} | {one['least_times_peer']:.2f} |"
         )
+    lines += [
+        "",
+        "| share of | encoder | keys and values | steps | Python | C kernels in all | GFLOPS |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, parts in result["parts"].items():
+        whole = parts["solve"]
+        rest = whole - sum(parts[part] for part in PARTS)
+        shares = [*(parts[part] for part in PARTS), rest, parts["kernels"]]
+        numbers = " | ".join(f"{share / whole:.0%}" for share in shares)
+        lines.append(f"| {name} | {numbers} | {parts['operations'] / whole / 1e9:.1f} |")
     return "\n".join([*lines, ""])
 
 
@@ -303,10 +361,13 @@ def report(result: dict[str, Any]) -> str:
     """Return all results as Markdown."""
     head = f"""# Decoding speed, {result["date"]}
 
-{measured.described(result["machine"])}; {result["threads"]} threads.
+{measured.described(result["machine"])}; threads: {result["threads"]}.
+Peak of matrix products of torch: {result["peak_gflops"]:.0f} GFLOPS in float32. C kernels: \
+{"yes" if result["has_kernels"] else "no"}.
 Random test questions, {result["steps"]} forced steps each, beam {result["beam"]}, random weights;
 medians of {result["rounds"]} rounds (of five times as many for a single question), in each of which
-all take their turn. "At least" is the worst round's ratio.
+all take their turn. Ratios are to {PEER} in the same precision; "at least" is the worst
+round's. The second table of each size has the shares of the time of `solve`.
 """
     return "\n".join([head, *map(table, result["results"])])
 
@@ -317,13 +378,15 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     sizes = ["tp-transformer-small:1,64,1024", "tp-transformer:1,64"]
     parser.add_argument("--sizes", nargs="+", default=sizes)
-    parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"])
+    parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16", "int8"])
     parser.add_argument("--beam", type=int, default=1)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     if options.precisions is None:
-        options.precisions = measured.precisions()
+        options.precisions = [*measured.precisions(), "int8"]
     keep_freed_memory()
     result = measure(options)
     name = "decode" if options.beam == 1 else f"decode-beam-{options.beam}"

@@ -8,13 +8,12 @@ evaluate`, from the store to verdicts: in float32 and, if the processor has nati
 bfloat16 with small margins recomputed in float32. Weights are random; an untrained model has more
 small margins than a trained one. The peer is a `torch.nn.Transformer` of the same size that scores
 the same questions padded, in batches of 128, in their given order. The questions are divided into
-parts; all models score a part in turn, so that other processes affect them alike. Writes a dated
-JSON and Markdown file.
+parts; all models score a part in turn, so that other processes affect them alike. With one thread,
+times are processor times. Writes a dated JSON and Markdown file.
 """
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
@@ -87,9 +86,9 @@ def measure_size(entry: str, split: Split, options: argparse.Namespace) -> list[
         contestant.score(np.sort(drawn[:32]))
     for rows in np.array_split(drawn, options.parts):
         for contestant in racing:
-            start = time.perf_counter()
+            start = measured.clock()
             contestant.score(rows)
-            contestant.seconds.append(time.perf_counter() - start)
+            contestant.seconds.append(measured.clock() - start)
     forward = operations(model, split.tokens(np.sort(drawn), model.vocabulary)) / 3
     return [
         {

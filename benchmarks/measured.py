@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ def machine(device: str = "cpu") -> dict[str, str]:
 def described(found: dict[str, str]) -> str:
     """Describe a machine in one line."""
     return "; ".join(f"{name} {value}" for name, value in found.items())
+
+
+def clock() -> float:
+    """Return the processor time if there is one thread, which other processes affect less."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def precisions() -> list[str]:

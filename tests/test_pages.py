@@ -1,8 +1,8 @@
 """Every command and every Python snippet of the pages runs, at toy size.
 
 The blocks of a page run one after another in a folder that has what the pages assume: stores, runs
-and results of toy models. What is made smaller is in `smaller`. docs/python.md and docs/own-data.md
-have tests of their own; `ELSEWHERE` names those of commands that need minutes, GPUs or a browser.
+and results of toy models. What is made smaller is in `smaller`. The pages of `OWN_TESTS` have tests
+of their own; `ELSEWHERE` names those of commands that need minutes, GPUs or a browser.
 """
 
 import os
@@ -24,7 +24,7 @@ from interop.test_authors import SIZES, authors_names, dump_checkpoint, dump_voc
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.modules import CHARACTERS
 
-OWN_TESTS = {"python.md", "own-data.md"}
+OWN_TESTS = {"huggingface.md", "onnx.md", "own-data.md", "python.md"}
 ELSEWHERE = {
     "bench": "tests/study/test_bench.py",
     "reproduce": "tests/study/test_reproduce.py",

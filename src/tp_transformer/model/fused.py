@@ -124,7 +124,7 @@ def fused_cells(
 
     Attention is causal if there is a memory: the keys and values of the source for each cell.
     """
-    if not is_fusible(cells) or state.dtype != torch.float32:
+    if not is_fusible(cells) or not _is_plain(state):
         return None
     ends, memory_ends = _ends(layout), None if memory_layout is None else _ends(memory_layout)
     if ends is None or (memory is not None and (memory_ends is None or not _has_vectors(memory))):
@@ -151,7 +151,9 @@ def is_fusible(modules: Sequence[nn.Module]) -> bool:
         native.library() is not None
         and len(modules) > 0
         and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()  # nor exporting
         and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
         and all(_is_known(part) for module in modules for part in module.modules())
     )
 
@@ -175,16 +177,18 @@ def _is_known(part: nn.Module) -> bool:
 
 
 @cache
-def _methods(kind: type[nn.Module]) -> frozenset[str]:
+def _methods(kind: type[Any]) -> frozenset[str]:
     """Return the names of the methods of a class."""
     return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
 
 
-def _is_plain(parameter: Tensor) -> bool:
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a kernel can read a tensor; those of `torch.export`, for example, have no memory."""
     return (
-        parameter.dtype == torch.float32
-        and parameter.device.type == "cpu"
-        and parameter.is_contiguous()
+        type(tensor) in (Tensor, nn.Parameter)
+        and tensor.dtype == torch.float32
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
     )
 
 
@@ -193,6 +197,7 @@ def _has_vectors(memory: Memory) -> bool:
     first = memory[0][0]
     return all(
         tensor.dtype == torch.float32
+        and type(tensor) is Tensor
         and tensor.stride() == first.stride()
         and tensor.stride(3) == 1
         and tensor.stride(1) == tensor.shape[3]

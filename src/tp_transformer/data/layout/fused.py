@@ -22,6 +22,8 @@ def can_fuse(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
         not dropout
         and query.dtype in KINDS
         and query.dtype == key.dtype == value.dtype
+        and all(type(states) is Tensor for states in (query, key, value))
+        and not torch.compiler.is_compiling()
         and native.library() is not None
     )
 

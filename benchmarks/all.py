@@ -1,0 +1,93 @@
+"""Runs the speed benchmarks once, and writes one dated page with their ratios and tables.
+
+    python benchmarks/all.py STORE [--quick]
+
+Decoding, scoring and training are measured one after the other, each as its own script does by
+default, and with `--quick` on few questions. A benchmark that fails is named on the page, and the
+exit code is then 1. Needs `pip install '.[bench]'`.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import measured
+
+HERE = Path(__file__).parent
+QUICK = {
+    "decode": ["--sizes", "tp-transformer-small:1,64,256", "tp-transformer:1,64", "--rounds", "2"],
+    "evaluate": ["--sizes", "tp-transformer-small:256", "tp-transformer:8", "--parts", "2"],
+    "train": ["--sizes", "tp-transformer-small:32", "--batches", "3"],
+}
+
+
+def run(name: str, store: Path, options: list[str]) -> dict[str, Any] | None:
+    """Run a benchmark; return its result, or None if it failed."""
+    command = [sys.executable, str(HERE / f"{name}.py"), str(store), *options]
+    if subprocess.run(command, check=False).returncode:  # noqa: S603
+        return None
+    return json.loads(result_file(name, ".json").read_text("utf-8"))
+
+
+def result_file(name: str, suffix: str) -> Path:
+    """Return the file that a benchmark has written today."""
+    return measured.RESULTS / f"{date.today().isoformat()}-{name}{suffix}"
+
+
+def ratios(results: dict[str, dict[str, Any] | None]) -> list[str]:
+    """Return the ratios of our models to the peers of each benchmark as rows of a table."""
+    rows = []
+    for case in (results["decode"] or {}).get("results", ()):
+        for one in case["reached"]:
+            if one["name"].startswith("ours"):
+                what = f"decoding, {case['preset']}, {case['questions']} questions, {one['name']}"
+                rows.append(f"| {what}, {one['precision']} | {one['times_peer']:.2f} | |")
+    for name, verb in (("evaluate", "scoring"), ("train", "training")):
+        for size, reached in (results[name] or {}).get("sizes", {}).items():
+            for one in reached[1:]:  # the first is the peer
+                what = f"{verb}, {size.partition(':')[0]}, {one['name']}, {one['precision']}"
+                rows.append(f"| {what} | {one['times_peer']:.2f} | {one['share_of_peak']:.0%} |")
+    return rows
+
+
+def main() -> None:
+    """Run all benchmarks and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    results = {
+        name: run(name, options.store, few if options.quick else []) for name, few in QUICK.items()
+    }
+    failed = [name for name, result in results.items() if result is None]
+    pages = [
+        re.sub(r"^#", "##", result_file(name, ".md").read_text("utf-8"), flags=re.MULTILINE)
+        for name in results
+        if name not in failed
+    ]
+    head = [
+        f"# Speed of decoding, scoring and training, {date.today().isoformat()}",
+        "",
+        f"{measured.described(measured.machine())}.",
+        *(f"The benchmark {name} failed." for name in failed),
+        "",
+        "Times the speed of the peer: CTranslate2 in the same precision for decoding, a padded",
+        "`torch.nn.Transformer` in float32 for scoring and training.",
+        "",
+        "| | times peer | of peak |",
+        "|---|---:|---:|",
+        *ratios(results),
+        "",
+    ]
+    result = {"date": date.today().isoformat(), "quick": options.quick, "results": results}
+    measured.write("all", result, "\n".join([*head, *pages]))
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The C kernels are optional: how they are compiled and found."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from documents import ROOT
+from tp_transformer.foundation import native
+
+
+@pytest.fixture(scope="module")
+def build():
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def checkout(tmp_path, build, monkeypatch):
+    """A copy of the sources of the kernels, on a machine for which they could be compiled."""
+    folder = tmp_path / build.FOLDER
+    shutil.copytree(ROOT / build.FOLDER, folder, ignore=shutil.ignore_patterns("*.so"))
+    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(build.sys, "platform", "linux")
+    return tmp_path
+
+
+def compiler(folder: Path, line: str) -> str:
+    """A C compiler that runs a line of shell, in which `$out` is the file to write."""
+    file = folder / "fake-cc"
+    file.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nout=$2\n{line}\n', "utf-8")
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.mark.parametrize("line", ["exit 1", 'echo half > "$out"; exit 1', None])
+def test_a_package_is_built_without_kernels_if_they_cannot_be_compiled(
+    build, checkout, monkeypatch, line
+):
+    monkeypatch.setenv("CC", compiler(checkout, line) if line else str(checkout / "missing"))
+    before = sorted((checkout / build.FOLDER).iterdir())
+    assert build.compile_kernels(checkout) is None
+    assert sorted((checkout / build.FOLDER).iterdir()) == before
+
+
+def test_a_new_library_replaces_the_old_and_has_the_name_that_is_looked_for(
+    build, checkout, monkeypatch
+):
+    old = checkout / build.FOLDER / "kernels-0000000000000000.so"
+    old.touch()
+    monkeypatch.setenv("CC", compiler(checkout, 'echo library > "$out"'))
+    library = build.compile_kernels(checkout)
+    assert library.name == native.compiled_file().name
+    assert library.read_text("utf-8") == "library\n"
+    assert not old.exists()
+
+
+def test_kernels_are_not_used_on_other_processors(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    native.library.cache_clear()
+    try:
+        assert native.library() is None
+    finally:
+        native.library.cache_clear()
