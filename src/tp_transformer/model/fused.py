@@ -159,7 +159,7 @@ def is_fusible(modules: Sequence[nn.Module]) -> bool:
 
 def _is_known(part: nn.Module) -> bool:
     """Whether a module computes what the kernels compute, and nobody observes it."""
-    kind: type[Any] = type(part)
+    kind: Any = type(part)
     if kind not in KNOWN or part.training or part._forward_hooks or part._forward_pre_hooks:
         return False
     if not _methods(kind).isdisjoint(vars(part)):  # an attribute that hides a method
