@@ -1,8 +1,8 @@
 # For machines with NVIDIA GPUs and the NVIDIA Container Toolkit:
 #   docker build -t tp-transformer .
-#   docker run --rm --gpus all -v "$PWD":/work tp-transformer solve "Is 7 prime?"
-# The folder of the host is /work, where stores and runs are read and written. For several GPUs:
-#   docker run --rm --gpus all --ipc=host -v "$PWD":/work --entrypoint torchrun tp-transformer \
+#   docker run --rm --gpus all -v "$PWD":/workspace tp-transformer solve "Is 7 prime?"
+# The folder of the host is /workspace, where stores and runs are read and written. For several GPUs:
+#   docker run --rm --gpus all --ipc=host -v "$PWD":/workspace --entrypoint torchrun tp-transformer \
 #     --standalone --nproc-per-node=gpu -m -- tp_transformer train --config tp-transformer --data math --run runs/tp
 # PyPI's torch for Linux contains the CUDA libraries; the driver comes from the host.
 FROM python:3.11-slim-bookworm
@@ -17,13 +17,13 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/tp-transformer
-COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE NOTICE ./
 COPY src ./src
 RUN pip install --no-cache-dir -c constraints.txt ".[all]" && tpt --version
 
-# Files that a run writes to /work belong to this user; --user "$(id -u)" makes them yours.
-RUN useradd --create-home --uid 1000 user && mkdir /work && chown 1000 /work
+# Files that a run writes to /workspace belong to this user; --user "$(id -u)" makes them yours.
+RUN useradd --create-home --uid 1000 user && mkdir /workspace && chown 1000 /workspace
 USER 1000
-WORKDIR /work
+WORKDIR /workspace
 ENTRYPOINT ["tpt"]
 CMD ["--help"]

@@ -4,7 +4,8 @@
     python benchmarks/reproduce.py DIR
 
 Writes bands.json of the package, and the table of bands in docs/reproduce.md. Only a reproduction
-on generated questions that ran on this machine, with no other load, should be recorded.
+on generated questions that ran on this machine should be recorded. Accuracies and processor time
+do not depend on other load of the machine; the time by the clock does.
 """
 
 import argparse

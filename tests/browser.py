@@ -153,6 +153,13 @@ class Browser:
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
         Path(file).write_bytes(base64.b64decode(picture))
 
+    def processor_seconds(self):
+        """The processor time of all processes of the browser so far."""
+        session, self._session = self._session, None  # a question to the browser, not to the tab
+        found = self.call("SystemInfo.getProcessInfo")["processInfo"]
+        self._session = session
+        return sum(process["cpuTime"] for process in found)
+
     def close(self):
         """End the browser."""
         self._process.terminate()

@@ -1,24 +1,40 @@
+"""Fixtures for all tests.
+
+The process that distributes the tests imports this file too, so torch is imported by fixtures.
+"""
+
+import gc
+import os
 import random
 
 import pytest
-import torch
+from filelock import FileLock
 from hypothesis import settings
-
-import tp_transformer as tpt
-from corpora import make_store
-from tp_transformer.data.batch import Batch
-from tp_transformer.data.store import open_store
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
-# The tensors of tests are tiny: a second thread would only wait for the first.
-torch.set_num_threads(1)
+# Searching all that is imported for cycles without a use took 9% of the time of a measured run.
+gc.set_threshold(50_000)
+
+# No power fails during a test; waiting for the disk would take longer than most of them.
+os.fsync = lambda _descriptor: None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick():
+    """The tensors of tests are tiny: a second thread would only wait for the first."""
+    import torch
+
+    torch.set_num_threads(1)
+    gc.freeze()  # imported modules stay
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seed():
+    import torch
+
     torch.manual_seed(0)
 
 
@@ -40,6 +56,8 @@ def digits(chance, count):
 @pytest.fixture(scope="session")
 def sums_store(tmp_path_factory):
     """Additions and last digits, as modules of a store."""
+    from corpora import make_store
+
     chance = random.Random(0)
     folder = tmp_path_factory.mktemp("sums") / "store"
     return make_store(
@@ -58,10 +76,29 @@ def sums_store(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def half_trained(sums_store, tmp_path_factory):
-    """The folder of a model that answers some of the questions and not others."""
+    """The folder of a model that answers some of the questions and not others.
+
+    One process trains it for all.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "half-trained" / "model"
+    with FileLock(shared / "half-trained.lock"):
+        if not folder.exists():
+            _half_train(sums_store).save(folder)
+    return folder
+
+
+def _half_train(store):
+    import torch
+
+    import tp_transformer as tpt
+    from tp_transformer.data.batch import Batch
+    from tp_transformer.data.store import open_store
+
     torch.manual_seed(0)
     model = tpt.build("tp-transformer-tiny", **FIELDS)
-    split = open_store(sums_store)["train"]
+    split = open_store(store)["train"]
     rng = torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(400):
@@ -71,6 +108,4 @@ def half_trained(sums_store, tmp_path_factory):
         model.loss(batch).mean.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    folder = tmp_path_factory.mktemp("sums") / "model"
-    model.save(folder)
-    return folder
+    return model

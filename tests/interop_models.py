@@ -23,7 +23,7 @@ def model_of(binding, steps=0, **fields):
     options = {"rank": 5} if binding == "low-rank" else {}
     sizes = {"d_model": 24, "d_ff": 24, "n_layers": 2, "n_heads": 4}
     model = tpt.build("tp-transformer-tiny", binding=binding, **{**sizes, **options, **fields})
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for step in range(steps):
         batch = Batch.from_text(*questions(32, seed=step), model.vocabulary)
         optimizer.zero_grad()

@@ -181,6 +181,7 @@ def _tpt(arguments, log, double, kill_at, environment):
     os.dup2(output, sys.stderr.fileno())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
+    os.fsync = lambda _descriptor: None  # as in tests/conftest.py
     from tp_transformer.cli import main
 
     if double:

@@ -1,8 +1,7 @@
-"""docs/huggingface.md, docs/onnx.md and docs/add-roles.md: their commands and their Python run."""
+"""docs/huggingface.md and docs/onnx.md: their commands and their Python run."""
 
 import huggingface_hub
 import pytest
-import torch
 
 import tp_transformer as tpt
 from documents import ROOT, blocks, commands
@@ -54,6 +53,7 @@ def test_hugging_face(tmp_path, monkeypatch):
     assert names["untrained"].config.rank == 32
 
 
+@pytest.mark.slow
 @needs_model
 def test_onnx(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
@@ -62,11 +62,3 @@ def test_onnx(tmp_path, monkeypatch, capsys):
     names = run("onnx.md", {})
     assert names["solve"](ASKED) == tpt.load().solve(ASKED)
     assert str(tpt.load().solve(ASKED)) in capsys.readouterr().out
-
-
-def test_add_roles(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = run("add-roles.md", {"steps=100": "steps=3"})
-    role = names["trace"]["encoder.layers.0.self_attn.role"]
-    assert role.shape == (8, 4, 16, 16)
-    assert not torch.equal(role, torch.ones_like(role))  # it was trained

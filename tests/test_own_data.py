@@ -15,8 +15,8 @@ PAGE = (ROOT / "docs" / "own-data.md").read_text("utf-8")
 LETTERS = "αβγδεζηθκλμßäöüΩ"
 # What makes the test short; the commands are otherwise those of the page.
 SMALL = [
-    *("--model.d_model=16", "--model.d_ff=16", "--model.n_layers=1", "--training.steps=6"),
-    *("--data.batch_size=16", "--validation.every=6"),
+    *("--model.d_model=16", "--model.d_ff=16", "--model.n_layers=1", "--model.n_heads=1"),
+    *("--training.steps=6", "--data.batch_size=16", "--validation.every=6"),
 ]
 
 
@@ -47,12 +47,14 @@ def test_the_pages_commands_work_one_after_another(tmp_path, monkeypatch, capsys
     for seed in (0, 1):
         name = tpt.Results.read(f"results-seed-{seed}.json").name
         assert name.endswith(f"seed-{seed}")
+    bars = tpt.plot(tpt.Results.read("results-seed-0.json"))
+    assert [drawn.get_suptitle() for drawn in bars.values()] == ["Test: accuracy on each module"]
     store = tpt.data.open("mirror")
     found = json.loads((tmp_path / "analysis" / "attention-encoder.json").read_text("utf-8"))
     tested = {example.question for example in store["test"]}
     assert set(found["sample"]["questions"]) <= tested
     assert {"ß", "Ω"} <= set(tpt.load("runs/seed-0").vocabulary.tokens)
-    assert parquet.read_table("parquet/data")["question"].to_pylist()
+    assert parquet.read_table("exported/data")["question"].to_pylist()
 
 
 @pytest.mark.parametrize("analysis", ["binding", "interchange", "roles"])

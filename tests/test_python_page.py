@@ -13,7 +13,7 @@ from documents import ROOT, blocks, commands
 from tp_transformer.cli import main
 
 TEXT = (ROOT / "docs" / "python.md").read_text("utf-8")
-SMALLER = {"10000": "60", "1000": "20", '"5min"': '"2s"', "num_workers=2": "num_workers=0"}
+SMALLER = {"10000": "60", "1000": "20", '"5min"': '"1s"', "num_workers=2": "num_workers=0"}
 
 
 @pytest.fixture(scope="module")

@@ -458,7 +458,7 @@ def test_the_padded_path_trains_as_the_packed_one(store, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("default")
 def test_compilation_trains_end_to_end(store, tmp_path, monkeypatch):
-    """Traced and differentiated by torch, but not translated to C++, which takes a minute."""
+    """Traced by torch, but not translated to C++, which takes a minute: the slow test does it."""
     torch.compiler.reset()
     compiled = []
 

@@ -50,7 +50,7 @@ TPT = Group(
         "explore": explore.Explore,
         "bundle": model.Bundle,
         "import-authors": model.ImportAuthors,
-        "export": model.Export,
+        "export": model.ExportModel,
     },
 )
 _OWN = {"--help", "--version", "--print_shtab"}  # options of `tpt` itself

@@ -35,6 +35,7 @@ def test_the_target_is_shifted_by_one():
     assert batch.target_mask.tolist() == [[True, True, False, False], [True] * 4]
     assert batch.source.tolist()[1][-1] == VOCABULARY.pad
     assert batch.source.shape == (2, 5)
+    assert repr(batch) == "Batch(2 rows, source (2, 5), target (2, 4), Padded)"
 
 
 def test_moves_as_a_whole():

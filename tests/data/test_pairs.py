@@ -96,6 +96,7 @@ def test_shares_and_seeds(tmp_path):
             task="mine",
             seed=seed,
             shares={"train": 0.5, "dev": 0.3, "test": 0.2},
+            overwrite=True,
         )
         assert [round(len(split) / 400, 1) for split in store.values()] == pytest.approx(
             [0.5, 0.3, 0.2], abs=0.11
@@ -139,12 +140,27 @@ FAULTS = {
         ('question,answer\na,b\n\n"c"d,e\n', 4, "not a row of a table"),
         ("question,answer,split\na,b,train\na,b,../x\n", 3, "a split that cannot be a file name"),
         ("question,answer,group\na,b,x\na,b,\n", 3, "empty group"),
-        ("question,answer\na,b\n\udcff,e\n", 3, "question with a character that is not text"),
+        ('question,answer,group\na,b,x\na,b,"x\ny"\n', 3, "a group that cannot be printed: 'x"),
+        ("question,answer\na,b\n\udcff,e\n", 3, "question with bytes that are not UTF-8"),
     ],
     ".jsonl": [
         ('{"question": "a", "answer": "b"}\n{"question": \n', 2, "not a JSON object"),
-        ('{"question": "a", "answer": "b"}\n{"question": "a"}\n', 2, "empty answer"),
-        ('{"question": "a", "answer": "b"}\n{"question": [], "answer": 1}\n', 2, "empty question"),
+        ('{"question": "a", "answer": "b"}\n{"question": "a"}\n', 2, "answer that is missing"),
+        (
+            '{"question": "a", "answer": "b"}\n{"question": [], "answer": 1}\n',
+            2,
+            "question that is missing or not a text",
+        ),
+        (
+            '{"question": "a", "answer": "b"}\n\n{"question": "c", "answer": NaN}\n',
+            3,
+            "answer that is missing or not a text",
+        ),
+        (
+            '{"question": "a", "answer": "b"}\n{"question": "c", "answer": "d", "split": "x"}\n',
+            2,
+            "a column that the first row lacks: 'split'",
+        ),
     ],
     ".txt": [
         ("a\nb\nc\n", 3, "a question without an answer"),
@@ -168,7 +184,7 @@ def test_a_fault_is_named_by_file_and_line(suffix, text, line, reason, tmp_path,
     assert f"tpt: pairs{suffix}, line {line}: {reason}" in said
     assert said.count("\n") == 1
     assert not (tmp_path / "store").exists()
-    with_splits = [] if "split" in text else ["--splits=train=1"]
+    with_splits = [] if "answer,split" in text else ["--splits=train=1"]
     cli.main([*arguments, "--on-error=skip", *with_splits])
     store = tpt.data.open(tmp_path / "store")
     (entry,) = store.skipped
@@ -181,6 +197,14 @@ def test_a_fault_is_named_by_file_and_line(suffix, text, line, reason, tmp_path,
     ("text", "options", "message"),
     [
         ("frage,answer\na,b\n", [], "no column 'question'; name the column of questions with --qu"),
+        ("question,answer,answer\na,b,c\n", [], "pairs.csv has 2 columns 'answer'"),
+        (
+            "question,answer,fold\na,b,c\n",
+            ["--split-column=fodl"],
+            "no column 'fodl' (did you mean 'fold'?); name the column of splits with --split-c",
+        ),
+        ("question,answer\na,b\n", ["--group-column=kind"], "no column 'kind'; name the column of"),
+        ("\x00q\x00u\udcff", [], "pairs.csv is not a text in UTF-8"),
         ("question,answer\na,b\n", ["--splits=train=0.5"], "shares above 0 with a sum of 1"),
         ("question,answer\na,b\n", ["--splits=train"], "shares above 0 with a sum of 1"),
         (
@@ -200,7 +224,7 @@ def test_a_fault_is_named_by_file_and_line(suffix, text, line, reason, tmp_path,
 )
 def test_other_mistakes_are_one_line(text, options, message, tmp_path, capsys):
     file = tmp_path / "pairs.csv"
-    file.write_text(text, "utf-8")
+    file.write_text(text, "utf-8", "surrogateescape")
     arguments = ["data", "prepare", str(file), f"--out={tmp_path / 'store'}", "--task=mine"]
     with pytest.raises(SystemExit) as stopped:
         cli.main([*arguments, *options])
@@ -273,6 +297,68 @@ def test_a_store_of_another_source_is_not_overwritten(tmp_path, capsys):
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     cli.main([*command, str(second), "--overwrite"])
     assert sum(len(split) for split in tpt.data.open(out).values()) == 50
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--task=other", 'task is "mine", not "other"'),
+        ("--tokenisation=words", 'tokenisation is "characters", not "words"'),
+        ("--seed=1", "seed is 0, not 1"),
+        ("--splits=train=0.5,test=0.5", "splits is {"),
+        ("--question-column=answer", "columns is {"),
+    ],
+)
+def test_a_store_with_other_options_is_not_overwritten(option, message, tmp_path, capsys):
+    command = ["data", "prepare", str(write(tmp_path, ".csv")), f"--out={tmp_path / 'store'}"]
+    cli.main([*command, "--task=mine"])
+    before = {file.name: file.read_bytes() for file in (tmp_path / "store").iterdir()}
+    capsys.readouterr()
+    given = [option] if "--task" in option else ["--task=mine", option]
+    with pytest.raises(SystemExit):
+        cli.main([*command, *given])
+    said = capsys.readouterr().err
+    assert f"is another store: {message}" in said
+    assert said.endswith("--overwrite replaces it\n")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "store").iterdir()} == before
+    cli.main([*command, *given, "--overwrite"])
+    assert {file.name: file.read_bytes() for file in (tmp_path / "store").iterdir()} != before
+
+
+def test_numbers_and_truth_values_are_texts_as_they_are_written(tmp_path):
+    file = tmp_path / "pairs.JSONL"  # the case of a suffix does not matter
+    file.write_text('{"question": 1.50, "answer": 2e3}\n{"question": 12, "answer": true}\n')
+    store = prepare_pairs(file, tmp_path / "store", task="mine", shares={"train": 1})
+    assert rows_of(store) == {"train": {("1.50", "2e3"), ("12", "true")}}
+
+
+def test_text_of_alternating_lines_has_no_columns(tmp_path):
+    file = write(tmp_path, ".txt")
+    with pytest.raises(SettingsError, match=r"pairs\.txt is text without columns such as 'kind'"):
+        prepare_pairs(file, tmp_path / "store", task="mine", columns=tpt.data.Columns(group="kind"))
+
+
+@pytest.mark.parametrize(
+    ("questions", "reason"),
+    [
+        ([b"a", b"\xff"], "line 2: question with bytes that are not UTF-8"),
+        ([["a"], ["b"]], "line 1: question that is missing or not a text"),
+        (["a", None], "line 2: question that is missing or not a text"),
+    ],
+)
+def test_a_fault_of_parquet_is_named_by_its_row(questions, reason, tmp_path):
+    table = pa.table({"question": questions, "answer": ["1", "2"]})
+    parquet.write_table(table, tmp_path / "pairs.parquet")
+    with pytest.raises(CorpusError, match=rf"pairs\.parquet, {reason}"):
+        prepare_pairs(tmp_path / "pairs.parquet", tmp_path / "store", task="mine")
+
+
+def test_parquet_with_two_columns_of_a_name(tmp_path):
+    columns = [pa.array(["a"])] * 3
+    table = pa.Table.from_arrays(columns, names=["question", "answer", "answer"])
+    parquet.write_table(table, tmp_path / "pairs.parquet")
+    with pytest.raises(CorpusError, match="has 2 columns 'answer'"):
+        prepare_pairs(tmp_path / "pairs.parquet", tmp_path / "store", task="mine")
 
 
 def test_an_unreadable_parquet_file(tmp_path):

@@ -33,6 +33,7 @@ def shown(folder, size, width=80):
 
 def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
     monkeypatch.setattr(watch.subprocess, "Popen", runs.Forked)
+    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_LOOKS", 0.02)
     folder = tmp_path / "demo"
     text = shown(folder, SHORT)
     assert "with one seed" in text

@@ -15,7 +15,7 @@ import runs
 from commands import check_torchrun
 from tp_transformer import cli, train
 from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.study.reproduce.describe import GPUS, hours, launch, render_plan
+from tp_transformer.study.reproduce.describe import GPUS, about, hours, launch, render_plan
 from tp_transformer.study.reproduce.plan import makespan, plan_reproduction
 from tp_transformer.study.reproduce.run import Reproduction
 from tp_transformer.study.reproduce.scale import PAPER, Scale, ScaleRow
@@ -126,4 +126,24 @@ def test_hours_on_gpus(paper_plan):
     assert row.flops == pytest.approx(row.batch_size * row.run_flops / row.steps / 1024)
     # 8 GPUs of 312e12 at 40% take an hour for so many operations.
     assert hours(8 * 312e12 * 0.4 * 3600, GPUS["A100"], 0.4) == pytest.approx(1)
-    assert "never measured" in rendered(work, plan)
+    text = rendered(work, plan)
+    assert "never measured" in text
+    assert f"{sum(row.run_flops for row in plan.rows):.2e}" in text  # all rows
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.0, "0 s"), (99.4, "99 s"), (101, "1.7 min"), (5400, "90 min")),
+        *((34_000, "9.4 h"), (86_400 * 12, "12 days"), (86_400 * 365 * 1234, "1,234 years")),
+    ],
+)
+def test_estimated_times_have_a_unit(seconds, text):
+    assert about(seconds) == text
+
+
+def test_names_of_rows_fit_a_terminal(paper_plan):
+    file = io.StringIO()
+    render_plan(*paper_plan, Console(file=file, width=80))
+    starts = [line.split()[0] for line in file.getvalue().splitlines() if line.strip()]
+    assert all(starts.count(row.name) == 2 for row in PAPER.rows)  # in both tables

@@ -110,6 +110,7 @@ BAND = Band(
     date="2026-01-02",
     machine={"processor": "a processor", "cores": 2},
     seconds={"training": 60.0},
+    processor_seconds={"training": 110.0},
     rows={"transformer": {"interpolate": (0.5, 0.6)}},
 )
 
@@ -170,14 +171,18 @@ def test_a_measured_band_is_recorded_as_it_is_read(tmp_path, monkeypatch):
     row = {"interpolate": {"accuracies": [0.5, 0.52], "band": [0.47, 0.55], "mean": 0.51}}
     written = {"scale": "hour", "generated": True, "rows": {"transformer": row}}
     (tmp_path / "reproduction.json").write_text(json.dumps(written))
-    (tmp_path / "times.json").write_text(json.dumps({"training": 90.0, "scores": 30.0}))
+    times = {
+        "seconds": {"training": 90.0, "scores": 30.0},
+        "processor_seconds": {"training": 170.0, "scores": 35.0},
+    }
+    (tmp_path / "times.json").write_text(json.dumps(times))
     name, band = measured_band(tmp_path, "2026-01-02", BAND.machine)
     (tmp_path / "bands.json").write_text(json.dumps({name: asdict(band)}))
     monkeypatch.setattr(bands, "files", lambda _: tmp_path)
     assert bands.read_band("hour") == band
     assert bands.read_band("minutes") is None
     line = bands_table({"hour": band, "paper": None}).splitlines()[2]
-    source = "2:00, 2026-01-02 on a processor (2 cores)"
+    source = "2:00 by the clock, 3:25 of one core, 2026-01-02 on a processor (2 cores)"
     assert line == f"| `hour` | `transformer` | 47.0% to 55.0% | - | {source} |"
     (tmp_path / "reproduction.json").write_text(json.dumps({**written, "generated": False}))
     with pytest.raises(FolderError, match="data that were given"):

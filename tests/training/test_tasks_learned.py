@@ -16,7 +16,7 @@ MINUTES = 15
 @pytest.mark.slow
 @pytest.mark.parametrize("task", LEAST)
 def test_the_preset_learns_the_task(task, tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    environment = {"OMP_NUM_THREADS": "2", **os.environ}  # one, where other work runs beside it
 
     def tpt(*arguments):
         command = [sys.executable, "-m", "tp_transformer", *map(str, arguments)]

@@ -72,6 +72,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.source_layout)
 
+    def __repr__(self) -> str:
+        shapes = f"source {tuple(self.source.shape)}, target {tuple(self.target_input.shape)}"
+        return f"Batch({len(self)} rows, {shapes}, {type(self.source_layout).__name__})"
+
     @property
     def target_mask(self) -> Tensor:
         """True where `target_output` holds a token to predict."""

@@ -55,10 +55,12 @@ def read_fields(kind: type[T], value: Any, where: str) -> T:
     hints, optional = _saved_fields(cast(Any, kind))
     whole = where or "it"
     if checked(value, dict, whole).keys() != hints.keys():
-        for key in hints.keys() - optional - value.keys():
-            raise ValueError(f"{whole} has no {key!r}")
-        for key in value.keys() - hints.keys():
-            raise ValueError(f"{whole} has the unknown key {reprlib.repr(key)}")
+        for key in hints:
+            if key not in value and key not in optional:
+                raise ValueError(f"{whole} has no {key!r}")
+        for key in value:
+            if key not in hints:
+                raise ValueError(f"{whole} has the unknown key {reprlib.repr(key)}")
     values = {
         key: read_as(hints[key], value[key], _below(where, key)) for key in hints if key in value
     }

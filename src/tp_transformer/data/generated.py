@@ -19,7 +19,7 @@ from tp_transformer.data.tasks import lookup as _lookup  # noqa: F401
 from tp_transformer.data.tasks import quotients as _quotients  # noqa: F401
 from tp_transformer.data.tasks import recall as _recall  # noqa: F401
 from tp_transformer.data.tasks import scan as _scan  # noqa: F401
-from tp_transformer.data.writer import is_written, write_store
+from tp_transformer.data.writer import is_written, refuse_another, write_store
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import check_fields
 from tp_transformer.foundation.settings import to_dataclass
@@ -77,7 +77,8 @@ def write_task(folder: str | Path, name: str, *, overwrite: bool = False, **opti
     if task.rows is None:
         raise SettingsError(f"the task {name} is not generated as a whole")
     source = {"kind": "generated", "task": name, **chosen}
-    if is_written(Path(folder), source, overwrite=overwrite):
+    refuse_another(Path(folder), source, overwrite=overwrite)
+    if is_written(Path(folder), source):
         return open_store(folder)
     by_module: dict[tuple[str, str], list[Row]] = {}
     for row in task.rows():

@@ -10,6 +10,7 @@ import unicodedata
 from array import array
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -55,8 +56,8 @@ def prepare(  # noqa: PLR0913, the options of the command
 ) -> Store:
     """Read questions and answers into the store `out`.
 
-    An earlier store of the same source is replaced; a store of another source only if `overwrite`
-    is true.
+    An earlier store of a source of the same name, made with the same options, is replaced; another
+    store only if `overwrite` is true.
 
     Args:
         source: with `task`, a file of JSON lines, CSV, TSV, Parquet, or text of alternating lines,
@@ -70,18 +71,21 @@ def prepare(  # noqa: PLR0913, the options of the command
             same split
         seed: seed of the splits and of the order of rows
         skip_errors: skip invalid rows and list them in the store, instead of raising
-        overwrite: replace a store of another source
+        overwrite: replace a store that was made from another source or with other options
         progress: called with the number of bytes (of pairs: rows) read and the total number
     """
-    refuse_another(Path(out), {"name": Path(source).resolve().name}, overwrite=overwrite)
+    described: dict[str, Any] = {"name": Path(source).resolve().name}
     if task is not None:
         if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
             raise SettingsError(
                 f"a task of your own cannot be called {task!r}; choose another name"
             )
-        files = pair_files(source, columns or Columns())
-        reading = _Reading(files, task, tokenisation, shares, seed)
-        return _write(reading, Path(source), out, Report(skip_errors), progress)
+        columns = columns or Columns()
+        reading = _Reading(pair_files(source, columns), task, tokenisation, shares, seed)
+        described |= {"columns": asdict(columns), **reading.describe()}
+        refuse_another(Path(out), described, overwrite=overwrite)
+        return _write(reading, described, out, Report(skip_errors), progress)
+    refuse_another(Path(out), described, overwrite=overwrite)
     if looks_like_pairs(source):
         raise SettingsError(
             f"{source} is not a copy of the Mathematics Dataset; to read questions and "
@@ -95,25 +99,22 @@ def prepare(  # noqa: PLR0913, the options of the command
 
 
 def _write(
-    reading: "_Reading", source: Path, out: str | Path, report: Report, progress: Update | None
+    reading: "_Reading",
+    source: dict[str, Any],
+    out: str | Path,
+    report: Report,
+    progress: Update | None,
 ) -> Store:
     """Write pairs to a store, shuffled within blocks; each block is written by split and group."""
     survey = _Survey(reading)
     for row in reading.rows(report):
         survey.add(row)
-    survey.refuse_empty(source)
-    described: dict[str, Any] = {
-        "kind": "pairs",
-        "name": source.resolve().name,
-        "tokenisation": reading.tokenisation,
-        "splits": "named" if reading.shares is None else reading.shares,
-        "seed": reading.seed,
-    }
+    survey.refuse_empty(source["name"])
     if leaks := survey.still_in_training():
-        described["still_in_training"] = leaks
+        source["still_in_training"] = leaks
     rng = np.random.default_rng(reading.seed)
     counted = Counted(survey.n_rows, progress)
-    with write_store(out, survey.task(), described) as writer:
+    with write_store(out, survey.task(), source) as writer:
         for rows in _blocks(reading.rows(Report(skip=True))):
             groups: dict[tuple[str, str], list[Row]] = {}
             for place in rng.permutation(len(rows)).tolist():
@@ -169,6 +170,16 @@ class _Reading:
             if not SPLIT_NAME.fullmatch(name):
                 raise SettingsError(f"the split name {name!r} cannot be a file name")
 
+    def describe(self) -> dict[str, Any]:
+        """Return the options that determine the rows of the store."""
+        return {
+            "kind": "pairs",
+            "task": self.task,
+            "tokenisation": self.tokenisation,
+            "splits": "named" if self.shares is None else self.shares,
+            "seed": self.seed,
+        }
+
     def rows(self, report: Report) -> Iterator[Row]:
         """Yield the valid rows; report the others."""
         for file in self._files:
@@ -198,18 +209,24 @@ class _Reading:
         if file.has_splits and not SPLIT_NAME.fullmatch(row.split or ""):
             reason = "a split that cannot be a file name"
             return reason, f"{reason}: {row.split!r}"
-        if file.has_groups and not (row.group and row.group.isprintable()):
+        if file.has_groups and not row.group:
             return "empty group", ""
+        if row.group and not row.group.isprintable():
+            reason = "a group that cannot be printed"
+            return reason, f"{reason}: {row.group!r}"
         return "", ""
 
     def _text_fault(self, noun: str, text: str | None) -> str:
+        if text is None:
+            return f"{noun} that is missing or not a text"
         if not text:
             return f"empty {noun}"
         if not self._good.issuperset(text):
             for character in text:
                 if unicodedata.category(character) in NO_TEXT:
-                    shown = f"{character!r} in {text[:40]!r}"
-                    return f"{noun} with a character that is not text: {shown}"
+                    is_byte = "\udc80" <= character <= "\udcff"  # see `pair_files`
+                    what = "bytes that are not UTF-8" if is_byte else "a character that is not text"
+                    return f"{noun} with {what}: {character!r} in {text[:40]!r}"
             self._good.update(text)
         if self.tokenisation == "words":
             words = text.split(" ")
@@ -246,7 +263,7 @@ class _Survey:
             own = self._hashes.setdefault((row.split, row.module), array("Q"))
             own.append(_hash(row.question, b"known"))
 
-    def refuse_empty(self, source: Path) -> None:
+    def refuse_empty(self, source: str) -> None:
         """Raise if there are no rows, or none of a requested split."""
         if not self.n_rows:
             raise CorpusError(f"{source} has no rows")

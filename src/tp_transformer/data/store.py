@@ -326,18 +326,13 @@ class Split(_Examples):
         return [self._file.spans(column, batch, row) for column in (0, 1)]
 
     def _texts(self, starts: Ids, lengths: Ids) -> list[str]:
-        ends = np.cumsum(lengths)
-        places = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
-        data = self._file.data[places].tobytes()
-        offsets = np.concatenate([[0], ends])
+        spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        data, offsets = self._file.data.data, np.concatenate([[0], np.cumsum(lengths)])
         try:
-            if not self.task.vocabulary.knows(data, offsets):
+            texts = [str(data[i:j], "utf-8") for i, j in spans]
+            if not self.task.vocabulary.knows("".join(texts).encode(), offsets):
                 raise ValueError("a text has a token that its task does not have")
-            bounds = zip(offsets[:-1].tolist(), ends.tolist(), strict=True)
-            if self.task.vocabulary.is_ascii:  # all texts at once, because a byte is a character
-                text = data.decode("ascii")
-                return [text[start:end] for start, end in bounds]
-            return [data[start:end].decode("utf-8") for start, end in bounds]
+            return texts
         except ValueError as error:
             raise StoreError(f"{self.path} is damaged: {error}") from error
 

@@ -59,9 +59,8 @@ def write_store(
         raise StoreError(f"cannot write a store to {path}: {error}") from error
 
 
-def is_written(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> bool:
-    """Whether a store with this source exists; raise if another store would be overwritten."""
-    refuse_another(path, source, overwrite=overwrite)
+def is_written(path: Path, source: Mapping[str, Any]) -> bool:
+    """Whether a valid store with this source exists."""
     try:
         return is_store(path) and not _differing(path, source)
     except StoreError:

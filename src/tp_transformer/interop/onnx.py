@@ -62,7 +62,7 @@ class EncoderGraph(nn.Module):
     def forward(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Encode questions (batch, source), padded on the right."""
         memory = self.model.encode(source)
-        pairs = [cell.cross_attention.remember(memory.state) for cell in self.model.decoder]
+        pairs = [cell.cross_attention.remember(memory.state) for cell in self.model.decoder_cells]
         keys, values = (torch.stack(each) for each in zip(*pairs, strict=True))
         return keys, values, memory_mask(memory.layout.filled, memory.state.dtype)
 

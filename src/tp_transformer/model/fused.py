@@ -151,15 +151,15 @@ def is_fusible(modules: Sequence[nn.Module]) -> bool:
         native.library() is not None
         and len(modules) > 0
         and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()  # nor exporting
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
         and all(_is_known(part) for module in modules for part in module.modules())
     )
 
 
 def _is_known(part: nn.Module) -> bool:
     """Whether a module computes what the kernels compute, and nobody observes it."""
-    kind = type(part)
+    kind: Any = type(part)
     if kind not in KNOWN or part.training or part._forward_hooks or part._forward_pre_hooks:
         return False
     if not _methods(cast(Any, kind)).isdisjoint(vars(part)):  # an attribute that hides a method

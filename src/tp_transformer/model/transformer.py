@@ -71,6 +71,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
 
     config_type = TransformerConfig
     reads_packed = True
+    n_positions: int
 
     def __init__(self, config: TransformerConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__(config, vocabulary)
@@ -156,7 +157,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         state = self.point(
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
-        cells = self._decoder_cells
+        cells = self.decoder_cells
         remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
         fused = fused_cells(cells, state, layout, remembered, memory.layout)
         if fused is not None:
@@ -168,7 +169,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
 
     def begin(self, memory: Memory, max_length: int) -> DecoderState | FusedState:
         """Return the state before the first of at most `max_length` steps."""
-        cells = self._decoder_cells
+        cells = self.decoder_cells
         remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
         # A subclass with a step of its own may read the fields of a `DecoderState`.
         if not self._traces and type(self).step is Transformer.step:
@@ -195,8 +196,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
 
         `memory` has the keys and values of the source, `caches` those of the target, by layer.
         """
-        cells = self._decoder_cells
-        return DecoderState(self.embedding, cells, memory, mask, caches)
+        return DecoderState(self.embedding, self.decoder_cells, memory, mask, caches)
 
     def step(self, previous: Tensor, state: DecoderState | FusedState) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
@@ -230,5 +230,6 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         return list(cast(Iterable[EncoderCell], self.encoder))
 
     @property
-    def _decoder_cells(self) -> list[DecoderCell]:
+    def decoder_cells(self) -> list[DecoderCell]:
+        """The cells of the decoder."""
         return list(cast(Iterable[DecoderCell], self.decoder))

@@ -117,11 +117,7 @@ def evaluate(
                 choice=asdict(choice),
                 **scored,
             )
-            if work.predictions is not None:
-                evaluation.write_predictions(work.predictions)
-            if out is not None:
-                results.save(out)
-            evaluation.forget()
+            evaluation.write(results, file)
             return json.dumps(results.to_json())
 
         return Results.from_json(json.loads(ranks.first(finish)))
@@ -314,7 +310,16 @@ class Evaluation:
         """Return the answers whose margin is below `NEAR_TIE`."""
         return self._listed(self._tied, [self.margins[number] for number in self._tied])
 
-    def write_predictions(self, file: Path) -> None:
+    def write(self, results: Results, file: Path | None) -> None:
+        """Write the requested files, and remove those of an interrupted evaluation."""
+        if self.work.predictions is not None:
+            self._write_predictions(self.work.predictions)
+        if file is not None:
+            results.save(file)
+        self._journal.remove()
+        self._answers.remove()
+
+    def _write_predictions(self, file: Path) -> None:
         """Write all answers as JSON lines; correct answers need no decoding."""
         decoded = self._answers.texts
         everything = np.arange(self.questions.n)
@@ -329,11 +334,6 @@ class Evaluation:
                     "right": right,
                 }
                 lines.write(json.dumps(line) + "\n")
-
-    def forget(self) -> None:
-        """Remove the files saved beside the results."""
-        self._journal.remove()
-        self._answers.remove()
 
     @property
     def _tied(self) -> list[int]:

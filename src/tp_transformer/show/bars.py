@@ -64,7 +64,7 @@ def _plot_split(results: Sequence[Results], split: str) -> "Figure":
         axes.set_xlim(0, 100)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("correct answers, % (95% Wilson intervals; dotted: 95%)")
-        drawn.suptitle(f"Test accuracy on the {task.title(split).lower()} test set")
+        drawn.suptitle(f"{task.title(split)}: accuracy on each module")
         labels = [_label(one, split, task) for one in results]
         # Passed explicitly, because matplotlib ignores labels that start with an underscore.
         ncols = 2 if max(map(len, labels)) <= _HALF_LINE else 1

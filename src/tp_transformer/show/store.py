@@ -120,7 +120,7 @@ def _size(n_bytes: int) -> str:
 
 def _origin(source: Values) -> str:
     """Return the origin of the rows of a store."""
-    if "task" in source:
+    if "task" in source and "name" not in source:  # not from a file
         return f"{source['kind']} by task {source['task']}"
     origin = ", ".join(str(source[key]) for key in ("kind", "name") if key in source)
     return f"from {origin}" if "seed" not in source else f"{origin} with seed {source['seed']}"

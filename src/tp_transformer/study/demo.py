@@ -7,7 +7,8 @@ the same command resumes an interrupted demo.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -30,11 +31,12 @@ from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
 from tp_transformer.show.roles import roles_figure
 from tp_transformer.show.table import pair_line
-from tp_transformer.study.parts import generated, headed_table, predicted, show_files
+from tp_transformer.study.parts import generated, predicted, show_files
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models
 QUESTIONS, REPORT = "questions", "report.html"
 ALL = "all areas"
+CORRECT = "correct answer"
 SHARES = (0.5, 0.9)  # accuracies above which modules are counted
 # Modules with arithmetic expressions; the roles are shown for the one that is answered best.
 EXPRESSIONS = (
@@ -106,7 +108,9 @@ def _answers_table(models: Mapping[str, AnyModel], store: Store) -> Table:
     split = store[INTERPOLATE]
     questions, answers = split.rows([rows.start for rows in split.modules.values()])
     solved = [model.solve(questions) for model in models.values()]
-    table = headed_table("area", "question", "answer", *models)
+    table = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
+    table.add_column("area", style="dim")
+    table.add_column("question", overflow="fold")
     seen: set[tuple[str, bool]] = set()
     for module, question, answer, *given in zip(
         split.modules, questions, answers, *solved, strict=True
@@ -114,9 +118,22 @@ def _answers_table(models: Mapping[str, AnyModel], store: Store) -> Table:
         key = _area(module), given[0] == answer
         if key not in seen:
             seen.add(key)
-            marked = (predicted(text, text == answer) for text in given)
-            table.add_row(Text(key[0], style="dim"), Text(question), Text(answer), *marked)
+            marked = {
+                name: predicted(text, text == answer)
+                for name, text in zip(models, given, strict=True)
+            }
+            table.add_row(key[0], _answers(question, {CORRECT: Text(f"  {answer}"), **marked}))
     return table
+
+
+def _answers(question: str, answers: Mapping[str, Text]) -> Group:
+    """Return a question, and below it answers with their names."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
+    table.add_column("name", style="dim", min_width=max(map(len, answers)))
+    table.add_column("answer", overflow="fold")
+    for name, answer in answers.items():
+        table.add_row(name, answer)
+    return Group(Text(question, style="bold"), Padding(table, (0, 0, 1, 0)))
 
 
 def _area(module: str) -> str:
@@ -191,7 +208,7 @@ def _show_roles(model: AnyModel, store: Store, scores: SplitScore, console: Cons
     console.print(
         f"Head {head.head} of the last encoder layer, {CLUSTERS} clusters of its role vectors at "
         f"all characters of {len(sample)} questions of {module}, of {len(EXPRESSIONS)} modules of "
-        f"expressions the one that is answered best. {head.n_structural} of the clusters have a "
-        "name that says more than the character, the most of all heads of the layer. "
+        f"expressions the one that is answered best. Clusters whose names say more "
+        f"than the character: {head.n_structural}, the most of all heads of the layer. "
         "tpt interpret roles compares this with untrained models and with the text alone."
     )

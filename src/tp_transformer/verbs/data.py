@@ -132,7 +132,7 @@ class Prepare(Verb):
             folder, or the Hugging Face copy
         out: the store to write, a folder
         on_error: stop at the first fault, or skip faulty rows and report them
-        overwrite: replace a store that was made from another source
+        overwrite: replace a store that was made from another source or with other options
         task: the name of your task
         tokenisation: whether tokens are characters, or words separated by blanks
         splits: shares of the splits, if rows do not name their splits; by default

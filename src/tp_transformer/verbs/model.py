@@ -166,7 +166,7 @@ class ImportAuthors(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(Verb):
+class ExportModel(Verb):
     """Write a model for other libraries: Hugging Face transformers, or ONNX runtimes.
 
     Attributes:

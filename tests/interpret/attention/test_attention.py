@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import tp_transformer as tpt
+from legible import illegible, texts
 from planted import by_length, nested
 from tp_transformer import UserError
 from tp_transformer.expressions import parse
@@ -207,23 +207,22 @@ def test_rows_of_any_length_can_be_read(model, tmp_path, across, size):
     ("n_tokens", "n_heads", "some"),
     [(3, 8, [""]), (25, 2, [""]), (45, 5, ["-head0to3", "-head4to4"]), (84, 1, [""])],
 )
-def test_heat_maps_of_any_length_can_be_read(model, tmp_path, n_tokens, n_heads, some):
-    result_of(model, n_tokens, n_heads, shown=(5,)).save(tmp_path)  # looked at by conftest
-    words = [(tmp_path / f"attention-encoder-layer0{own}.png").read_text() for own in some]
-    assert all(f"head {head}\n" in "".join(words) for head in range(n_heads))
-    assert all("# and % are the start and end tokens" in " ".join(own.split()) for own in words)
-
-
-@pytest.mark.parametrize(("n_tokens", "n_heads"), [(3, 8), (25, 2), (84, 1)])
-def test_cells_of_heat_maps_are_square(model, n_tokens, n_heads):
-    drawn = result_of(model, n_tokens, n_heads, shown=(5,)).plot()["attention-encoder-layer0"]
-    FigureCanvasAgg(drawn).draw()
-    maps = [axes for axes in drawn.axes if axes.get_title().startswith("head")]
-    assert len(maps) == n_heads
-    for axes in maps:
-        box = axes.get_window_extent()
-        assert box.width == pytest.approx(box.height, rel=0.01)  # as many rows as columns
-        assert 0.05 < box.width / drawn.dpi / n_tokens < 0.25  # inches
+def test_heat_maps_of_any_length_can_be_read_and_have_square_cells(model, n_tokens, n_heads, some):
+    plots = figure._plot_heat(result_of(model, n_tokens, n_heads), "heat")
+    assert list(plots) == [f"heat{own}" for own in some]
+    titles = []
+    for name, drawn in plots.items():
+        found = texts(drawn)
+        assert not illegible(drawn, found), name
+        words = " ".join(one.words for one in found)
+        assert "# and % are the start and end tokens" in " ".join(words.split())
+        maps = [axes for axes in drawn.axes if axes.get_title().startswith("head")]
+        titles += [axes.get_title() for axes in maps]
+        for axes in maps:
+            box = axes.get_window_extent()
+            assert box.width == pytest.approx(box.height, rel=0.01)  # as many rows as columns
+            assert 0.05 < box.width / drawn.dpi / n_tokens < 0.25  # inches
+    assert titles == [f"head {head}" for head in range(n_heads)]
 
 
 @pytest.mark.usefixtures("_one_initial_draw")
@@ -235,6 +234,17 @@ def test_relations_that_no_question_has_are_one_line(model):
     assert "opening to closing parenthesis; closing to opening parenthesis" in absent
     assert absent.count(";") >= 4
     assert len(lines) == 2
+
+
+@pytest.mark.usefixtures("_one_initial_draw")
+def test_questions_without_expressions(model):
+    texts = tuple(f"Mirror {'ab' * number}c" for number in range(1, 13))
+    found = attention(
+        model, Sample(questions=texts, answers=("c",) * 12, origin="words"), head=0, layer=0
+    )
+    said = f"No question has any of the {len(RELATIONS)} relations, which are of expressions."
+    assert found.summary() == [said]
+    assert "Numerators" not in figures.caption_of(found.plot()["attention-encoder-layer0-head0"])
 
 
 def test_what_cannot_be_done_is_said(model):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +7,7 @@ import torch
 import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.data.store import open_store
+from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.interpret.core import sample as sample_module
 from tp_transformer.interpret.core.options import AnalysisOptions, layer_index
 from tp_transformer.interpret.core.record import checked_model, record, untrained
@@ -24,6 +27,18 @@ def model():
 @pytest.fixture(scope="module")
 def sample():
     return Sample(questions=QUESTIONS, answers=ANSWERS, origin="three questions")
+
+
+@pytest.mark.parametrize(
+    ("tokenisation", "answer", "kept"),
+    [("characters", "<sos>1<pad>2", "12"), ("words", "<pad> 1 <sos> 2", "1 2")],
+)
+def test_special_tokens_in_the_models_own_answers_are_left_out(tokenisation, answer, kept):
+    known = Vocabulary.of(["1 2"], tokenisation)
+    model = SimpleNamespace(solve=lambda asked: [answer] * len(asked), vocabulary=known)
+    found = Sample.of(["1", "2"], model)
+    assert found.answers == (kept, kept)
+    known.encode(found.answers)  # raises for what it does not know
 
 
 def test_every_point_is_what_the_question_gives_alone(model, sample):

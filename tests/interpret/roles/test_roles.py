@@ -50,6 +50,26 @@ def found(model):
         return roles(model, SAMPLE, clusters=3)
 
 
+def test_questions_without_an_expression_have_labels_of_their_own(model):
+    numbers = np.random.default_rng(0).integers(1000, 9999, size=32)
+    asked = tuple(f"What is the tens digit of {number}?" for number in numbers)
+    given = by_length(Sample(questions=asked, answers=asked, origin="digits"))
+
+    def plant(tensor):
+        values = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0))
+        values[:, HEAD, 29] += (
+            20 * torch.eye(8)[0]
+        )  # the third of four digits; 0 is the start token
+        return values
+
+    with model.trace(edit={"encoder.1.self_attention.role": plant}):
+        found = roles(model, given, clusters=2)
+    assert [label.name for label in found.scored] == ["digit place", "asked for"]
+    assert score(found, 1, HEAD, "asked for").probe.accuracy == 1
+    assert score(found, 1, 0, "asked for").probe.accuracy < 0.9
+    assert "asked for" in {str(name).split(", ")[0] for name in found.heads[HEAD].names if name}
+
+
 def score(found, layer, head, label):
     return next(
         one for one in found.scores if (one.layer, one.head, one.label) == (layer, head, label)
@@ -184,6 +204,8 @@ def test_one_question_and_questions_without_expressions(model):
         assert found.tables() == []
         assert found.n_parsed == (question[0] == "(")
         json.dumps(found.to_json(), allow_nan=False)
+        caption = figures.caption_of(next(iter(found.plot().values())))
+        assert ("Frames" in caption) == (question[0] == "(")
 
 
 def test_what_cannot_be_done_is_said(model):

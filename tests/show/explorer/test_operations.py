@@ -135,6 +135,16 @@ def test_operations_change_answers_and_attention(explorer, folders):
     assert changed >= 4
 
 
+def test_the_legend_says_that_nothing_has_changed_yet(explorer):
+    show(explorer, 0, [])
+    explorer.run("explorer.app.look({ difference: true })")
+    assert "no operations yet" in explorer.text("#legend")
+    show(explorer, 0, CASES["zero"])
+    explorer.run("explorer.app.look({ difference: true })")
+    assert "blue is more attention" in explorer.text("#legend")
+    explorer.run("explorer.app.look({ difference: false })")
+
+
 def test_the_roles_after_an_operation_are_those_of_a_trace(explorer, folders):
     show(explorer, 0, CASES["several"])
     found = explorer.run(f"Array.from(explorer.app.panes[0].result.points['{ENCODER}'].vectors)")

@@ -159,6 +159,14 @@ def test_what_is_folded_is_printed(page):
     assert page.run("document.querySelectorAll('details[open]').length") == 0
 
 
+def test_headings_are_repeated_on_each_printed_page(page):
+    """Chromium repeats the heading of a table only if no box is in it, such as that of a button."""
+    page.call("Emulation.setEmulatedMedia", media="print")
+    shown = page.run("getComputedStyle(document.querySelector('th button')).display")
+    page.call("Emulation.setEmulatedMedia", media="")
+    assert shown == "contents"
+
+
 def test_the_policy_stops_other_scripts_and_connections(browser, report):
     browser.open(report.file.as_uri())
     stopped = browser.run(

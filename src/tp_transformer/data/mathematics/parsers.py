@@ -41,8 +41,10 @@ Parser = Callable[[SourceFile, Iterable[Any], Report], Iterator[pa.RecordBatch]]
 def count_rows(file: SourceFile, blocks: Iterable[Content]) -> int:
     """Return the number of rows of a file that is skipped as a whole."""
     for block in blocks:
-        is_table = isinstance(block, pa.RecordBatch)
-        file.line += block.num_rows if is_table else bytes(block).count(b"\n")
+        if isinstance(block, bytes | memoryview):
+            file.line += bytes(block).count(b"\n")
+        else:
+            file.line += block.num_rows
     return (file.line - 1) // (2 if file.kind == TEXT else 1)
 
 

@@ -23,7 +23,7 @@ from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
 from tp_transformer.data.mathematics.partial import GeneratedFile, Order, Pieces, unfinished
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.data.writer import StoreWriter, is_written, write_store
+from tp_transformer.data.writer import StoreWriter, is_written, refuse_another, write_store
 from tp_transformer.foundation.errors import StoreError
 from tp_transformer.foundation.parallel import OpenPool
 from tp_transformer.foundation.progress import Counted, Update
@@ -47,7 +47,8 @@ def produce(
     path = Path(out)
     generator()  # raises if the extra is not installed
     files, source = order.files(), {"kind": "generated", **order.describe()}
-    if is_written(path, source, overwrite=overwrite):
+    refuse_another(path, source, overwrite=overwrite)
+    if is_written(path, source):
         return open_store(path)
     try:
         with unfinished(path, order) as folder:

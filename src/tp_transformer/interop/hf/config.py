@@ -26,7 +26,7 @@ def setting_names(architecture: str) -> set[str]:
     return own | TransformerConfig.option_types().keys()
 
 
-class TPTransformerConfig(PreTrainedConfig):
+class TPTransformerConfig(PreTrainedConfig):  # type: ignore[misc]
     """The settings and the vocabulary of a Transformer, in the form that transformers expects.
 
     The settings are those of `tp_transformer.TransformerConfig`, with the same defaults, and the

@@ -27,17 +27,19 @@ class HubTransformer(
     """
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, **options: Any) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
         """Load the folder of a model or a run, or a repository of the Hub, in evaluation mode.
 
         Args:
-            name: a folder or, if there is none of this name, a repository such as user/model
+            pretrained_model_name_or_path: a folder or, if there is none of this name, a repository
+                such as user/model
             options: options of `huggingface_hub.snapshot_download`, such as revision and token
         """
+        name = str(pretrained_model_name_or_path)
         folder = Path(name)
         if not folder.is_dir():
             files = [WEIGHTS, CONFIG, VOCABULARY]
-            folder = Path(snapshot_download(str(name), allow_patterns=files, **options))
+            folder = Path(snapshot_download(name, allow_patterns=files, **options))
         model = load(folder)
         if not isinstance(model, Transformer):
             raise FolderError(f"{name} has a model of the architecture {model.architecture()}")

@@ -55,14 +55,10 @@ class CachedLayer:
         return self.cache.update(key, value, self.layer)
 
 
-def source_layout(
-    model: Transformer, input_ids: Tensor | None, attention_mask: Tensor | None
-) -> Padded:
+def source_layout(model: Transformer, input_ids: Tensor, attention_mask: Tensor | None) -> Padded:
     """Return the layout of questions from their mask or, if there is none, from their ids."""
     if attention_mask is not None:
         return Padded(attention_mask.bool())
-    if input_ids is None:
-        raise ValueError("encoder_outputs need their attention_mask")
     return Padded.of(input_ids, model.vocabulary.pad)
 
 
@@ -148,28 +144,17 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
         is_static = past_key_values is not None and past_key_values.is_compileable
         if is_static or decoder_attention_mask is not None:
             raise ValueError("static caches and masks of answers are not supported")
-        model = self.model
-        layout = source_layout(model, input_ids, attention_mask)
-        if encoder_outputs is not None:
-            memory = Memory(encoder_outputs[0], layout)
-        else:
-            memory = model.encode(input_ids, layout)
+        memory = self._memory(input_ids, attention_mask, encoder_outputs)
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("give decoder_input_ids or labels")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if past_key_values is None and use_cache and labels is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        if past_key_values is None:
-            logits = model.decode(decoder_input_ids, memory)
-        else:
-            state = self._state(memory, past_key_values)
-            steps = [model.step(previous, state) for previous in decoder_input_ids.unbind(1)]
-            logits = torch.stack(steps, dim=1)
+        logits = self._logits(decoder_input_ids, memory, past_key_values)
         loss = None
         if labels is not None:
-            batch = self._batch(input_ids, decoder_input_ids, labels, layout)
-            found = model.loss_of(logits, batch)
+            found = self.model.loss_of(logits, self._batch(decoder_input_ids, labels, memory))
             loss = found.objective / (num_items_in_batch or found.n_tokens)
         output = Seq2SeqLMOutput(
             loss=loss,
@@ -179,10 +164,33 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
         )
         return output if return_dict is not False else output.to_tuple()
 
+    def _memory(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None,
+    ) -> Memory:
+        """Return the output of the encoder, which is computed if it is not given."""
+        if encoder_outputs is not None:
+            if attention_mask is None:
+                raise ValueError("encoder_outputs need their attention_mask")
+            return Memory(encoder_outputs[0], Padded(attention_mask.bool()))
+        if input_ids is None:
+            raise ValueError("give input_ids or encoder_outputs")
+        return self.model.encode(input_ids, source_layout(self.model, input_ids, attention_mask))
+
+    def _logits(self, target: Tensor, memory: Memory, past: EncoderDecoderCache | None) -> Tensor:
+        """Return the logits after each position of `target`, which follows those of a cache."""
+        if past is None:
+            return self.model.decode(target, memory)
+        state = self._state(memory, past)
+        steps = [self.model.step(previous, state) for previous in target.unbind(1)]
+        return torch.stack(steps, dim=1)
+
     def _state(self, memory: Memory, past: EncoderDecoderCache) -> DecoderState:
         """Return the state of the decoder whose keys and values are in a cache."""
         own, source = past.self_attention_cache, past.cross_attention_cache
-        for layer, cell in enumerate(self.model.decoder):
+        for layer, cell in enumerate(self.model.decoder_cells):
             if not past.is_updated.get(layer):
                 source.update(*cell.cross_attention.remember(memory.state), layer)
                 past.is_updated[layer] = True
@@ -192,17 +200,15 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
             [CachedLayer(own, layer) for layer in range(len(self.model.decoder))],
         )
 
-    def _batch(
-        self, source: Tensor | None, target: Tensor, labels: Tensor, layout: Padded
-    ) -> Batch:
-        """Return the batch of this package that has these labels."""
+    def _batch(self, target: Tensor, labels: Tensor, memory: Memory) -> Batch:
+        """Return the batch of this package that has these labels; its loss needs no source."""
         pad = self.config.pad_token_id
         output = labels.masked_fill(labels == IGNORED, pad)
         return Batch(
-            source=target if source is None else source,  # the loss depends on the layout only
+            source=target.new_empty(0),
             target_input=target,
             target_output=output,
-            source_layout=layout,
+            source_layout=memory.layout,
             target_layout=Padded.of(output, pad),
             pad=pad,
         )

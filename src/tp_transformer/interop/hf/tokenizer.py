@@ -12,7 +12,7 @@ from tp_transformer.foundation.errors import FolderError
 from tp_transformer.model.folder import VOCABULARY, write_vocabulary
 
 
-class TPTransformerTokenizer(PreTrainedTokenizer):
+class TPTransformerTokenizer(PreTrainedTokenizer):  # type: ignore[misc]
     """Converts texts to the token ids of a `Vocabulary`, and back.
 
     Questions become `<sos> text <eos>`. Answers, given as `text_target`, become `text <eos>`: the

@@ -71,15 +71,16 @@ def _plot_rows(result: AttentionResult, number: int) -> "figures.Figure":
         axes.set_axis_off()
         axes.set_xlim(0, layout.width / layout.unit)
         axes.set_ylim(TALL * len(result.maps), 0)
-        is_coloured = result.where == ENCODER and not result.is_words
+        has_sides = result.where == ENCODER and not result.is_words
+        colours = [_query_colours(shown) if has_sides else {} for shown in result.maps]
         for row, shown in enumerate(result.maps):
-            _draw_rows(axes, shown, shown.weights[number], row, layout, is_coloured)
+            _draw_rows(axes, shown, shown.weights[number], row, layout, colours[row])
         for artist in axes.get_children():
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
         title = f"{result.title}, head {result.heads[number]}"
         drawn.suptitle(figures.broken(title, 0.7 * layout.width))
         reading = "" if result.where == ENCODER else f"{result.inputs} "
-        if is_coloured:
+        if any(colours):
             reading = "Numerators are blue, denominators gold. "
         below = figures.caption(
             drawn,
@@ -96,12 +97,11 @@ def _draw_rows(
     weights: npt.NDArray[np.floating],
     row: int,
     layout: _Layout,
-    coloured: bool,
+    colours: Mapping[int, str],
 ) -> None:
     """Draw one question: its two rows of characters, and lines in the colours of the queries."""
     from matplotlib.collections import LineCollection
 
-    colours = _query_colours(shown) if coloured else {}
     middle = layout.width / layout.unit / 2
     above, below = _centres(shown.keys, middle), _centres(shown.queries, middle)
     upper, lower = TALL * row + 0.1, TALL * (row + 1) - 0.15

@@ -113,6 +113,8 @@ def _findings(rankings: tuple[Ranking, ...]) -> list[str]:
             followed.append(f"{name} (head {head}{more})")
         else:
             unclear.append(name)
+    if rankings and len(absent) == len(rankings):
+        return [f"No question has any of the {len(absent)} relations, which are of expressions."]
     kinds = {
         "Followed": followed,
         "Followed by no head beyond the baselines": unclear,

@@ -1,5 +1,6 @@
 """The questions that an analysis looks at."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +9,7 @@ import numpy as np
 
 from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.store import TRAIN, Split, Store
-from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.data.vocabulary import PAD, SOS, Vocabulary
 from tp_transformer.expressions import Expression, parse
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.figures import END, START
@@ -45,8 +46,9 @@ class Sample:
         if isinstance(questions, Sample):
             return questions
         asked = (questions,) if isinstance(questions, str) else tuple(questions)
-        answers = tuple(model.solve(asked)) if asked else ()
-        return cls(questions=asked, answers=answers, origin="given questions")
+        answers = model.solve(asked) if asked else ()
+        texts = tuple(_without_special(answer, model.vocabulary) for answer in answers)
+        return cls(questions=asked, answers=texts, origin="given questions")
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -84,6 +86,14 @@ class Sample:
         for rows in group_by_length(lengths, limit=BATCH_SIZE):
             indices = rows.tolist()
             yield indices, self.some(indices)
+
+
+def _without_special(answer: str, vocabulary: Vocabulary) -> str:
+    """Return an answer without start and padding tokens, which an untrained model may give."""
+    special = (PAD, SOS)
+    if vocabulary.is_words:
+        return " ".join(word for word in answer.split(" ") if word not in special)
+    return re.sub("|".join(special), "", answer)
 
 
 def token_characters(question: str) -> str:

@@ -110,7 +110,7 @@ def labels(expression: Expression) -> dict[str, list[str | None]]:
                 found[ARGUMENT][at] = place.argument
                 found[OPERATOR][at] = None if place.above is None else place.above.operator
                 found[DEPTH][at] = str(place.depth)
-            found[DIGIT_PLACE][start:end] = _digit_places(expression.question[start - 1 : end - 1])
+            found[DIGIT_PLACE][start:end] = digit_places(expression.question[start - 1 : end - 1])
     return found
 
 
@@ -132,7 +132,8 @@ def unreversed_sides(expression: Expression) -> list[str | None]:
     return found
 
 
-def _digit_places(numeral: str) -> list[str | None]:
+def digit_places(numeral: str) -> list[str | None]:
+    """Return the place of each character of a numeral: ones, tens, …, tenths, sign, point."""
     whole = numeral.partition(".")[0]
     # The digit before the point has place 0, the digit after it -1.
     found: list[str | None] = []

@@ -21,7 +21,6 @@ from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.core.structure import LABELS
 from tp_transformer.interpret.roles import naming, probes, reversal
 from tp_transformer.interpret.roles.options import RolesOptions
 from tp_transformer.interpret.roles.positions import Positions
@@ -103,7 +102,10 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
     inputs = _Inputs(
         sample=sample,
         positions=positions,
-        labelled=[Labelled.of(name, positions.labels[name], positions.question) for name in LABELS],
+        labelled=[
+            Labelled.of(name, values, positions.question)
+            for name, values in positions.labels.items()
+        ],
         sides=Sides.of(positions),
         points=[point(ENCODER, layer, vectors) for layer in range(n_layers)],
         layer=layer_index(options.layer, n_layers),

@@ -56,13 +56,15 @@ def _plot_questions(roles: RolesResult, head: HeadClusters) -> "figures.Figure":
         axes.set_ylim(down, -0.1)
         for artist in axes.get_children():
             artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
+        are_framed = any(sample.expressions[number] is not None for number, _ in lines)
+        frames = "Frames: numerator (blue) and denominator (gold), by the parse. "
         title = f"{roles.vectors} clusters of head {head.head}, encoder layer {roles.layer}"
         drawn.suptitle(title.capitalize())
         below = figures.caption(
             drawn,
             "Squares: the cluster of each token; below, its name or, if none is clear, after ~ its "
-            "most frequent kind of token. Frames: numerator (blue) and denominator (gold), by "
-            f"the parse. {figures.TOKENS} {roles.context.caption}",
+            f"most frequent kind of token. {frames if are_framed else ''}{figures.TOKENS} "
+            f"{roles.context.caption}",
         )
         drawn.set_figheight(down * unit + below + 0.3)
         return drawn

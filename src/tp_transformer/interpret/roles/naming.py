@@ -20,12 +20,12 @@ from tp_transformer.interpret.core.structure import (
     ARGUMENT,
     DEPTH,
     DIGIT_PLACE,
-    LABELS,
     OPERATOR,
     POINT,
     SIDE,
     SIGN,
 )
+from tp_transformer.interpret.core.wording import ASKED, DEGREE, ITEM, PART, RANK, YES
 
 PURITY = 0.8  # least share of the positions of a cluster for which its name holds
 FEWEST_POSITIONS = 10
@@ -73,9 +73,9 @@ def statements(
     """Return every statement with the positions for which it holds."""
     said: dict[str, list[int]] = {}
     for at, character in enumerate(characters):
-        own = [(name, value) for name in LABELS if (value := labels[name][at]) is not None]
-        phrases = [_phrase(name, value) for name, value in own]
-        phrases += ["in a number"] if own else []
+        own = {name: value for name, values in labels.items() if (value := values[at]) is not None}
+        phrases = [_phrase(name, value) for name, value in own.items()]
+        phrases += ["in a number"] if own.get(DIGIT_PLACE) else []
         phrases.append(kind(character))
         for phrase in phrases:
             said.setdefault(phrase, []).append(at)
@@ -96,7 +96,11 @@ def _phrase(label: str, value: str) -> str:
         return value if value in {SIGN, POINT} else f"{value} digit"
     if label == OPERATOR:
         return f"in {_OPERATIONS[value]}"
-    return {SIDE: value, ARGUMENT: f"{value} argument", DEPTH: f"depth {value}"}[label]
+    if label == ASKED:
+        return "asked for" if value == YES else "not asked for"
+    if label in {DEPTH, ITEM, DEGREE}:
+        return f"{label} {value}"
+    return {SIDE: value, ARGUMENT: f"{value} argument", RANK: f"{value} item", PART: value}[label]
 
 
 def names(

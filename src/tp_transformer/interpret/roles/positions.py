@@ -1,4 +1,4 @@
-"""Every source position of a sample: its character, and its labels in the expression."""
+"""Every source position of a sample: its character, and its labels in the question."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,7 @@ import numpy as np
 from tp_transformer.interpret.core.arrays import Floats, Integers
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import LABELS, labels, unreversed_sides
+from tp_transformer.interpret.core.wording import WORDING_LABELS, question_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,21 +22,25 @@ class Positions:
 
     @classmethod
     def of(cls, sample: Sample) -> "Positions":
-        """Collect the positions; questions without an expression have no labels."""
-        found: dict[str, list[str | None]] = {name: [] for name in LABELS}
+        """Collect the positions; labels of expressions come first, and also if there are none."""
+        found: dict[str, list[str | None]] = {name: [] for name in (*LABELS, *WORDING_LABELS)}
         unreversed: list[str | None] = []
         texts = [token_characters(question) for question in sample.questions]
         for text, expression in zip(texts, sample.expressions, strict=True):
             none: list[str | None] = [None] * len(text)
-            own = None if expression is None else labels(expression)
-            for name in LABELS:
-                found[name] += none if own is None else own[name]
+            own = question_labels(text[1:-1]) if expression is None else labels(expression)
+            for name, values in found.items():
+                values += own.get(name, none)
             unreversed += none if expression is None else unreversed_sides(expression)
         return cls(
             questions=sample.questions,
             question=np.repeat(np.arange(len(texts)), list(map(len, texts))),
             characters="".join(texts),
-            labels=found,
+            labels={
+                name: values
+                for name, values in found.items()
+                if name in LABELS or any(value is not None for value in values)
+            },
             unreversed_sides=unreversed,
         )
 

@@ -80,7 +80,7 @@ def bars(
 
 def _bar_size(n_groups: int) -> tuple[int, int]:
     """Return the thickness of a bar and the gap below it."""
-    return (9, 4) if n_groups < 4 else (8, 1)
+    return (9, 4) if n_groups < 4 else (9, 3)  # the numbers beside the bars need 12
 
 
 def _bar(bar: Bar, number: int, left: float, right: float, top: float, thickness: int) -> Markup:

@@ -136,7 +136,7 @@ def _heads(heads: Sequence[str], sides: Sequence[str]) -> list[Markup]:
 
 def _cell(cell: CellText, side: str) -> Markup:
     if isinstance(cell, NumberCell):
-        return element("td", cell.text, class_=side, data_sort=repr(float(cell.value)))
+        return element("td", *_lines(cell.text), class_=side, data_sort=repr(float(cell.value)))
     number = _NUMBER.match(cell) if side.startswith("number") else None
     key = None if number is None else re.sub(r"[^\d.\-]", "", number[0].replace("−", "-"))  # noqa: RUF001
     return element("td", *_lines(cut(cell)), class_=side, data_sort=key)

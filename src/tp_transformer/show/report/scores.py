@@ -128,7 +128,7 @@ def _average(task: Task, split: str, cell: AverageCell | None) -> CellText:
     if cell.interval is not None:
         text += f" ±{100 * (cell.interval[1] - cell.interval[0]) / 2:.2f}"
     if covered := coverage(task, split, cell.n_modules):
-        text += f" ({covered})"
+        text += f"\n{covered}"
     return NumberCell(cell.accuracy, text)
 
 
@@ -217,15 +217,13 @@ def _mistakes(results: Sequence[Results]) -> Section | None:
     heads = ["Kind", "Meaning", *(one.name for one in counted)]
     examples = _example_rows(counted)
     example_heads = ["Kind", "Module", "Question", "Correct", "Answered", "Model"]
-    shown = (
-        [table("Examples", example_heads, examples, texts=range(6), whole=[5])] if examples else []
-    )
+    texts = range(len(example_heads))
+    shown = table("Examples", example_heads, examples, texts=texts, whole=texts[-1:])
     return Section(
         title="Mistakes",
         summary="What is wrong with the wrong answers. Those that were decoded are counted: a "
-        "sample of each module and split, or all of them. Each belongs to the first kind that "
-        "applies.",
-        body=[table(title, heads, body, texts=(0, 1)), *shown],
+        "sample of each module and split, or all of them. Each has the first kind that applies.",
+        body=[table(title, heads, body, texts=(0, 1)), *([shown] if examples else [])],
         sources=(),
     )
 

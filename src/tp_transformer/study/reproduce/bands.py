@@ -58,13 +58,16 @@ class Band:
     Attributes:
         date: when
         machine: on what processor, with how many cores and which versions
-        seconds: the time of each stage
+        seconds: the time of each stage by the clock
+        processor_seconds: the processor time of each stage, which the load of the machine
+            changes little
         rows: lower and upper bound by row and split
     """
 
     date: str
     machine: Mapping[str, Any]
     seconds: Mapping[str, float]
+    processor_seconds: Mapping[str, float]
     rows: Mapping[str, Mapping[str, Interval]]
 
     @property
@@ -84,8 +87,9 @@ def measured_band(out: Path, date: str, machine: Mapping[str, Any]) -> tuple[str
     """Return the scale and the band of a finished reproduction on the generated questions."""
     try:
         values = json.loads((out / "reproduction.json").read_text("utf-8"))
-        seconds = json.loads((out / "times.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        times = json.loads((out / "times.json").read_text("utf-8"))
+        clocks = {clock: times[clock] for clock in ("seconds", "processor_seconds")}
+    except (OSError, ValueError, KeyError) as error:
         raise FolderError(f"{out} has no finished reproduction: {error}") from error
     if not values["generated"]:
         raise FolderError(f"{out} has a reproduction on data that were given, which has no band")
@@ -93,7 +97,7 @@ def measured_band(out: Path, date: str, machine: Mapping[str, Any]) -> tuple[str
         row: {split: one["band"] for split, one in splits.items()}
         for row, splits in values["rows"].items()
     }
-    return values["scale"], Band(date=date, machine=machine, seconds=seconds, rows=rows)
+    return values["scale"], Band(date=date, machine=machine, rows=rows, **clocks)
 
 
 def bands_table(bands: Mapping[str, Band | None]) -> str:
@@ -104,7 +108,10 @@ def bands_table(bands: Mapping[str, Band | None]) -> str:
         if band is None:
             lines.append(f"| `{scale}` | - | - | - | not measured |")
             continue
-        took = f"{duration(sum(band.seconds.values()))}, {band.source}"
+        clock, processor = (
+            duration(sum(times.values())) for times in (band.seconds, band.processor_seconds)
+        )
+        took = f"{clock} by the clock, {processor} of one core, {band.source}"
         for row, splits in band.rows.items():
             cells = (splits.get(split) for split in (INTERPOLATE, EXTRAPOLATE))
             texts = ("-" if own is None else f"{own[0]:.1%} to {own[1]:.1%}" for own in cells)

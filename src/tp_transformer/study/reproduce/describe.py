@@ -14,7 +14,6 @@ from tp_transformer.study.reproduce.run import Reproduction
 from tp_transformer.study.reproduce.scale import PAPER, ScaleRow
 from tp_transformer.training.launch import GPUS_PER_MACHINE, Launch
 from tp_transformer.training.plan import size_text
-from tp_transformer.training.records import duration
 
 # Dense operations per second in bfloat16 with sums in float32, from NVIDIA's data sheets.
 GPUS = {"A100": 312e12, "H100 SXM": 989e12, "RTX 4090": 165e12}
@@ -44,15 +43,16 @@ def _lines(work: Reproduction, plan: ReproductionPlan) -> Iterator[str]:
         yield f"data     {work.store}, {plan.n_tests:,} test questions"
     else:
         yield "data     the published questions, prepared with `tpt data prepare`: --data DIR"
-    yield (
-        f"time     {duration(plan.training_seconds)} to train, "
-        f"{duration(plan.generation_seconds)} to generate questions, "
-        f"{duration(plan.scoring_seconds)} to score; without analyses and the report"
-    )
+    times = {"train": plan.training_seconds, "generate questions": plan.generation_seconds}
+    times["score"] = plan.scoring_seconds
+    spent = [f"{about(seconds)} to {what}" for what, seconds in times.items() if seconds]
+    yield f"time     {', '.join(spent) or 'nothing left'}; without analyses and the report"
     sample = ", on a sample of generated questions" if plan.is_sample else ""
+    is_smaller = any(row.measured_batch < row.batch_size for row in plan.rows)
+    batches = ", in smaller batches and float32" if is_smaller else ""
     yield (
-        f"         measured for {SECONDS:.0f} s on {first.measured.where}{sample}; a time is "
-        "that of the present load of the machine"
+        f"         measured for {SECONDS:.0f} s on {first.measured.where}{sample}{batches}, at the "
+        "present load of this machine"
     )
     memory = "unknown" if plan.memory is None else f"at least {size_text(plan.memory)}"
     yield f"memory   {memory}"
@@ -63,8 +63,8 @@ def _lines(work: Reproduction, plan: ReproductionPlan) -> Iterator[str]:
 
 def _table(plan: ReproductionPlan) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("row")
-    heads = ("parameters", "steps", "batch", "GFLOP/step", "s/step", "time of a run")
+    table.add_column("row", no_wrap=True)
+    heads = ("parameters", "steps", "batch", "GFLOP/step", "s/step", "time/run")
     for head in heads:
         table.add_column(head, justify="right")
     for row in plan.rows:
@@ -73,11 +73,23 @@ def _table(plan: ReproductionPlan) -> Table:
             f"{row.measured.n_parameters:,}",
             f"{row.steps:,}",
             f"{row.batch_size:,}",
-            f"{row.flops / 1e9:,.3g}",
-            f"{row.step_seconds:.3g}",
-            duration(row.steps * row.step_seconds),
+            _rounded(row.flops / 1e9),
+            _rounded(row.step_seconds),
+            about(row.steps * row.step_seconds),
         )
     return table
+
+
+def about(seconds: float) -> str:
+    """Format an estimated duration, such as 50 s, 12 min, 9.5 h, 12 days or 1.2 years."""
+    units = {"s": 1, "min": 60, "h": 3600, "days": 86400, "years": 365 * 86400}
+    unit = next((unit for unit, size in units.items() if seconds < 100 * size), "years")
+    return f"{_rounded(seconds / units[unit])} {unit}"
+
+
+def _rounded(value: float) -> str:
+    """Format a number with two digits at least, and no exponent."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _render_gpus(work: Reproduction, plan: ReproductionPlan, console: Console) -> None:
@@ -103,16 +115,17 @@ def _render_gpus(work: Reproduction, plan: ReproductionPlan, console: Console) -
 
 def _hours(plan: ReproductionPlan) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("row")
+    table.add_column("hours", no_wrap=True)
     table.add_column("FLOP of a run", justify="right")
     for gpu in GPUS:
-        table.add_column(f"hours on {GPUS_PER_MACHINE} {gpu}", justify="right")
-    for row in plan.rows:
+        table.add_column(f"{GPUS_PER_MACHINE} x {gpu}", justify="right")
+    flops = {row.name: row.run_flops for row in plan.rows}
+    for name, operations in {**flops, "all rows": sum(flops.values())}.items():
         cells = []
         for peak in GPUS.values():
-            most, least = (hours(row.run_flops, peak, share) for share in UTILISATION)
-            cells.append(f"{least:,.0f} to {most:,.0f}")
-        table.add_row(row.name, f"{row.run_flops:.2e}", *cells)
+            most, least = (hours(operations, peak, share) for share in UTILISATION)
+            cells.append(f"{_rounded(least)} to {_rounded(most)}")
+        table.add_row(name, f"{operations:.2e}", *cells)
     return table
 
 
@@ -126,12 +139,14 @@ def assumptions(plan: ReproductionPlan) -> list[str]:
     low, high = UTILISATION
     peaks = ", ".join(f"{name} {peak / 1e12:.0f}" for name, peak in GPUS.items())
     return [
-        "Assumptions: FLOP are multiplications and additions of matrix products in forward and "
-        f"backward pass, without padding, at {plan.source_tokens:.0f} tokens of a question and "
-        f"{plan.target_tokens:.0f} of an answer, start and end included; bfloat16 at "
-        f"{low:.0%} to {high:.0%} of the peak (TFLOPS of the data sheets: {peaks}). These shares "
-        "were never measured on GPUs; the LSTM, whose steps follow each other, is likely to "
-        "reach less. Validations and checkpoints are not included."
+        "Assumptions:",
+        "- FLOP are the multiplications and additions of matrix products in the forward and the "
+        f"backward pass, without padding, for {plan.source_tokens:.0f} tokens of a question and "
+        f"{plan.target_tokens:.0f} of an answer on average, start and end included.",
+        f"- The GPUs reach {low:.0%} to {high:.0%} of their peak in bfloat16 (TFLOPS of the data "
+        f"sheets: {peaks}). This share was never measured on GPUs.",
+        "- The LSTM, whose steps follow each other, is likely to reach less.",
+        "- Validations, checkpoints, scores and analyses are not included.",
     ]
 
 

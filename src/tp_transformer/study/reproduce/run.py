@@ -7,13 +7,15 @@ DIR/results/ROW-seed-0.json    its scores
 DIR/analyses/ROW/NAME/         an analysis of the first seed of a row
 DIR/reproduction.json          the accuracies of all rows, and analyses that were not possible
 DIR/report.html                all of it on one page
-DIR/times.json                 the seconds of each stage, over all interruptions
+DIR/times.json                 the seconds of each stage, over all interruptions, by the clock and
+                               of processor time
 
 Every stage keeps what is complete, so that the same command resumes after an interruption. All
 runs have one thread each, so that the result does not depend on how many are left when it resumes.
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -252,12 +254,21 @@ def _comparison(work: Reproduction, accuracies: Accuracies) -> list[str]:
 def _stage(work: Reproduction, name: str, console: Console) -> Iterator[None]:
     """Announce a stage and add its time to those in the folder, also if it is interrupted."""
     heading(console, name)
-    start = time.monotonic()
+    start = _clocks()
     try:
         yield
     finally:
         if work.out.is_dir():
             file = work.out / TIMES
-            earlier = _read_object(file) if file.is_file() else {}
-            spent = earlier.get(name, 0.0) + time.monotonic() - start
-            write_json(file, {**earlier, name: round(spent, 1)})
+            times = _read_object(file) if file.is_file() else {}
+            for clock, now in _clocks().items():
+                stages = times.setdefault(clock, {})
+                stages[name] = round(stages.get(name, 0.0) + now - start[clock], 1)
+            write_json(file, times)
+
+
+def _clocks() -> dict[str, float]:
+    """Return the time, and the processor time of this process and of those that it has ended."""
+    spent = os.times()
+    processor = spent.user + spent.system + spent.children_user + spent.children_system
+    return {"seconds": time.monotonic(), "processor_seconds": processor}
