@@ -24,7 +24,7 @@ def can_fuse(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
         and query.dtype == key.dtype == value.dtype
         and all(type(states) is Tensor and states.is_cpu for states in (query, key, value))
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and native.library() is not None
     )
 
