@@ -387,7 +387,7 @@ def test_the_number_of_threads_changes_nothing_in_large_layers(monkeypatch, n_ro
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @torch.no_grad()
 def test_a_graph_recorded_by_jit_has_the_operations_of_the_cells():
