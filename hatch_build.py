@@ -34,9 +34,9 @@ def compile_kernels(root: Path) -> Path | None:
     # The name tells whether a library belongs to the sources (`compiled_file` of the package).
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     library = folder / f"kernels-{digest[:16]}.so"
-    if library.exists():
+    if library.exists() and library.stat().st_mtime >= Path(__file__).stat().st_mtime:
         return library
-    unfinished = library.with_suffix(f".{os.getpid()}")
+    unfinished = folder / f".{os.getpid()}.so"  # another process may compile at the same time
     units = [str(source) for source in sources if source.suffix == ".c"]
     command = [*compiler.split(), *FLAGS, *units, "-o", str(unfinished), "-lm", "-lpthread"]
     try:
@@ -47,9 +47,10 @@ def compile_kernels(root: Path) -> Path | None:
     if done.returncode:
         unfinished.unlink(missing_ok=True)
         return None
-    for old in folder.glob("kernels-*.so"):
-        old.unlink()
     unfinished.replace(library)
+    for other in folder.glob("kernels-*.so"):
+        if other != library:
+            other.unlink(missing_ok=True)
     return library
 
 

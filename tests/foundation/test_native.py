@@ -1,6 +1,7 @@
 """The C kernels are optional: how they are compiled and found."""
 
 import importlib.util
+import os
 import shutil
 from pathlib import Path
 
@@ -66,3 +67,59 @@ def test_kernels_are_not_used_on_other_processors(monkeypatch, tmp_path):
         assert native.library() is None
     finally:
         native.library.cache_clear()
+
+
+def test_a_library_that_cannot_be_loaded_is_not_used(monkeypatch, tmp_path):
+    broken = tmp_path / "kernels.so"
+    broken.write_bytes(b"not a library")
+    monkeypatch.setattr(native, "compiled_file", lambda: broken)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    native.library.cache_clear()
+    try:
+        assert native.library() is None
+    finally:
+        native.library.cache_clear()
+
+
+def test_a_library_older_than_the_flags_is_compiled_again(build, checkout, monkeypatch):
+    monkeypatch.setenv("CC", compiler(checkout, 'echo first > "$out"'))
+    library = build.compile_kernels(checkout)
+    monkeypatch.setenv("CC", compiler(checkout, 'echo second > "$out"'))
+    assert build.compile_kernels(checkout).read_text("utf-8") == "first\n"
+    os.utime(library, (0, 0))
+    assert build.compile_kernels(checkout).read_text("utf-8") == "second\n"
+
+
+def test_two_processes_may_compile_at_the_same_time(build, checkout, monkeypatch):
+    """Another process removes the old library first; the new one is there before that."""
+    folder = checkout / build.FOLDER
+    (folder / "kernels-0000000000000000.so").touch()
+    unlink = Path.unlink
+
+    def unlink_twice(file, missing_ok=False):
+        assert (folder / native.compiled_file().name).exists()
+        unlink(file)
+        unlink(file, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_twice)
+    monkeypatch.setenv("CC", compiler(checkout, 'echo library > "$out"'))
+    library = build.compile_kernels(checkout)
+    assert list(folder.glob("*.so")) == [library]
+
+
+def test_an_image_is_built_from_files_that_are_not_ignored():
+    """`.dockerignore` excludes everything but some names."""
+    kept = {line[1:] for line in lines(".dockerignore") if line.startswith("!")}
+    copied = {
+        name.removeprefix("./")
+        for line in lines("Dockerfile")
+        if line.startswith("COPY ")
+        for name in line.split()[1:-1]
+    }
+    assert copied <= kept
+    assert "hatch_build.py" in copied
+    assert "**/*.so" in lines(".dockerignore")  # an image compiles its own
+
+
+def lines(name: str) -> list[str]:
+    return (ROOT / name).read_text("utf-8").splitlines()

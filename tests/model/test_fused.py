@@ -4,13 +4,18 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.data.layout.packed import Packed
+from tp_transformer.data.layout.packed import Packed, PackedPattern
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import native
+from tp_transformer.foundation.errors import TextError
 from tp_transformer.model import fused
-from tp_transformer.model.attention import SelfAttention
+from tp_transformer.model.attention import Attention, CrossAttention, SelfAttention
+from tp_transformer.model.binding import HadamardBinding
+from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.fused import FusedState, is_fusible
+from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.solver import Solver
+from tp_transformer.model.trace import Traced
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
 
@@ -244,3 +249,159 @@ def test_the_kernel_knows_all_modules_of_a_decoder():
     model = model_of()
     kinds = {type(part) for stack in (model.encoder, model.decoder) for part in stack.modules()}
     assert kinds - {torch.nn.ModuleList} <= fused.KNOWN
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((SelfAttention, "attend"), (Attention, "attend"), (Attention, "retrieve")),
+        *((CrossAttention, "forward"), (EncoderCell, "forward"), (DecoderCell, "forward")),
+        *((FeedForward, "forward"), (HadamardBinding, "forward"), (HadamardBinding, "__call__")),
+        *((torch.nn.Linear, "forward"), (torch.nn.LayerNorm, "forward"), (Traced, "point")),
+        *((torch.nn.Module, "__call__"), (Embedding, "logits"), (Packed, "within")),
+        *((PackedPattern, "fillers"), (KeyValueCache, "append")),
+    ],
+)
+@torch.no_grad()
+def test_a_method_replaced_on_a_class_is_not_fused(monkeypatch, kind, name):
+    cells = list(model_of().decoder)
+    method = getattr(kind, name)
+    with monkeypatch.context() as replaced:
+        replaced.setattr(kind, name, lambda *inputs, **options: method(*inputs, **options))
+        assert not is_fusible(cells)
+    assert is_fusible(cells)
+
+
+@torch.no_grad()
+def test_a_step_replaced_on_the_class_or_the_model_is_not_given_a_fused_state(monkeypatch):
+    model = model_of()
+    step = tpt.Transformer.step
+    with monkeypatch.context() as replaced:
+        replaced.setattr(tpt.Transformer, "step", lambda *inputs: step(*inputs))
+        assert not isinstance(begin(model), FusedState)
+    assert isinstance(begin(model), FusedState)
+    model.step = lambda *inputs: step(model, *inputs)
+    assert not isinstance(begin(model), FusedState)
+
+
+@torch.no_grad()
+def test_a_hook_of_all_modules_is_not_fused():
+    cells = list(model_of().encoder)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda *inputs: None)
+    try:
+        assert not is_fusible(cells)
+    finally:
+        hook.remove()
+    assert is_fusible(cells)
+
+
+def _set_other_ff(model):
+    for stack in (model.encoder, model.decoder):
+        stack[1].feed_forward = FeedForward(model.config.d_model, 8).eval()
+
+
+def _set_other_heads(model):
+    for stack in (model.encoder, model.decoder):
+        stack[1].self_attention.n_heads *= 2
+        stack[1].self_attention.binding.d_head //= 2
+
+
+SIZES = {
+    "a feed-forward layer": _set_other_ff,
+    "heads": _set_other_heads,
+    "a norm of embeddings": lambda model: setattr(model.embedding.symbols, "max_norm", 0.5),
+}
+
+
+@pytest.mark.parametrize("change", SIZES)
+@torch.no_grad()
+def test_cells_of_different_sizes_are_not_read_as_if_they_were_equal(monkeypatch, change):
+    model = model_of()
+    SIZES[change](model)
+    previous = 3 + torch.arange(len(QUESTIONS))
+    state = begin(model)
+    assert not isinstance(state, FusedState)
+    logits = model.step(previous, state)
+    monkeypatch.setattr(native, "library", lambda: None)
+    torch.testing.assert_close(logits, model.step(previous, begin(model)), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_no_step_is_beyond_the_positions_of_the_model():
+    model = model_of(n_positions=24)
+    state = begin(model, n_steps=1000)
+    previous = torch.full((len(QUESTIONS),), 3)
+    for _ in range(24):
+        model.step(previous, state)
+    with pytest.raises(TextError, match="24 positions"):
+        model.step(previous, state)
+
+
+@pytest.mark.parametrize(
+    ("rows", "questions"), [([0, 1], None), ([0, 1, 2, 3, 4, 0], None), ([0], [])]
+)
+@torch.no_grad()
+def test_rows_that_belong_to_no_question_are_an_error(rows, questions):
+    model = model_of()
+    state = begin(model)
+    chosen = None if questions is None else torch.tensor(questions, dtype=torch.int64)
+    state.select(torch.tensor(rows), chosen)
+    with pytest.raises(ValueError, match="questions"):
+        model.step(torch.full((len(rows),), 3), state)
+
+
+@torch.no_grad()
+def test_a_state_keeps_the_memory_of_the_weights():
+    model = model_of()
+    previous = torch.full((len(QUESTIONS),), 3)
+    wanted = model.step(previous, begin(model))
+    state = begin(model)
+    weights = state._weights
+    for parameter in model.parameters():
+        parameter.data = torch.zeros_like(parameter)
+    assert any(weight is not None and bool(weight.any()) for weight in weights)
+    assert torch.equal(model.step(previous, state), wanted)
+
+
+@torch.no_grad()
+def test_rows_of_questions_and_answers_must_be_the_same():
+    model = model_of()
+    pad, encode = model.vocabulary.pad, model.vocabulary.encode
+    memory = model.encode(*Packed.lay_out(encode(QUESTIONS[:2]), pad))
+    ids, layout = Packed.lay_out(encode(QUESTIONS), pad)
+    with pytest.raises(ValueError, match="5 rows of queries cannot attend to 2 rows"):
+        model.decode(ids, memory, layout)
+
+
+@pytest.mark.parametrize("n_rows", [17, 49, 50, 99])
+@torch.no_grad()
+def test_the_number_of_threads_changes_nothing_in_large_layers(monkeypatch, n_rows):
+    """Few rows are added in another order than many: no thread may be left with few."""
+    model = model_of(d_ff=1032, n_layers=1)
+    encoded = model.vocabulary.encode(["1"] * n_rows)
+    memory = model.encode(*Packed.lay_out(encoded, model.vocabulary.pad))
+    found = []
+    for n_threads in (1, 2, 3, 100):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=n_threads: n)
+        found.append(model.step(3 + torch.arange(n_rows) % 60, model.begin(memory, 2)))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@torch.no_grad()
+def test_a_graph_recorded_by_jit_has_the_operations_of_the_cells():
+    model = model_of()
+
+    class Encoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return self.model.encode(ids).state
+
+    ids = torch.tensor([[3, 4, 5]])
+    graph = torch.jit.trace(Encoder().eval(), ids, check_trace=False)
+    wanted = model.encode(ids + 1).state
+    torch.testing.assert_close(graph(ids + 1), wanted, rtol=1e-4, atol=1e-5)

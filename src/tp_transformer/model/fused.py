@@ -4,12 +4,13 @@ A decoding step of a single question consists of hundreds of small operations, w
 longer than their arithmetic; a kernel computes all layers in one call. Another kernel computes all
 cells of the encoder, or of the decoder for known answers, on packed rows. Kernels are used for
 inference in float32 on a CPU, with the cells of this package as they are. A subclass, a hook, a
-trace or a replaced method makes the functions here return None, and the model then runs its cells.
+trace, a replaced method (of an instance or, after the import of this module, of a class) or layers
+of other sizes make the functions here return None, and the model then runs its cells.
 """
 
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -17,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.packed import Packed
+from tp_transformer.data.layout.packed import Packed, PackedPattern
+from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.foundation import native
 from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding
-from tp_transformer.model.cache import FIRST_ROOM
+from tp_transformer.model.cache import FIRST_ROOM, KeyValueCache
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.trace import Traced
 
@@ -33,8 +35,34 @@ KNOWN = {
     *(Embedding, EncoderCell, DecoderCell, SelfAttention, CrossAttention, FeedForward),
     *(HadamardBinding, NoBinding, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout),
 }
+# Other classes whose methods the kernels stand for.
+REPLACED = (Packed, PackedPattern, Padded, PaddedPattern, KeyValueCache)
 WIDTH = 8  # floats of a vector of the kernels
 EPSILON = 1e-5  # of all normalisations
+
+
+def _own_names(kind: type[Any]) -> set[str]:
+    """Return the names that a class defines, without those of `nn.Module`, but with its call."""
+    bases = set(kind.__mro__) - set(nn.Module.__mro__)
+    own = {
+        name
+        for base in bases
+        for name, value in vars(base).items()
+        if not name.startswith("__") and not isinstance(value, classmethod)
+    }
+    return own | ({"__call__", "__getattr__"} if issubclass(kind, nn.Module) else set())
+
+
+# What an attribute of an instance must not hide.
+METHODS = {
+    kind: frozenset(name for name in dir(kind) if callable(getattr(kind, name))) for kind in KNOWN
+}
+# What the classes define when this module is imported, to detect that something is replaced later.
+ORIGINALS = [
+    (kind, attrgetter(*names), attrgetter(*names)(kind))
+    for kind in (*KNOWN, *REPLACED)
+    if (names := sorted(_own_names(kind)))
+]
 
 
 class FusedState:
@@ -44,19 +72,22 @@ class FusedState:
         self,
         embedding: Embedding,
         cells: Sequence[DecoderCell],
-        memory: list[tuple[Tensor, Tensor]],
-        layout: Layout,
+        weights: Sequence[Tensor | None],
+        memory: Memory,
+        ends: list[int],
         max_length: int,
     ) -> None:
-        (key, _), n_rows = memory[0], len(layout)
-        self._weights = [*_embedding_weights(embedding), *_weights(cells)]  # keeps their memory
+        key, _ = memory[0]
+        # Another reference to their memory, which a cast or a move of the model does not release.
+        self._weights = [None if weight is None else weight.detach() for weight in weights]
         self._weight_addresses = _addresses(self._weights)
         self._memory = [tensor for pair in memory for tensor in pair]
         self._memory_addresses = _addresses(self._memory)
-        ends = torch.from_numpy(np.asarray(_ends(layout)))
-        self._starts, self._lengths = ends[:-1], ends.diff()
+        offsets = torch.from_numpy(np.asarray(ends))
+        self._starts, self._lengths = offsets[:-1], offsets.diff()
         n_heads, d_head, d_ff, binds = _sizes(cells[0])
-        self._cache = key.new_empty(n_rows, 0, len(cells), 2, n_heads * d_head)
+        self._cache = key.new_empty(len(ends) - 1, 0, len(cells), 2, n_heads * d_head)
+        self._embedding = embedding
         self._position, self._max_length = 0, max_length
         self._n_vocab = embedding.symbols.num_embeddings
         self._sizes = [len(cells), n_heads, d_head, d_ff, self._n_vocab]
@@ -72,6 +103,10 @@ class FusedState:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
         if previous.shape != self._cache.shape[:1]:
             raise ValueError(f"the state has {len(self._cache)} rows, not {len(previous)}")
+        n_questions = len(self._lengths)
+        if len(previous) // max(1, n_questions) * n_questions != len(previous):
+            raise ValueError(f"{len(previous)} rows are not those of {n_questions} questions")
+        self._embedding.check_length(self._position + 1)
         room = self._cache.shape[1]
         if self._position == room:
             room = min(self._max_length, max(FIRST_ROOM, 2 * room))
@@ -108,9 +143,14 @@ def fused_state(
 
     `memory` has the keys and values of the source, (batch, head, source, d_head), in `layout`.
     """
-    if not is_fusible((embedding, *cells)) or _ends(layout) is None or not _has_vectors(memory):
+    if not cells or not is_fusible((embedding, *cells)):
         return None
-    return FusedState(embedding, cells, memory, layout, max_length)
+    ends, weights = _ends(layout), [*_embedding_weights(embedding), *_weights(cells)]
+    if ends is None or not _fit_embedding(weights, embedding, cells):
+        return None
+    if not _fit(weights[4:], cells) or not _has_vectors(memory, cells, ends):
+        return None
+    return FusedState(embedding, cells, weights, memory, ends, max_length)
 
 
 def fused_cells(
@@ -127,16 +167,23 @@ def fused_cells(
     if not is_fusible(cells) or not _is_plain(state):
         return None
     ends, memory_ends = _ends(layout), None if memory_layout is None else _ends(memory_layout)
-    if ends is None or (memory is not None and (memory_ends is None or not _has_vectors(memory))):
-        return None
     n_heads, d_head, d_ff, binds = _sizes(cells[0])
+    weights = [*_weights(cells)]
+    if ends is None or state.shape != (1, ends[-1], n_heads * d_head) or not _fit(weights, cells):
+        return None
+    if memory is not None and (
+        memory_ends is None
+        or len(memory_ends) != len(ends)
+        or not _has_vectors(memory, cells, memory_ends)
+    ):
+        return None
     strides = [0, 0] if memory is None else [*memory[0][0].stride()[1:3]]
     sizes = [len(ends) - 1, len(cells), n_heads, d_head, d_ff, binds, int(memory is not None)]
     output = state.clone(memory_format=torch.contiguous_format)
     native.call(
         "cells_forward",
         native.integers([*sizes, *strides, torch.get_num_threads()]),
-        _addresses([*_weights(cells)]),
+        _addresses(weights),
         None if memory is None else _addresses([tensor for pair in memory for tensor in pair]),
         native.integers(ends),
         None if memory_ends is None else native.integers(memory_ends),
@@ -152,7 +199,12 @@ def is_fusible(modules: Sequence[nn.Module]) -> bool:
         and len(modules) > 0
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()  # nor exporting
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and not torch.is_autocast_enabled("cpu")
+        # Torch has no public API for hooks of all modules.
+        and not torch.nn.modules.module._global_forward_hooks
+        and not torch.nn.modules.module._global_forward_pre_hooks
+        and all(defined(kind) == originals for kind, defined, originals in ORIGINALS)
         and all(_is_known(part) for module in modules for part in module.modules())
     )
 
@@ -162,23 +214,22 @@ def _is_known(part: nn.Module) -> bool:
     kind: Any = type(part)
     if kind not in KNOWN or part.training or part._forward_hooks or part._forward_pre_hooks:
         return False
-    if not _methods(cast(Any, kind)).isdisjoint(vars(part)):  # an attribute that hides a method
+    if not METHODS[kind].isdisjoint(vars(part)):  # an attribute that hides a method
         return False
-    if not all(map(_is_plain, part.parameters(recurse=False))):
+    own = part._parameters  # `parameters()` takes ten times as long
+    if not all(weight is None or _is_plain(weight) for weight in own.values()):
         return False
     if isinstance(part, Traced) and part._traces:
         return False
     if isinstance(part, nn.Linear):
-        return part.in_features % WIDTH == 0 and part.bias is not None
+        return part.in_features % WIDTH == 0 and own["bias"] is not None
     if isinstance(part, SelfAttention):
         return part.binding.d_head % WIDTH == 0
-    return not isinstance(part, nn.LayerNorm) or (part.eps == EPSILON and part.bias is not None)
-
-
-@cache
-def _methods(kind: type[Any]) -> frozenset[str]:
-    """Return the names of the methods of a class."""
-    return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
+    if isinstance(part, nn.Embedding):
+        return part.max_norm is None
+    return not isinstance(part, nn.LayerNorm) or (
+        part.eps == EPSILON and own.get("bias") is not None
+    )
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -186,30 +237,62 @@ def _is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in (Tensor, nn.Parameter)
         and tensor.dtype == torch.float32
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.is_contiguous()
     )
 
 
-def _has_vectors(memory: Memory) -> bool:
+def _has_vectors(memory: Memory, cells: Sequence[Cell], ends: list[int]) -> bool:
     """Whether keys and values are float32 and have contiguous heads, and all the same strides."""
-    first = memory[0][0]
-    return all(
-        tensor.dtype == torch.float32
-        and type(tensor) is Tensor
-        and tensor.stride() == first.stride()
-        and tensor.stride(3) == 1
-        and tensor.stride(1) == tensor.shape[3]
-        for pair in memory
-        for tensor in pair
+    n_heads, d_head, _, _ = _sizes(cells[0])
+    strides = memory[0][0].stride()
+    return (
+        len(memory) == len(cells)
+        and strides[3] == 1
+        and strides[1] == d_head
+        and all(
+            type(tensor) is Tensor
+            and tensor.dtype == torch.float32
+            and tensor.is_cpu
+            and tensor.stride() == strides
+            and tensor.shape == (1, n_heads, ends[-1], d_head)
+            for pair in memory
+            for tensor in pair
+        )
     )
+
+
+def _fit(weights: Sequence[Tensor | None], cells: Sequence[Cell]) -> bool:
+    """Whether all cells have the sizes and the binding of the first, as the kernels assume."""
+    n_heads, d_head, d_ff, binds = sizes = _sizes(cells[0])
+    d_model, crosses = n_heads * d_head, isinstance(cells[0], DecoderCell)
+    if any(_sizes(cell) != sizes or type(cell) is not type(cells[0]) for cell in cells):
+        return False
+    outputs = [3 + binds, 1, 1 + binds, 1] if crosses else [3 + binds, 1]
+    maps = [(n * d_model, d_model) for n in outputs] + [(d_ff, d_model), (d_model, d_ff)]
+    wanted: list[tuple[int, ...]] = [(d_model,)] * (8 if crosses else 6)
+    wanted += [shape for one in maps for shape in (one, one[:1])]
+    shapes = [weight.shape for weight in weights if weight is not None]
+    return shapes == wanted * len(cells)
+
+
+def _fit_embedding(
+    weights: Sequence[Tensor | None], embedding: Embedding, cells: Sequence[Cell]
+) -> bool:
+    """Whether the first four weights, of the embedding, have the sizes that the kernel assumes."""
+    n_heads, d_head, _, _ = _sizes(cells[0])
+    d_model, positions = n_heads * d_head, cast(Tensor, weights[3])
+    wanted = [] if embedding.role_proj is None else [(d_model, d_model), (d_model,)]
+    wanted += [(embedding.symbols.num_embeddings, d_model), (embedding.n_positions, d_model)]
+    shapes = [weight.shape for weight in weights[:4] if weight is not None]
+    return shapes == wanted and _is_plain(positions)
 
 
 def _ends(layout: Layout) -> list[int] | None:
     """Return the offsets of packed rows; a single row is packed; None if rows are padded."""
-    if isinstance(layout, Packed):
+    if type(layout) is Packed:
         return cast(list[int], layout.offsets.tolist())
-    if len(layout) == 1 and bool(layout.filled.all()):
+    if type(layout) is Padded and len(layout) == 1 and bool(layout.filled.all()):
         return [0, layout.longest]
     return None
 

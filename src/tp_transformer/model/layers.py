@@ -48,16 +48,20 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: slice | Tensor, longest: int) -> Tensor:
         """Embed ids (batch, position) at these positions, which are all below `longest`."""
-        if longest > self.n_positions:
-            raise TextError(
-                f"a text of {longest} tokens, including start and end, is longer than the "
-                f"{self.n_positions} positions of the model"
-            )
+        self.check_length(longest)
         state: Tensor = self.symbols(ids) * math.sqrt(self.symbols.embedding_dim)
         state = state + self.positions_like(state)[positions]
         if self.role_proj is not None:
             state = torch.addcmul(state, state, self.role_proj(state))  # x + x * role
         return self.dropout(state)  # (batch, position, d_model)
+
+    def check_length(self, longest: int) -> None:
+        """Raise if a text of so many tokens has more positions than the model."""
+        if longest > self.n_positions:
+            raise TextError(
+                f"a text of {longest} tokens, including start and end, is longer than the "
+                f"{self.n_positions} positions of the model"
+            )
 
     def positions_like(self, state: Tensor) -> Tensor:
         """Return the vectors of all positions, (position, d_model), in the type of `state`."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MethodType
 from typing import Any, cast
 
 import torch
@@ -171,8 +172,8 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         """Return the state before the first of at most `max_length` steps."""
         cells = self.decoder_cells
         remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
-        # A subclass with a step of its own may read the fields of a `DecoderState`.
-        if not self._traces and type(self).step is Transformer.step:
+        # A step that is not the one below may read the fields of a `DecoderState`.
+        if not self._traces and self.step == MethodType(_STEP, self):
             fused = fused_state(self.embedding, cells, remembered, memory.layout, max_length)
             if fused is not None:
                 return fused
@@ -233,3 +234,6 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
     def decoder_cells(self) -> list[DecoderCell]:
         """The cells of the decoder."""
         return list(cast(Iterable[DecoderCell], self.decoder))
+
+
+_STEP = Transformer.step  # to detect that the class or an instance has another one

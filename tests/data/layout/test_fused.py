@@ -1,5 +1,7 @@
 """The C kernel computes the same attention as groups of rows in PyTorch."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -75,3 +77,88 @@ def test_two_threads_compute_the_same_as_one(monkeypatch):
     both = fused_attention(query, key, value, ends, False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert torch.equal(both, fused_attention(query, key, value, ends, False))
+
+
+def torch_attention(query, key, value, ends, causal):
+    """Each row by itself, in the precision of the inputs."""
+    rows = []
+    for row in range(len(ends[0]) - 1):
+        at, of = (slice(one[row], one[row + 1]) for one in ends)
+        own = (query[:, :, at], key[:, :, of], value[:, :, of])
+        scores = own[0] @ own[1].mT / query.shape[-1] ** 0.5
+        if causal:
+            later = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(later, -torch.inf)
+        rows.append(scores.softmax(dim=-1) @ own[2])
+    return torch.cat(rows, dim=2)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "d_head", "n_heads"),
+    [
+        ([1], [200], 5, 2),  # one query, many keys
+        ([0, 3, 0, 1], [2, 4, 0, 1], 7, 3),  # rows without queries
+        ([2, 1], [0, 3], 16, 1),  # a row without keys
+        ([25, 49], [9, 17], 33, 40),  # many heads
+        ([1] * 1024, [1] * 1024, 8, 1),
+        ([0], [0], 8, 2),
+    ],
+)
+def test_gradients_agree_with_float64(queries, keys, d_head, n_heads):
+    torch.manual_seed(0)
+    ends = tuple(np.concatenate([[0], np.cumsum(one)]) for one in (queries, keys))
+    inputs = [torch.randn(1, n_heads, sum(one), d_head) for one in (queries, keys, keys)]
+    weight = torch.randn(1, n_heads, sum(queries), d_head)
+    for causal in (False, True) if queries == keys else (False,):
+        found = outputs(lambda *one, c=causal: fused_attention(*one, ends, c), inputs, weight)
+        wide = [one.double() for one in inputs]
+        wanted = outputs(lambda *one, c=causal: torch_attention(*one, ends, c), wide, weight)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other.float(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("trained", [0, 1, 2])
+def test_gradients_of_only_one_input(trained):
+    inputs = [torch.randn(1, 2, 5, 16) for _ in range(3)]
+    ends = (np.array([0, 2, 5]),) * 2
+    inputs[trained].requires_grad_()
+    fused_attention(*inputs, ends, True).sum().backward()  # an expanded gradient
+    wanted = inputs[trained].detach().double().requires_grad_()
+    others = [one.detach().double() for one in inputs]
+    torch_attention(*others[:trained], wanted, *others[trained + 1 :], ends, True).sum().backward()
+    torch.testing.assert_close(inputs[trained].grad, wanted.grad.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_second_derivative_is_refused():
+    inputs = [torch.randn(1, 2, 5, 16, requires_grad=True) for _ in range(3)]
+    filler = fused_attention(*inputs, (np.array([0, 5]),) * 2, False)
+    (first,) = torch.autograd.grad(filler.square().sum(), inputs[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("ends", "shapes", "message"),
+    [
+        (([0, 5], [0, 2, 5]), {}, "1 rows of queries cannot attend to 2 rows of keys"),
+        (([0, 6], [0, 5]), {}, "not those of 5 positions"),
+        (([0, 5], [0, 4]), {}, "not those of 5 positions"),
+        (([0, 6, 5], [0, 2, 5]), {}, "not those of 5 positions"),
+        (([0, 5], [0, 5]), {2: (1, 2, 5, 8)}, "must be"),
+        (([0, 5], [0, 5]), {1: (1, 1, 5, 16)}, "must be"),
+        (([0, 5], [0, 5]), {0: (2, 2, 5, 16)}, "must be"),
+    ],
+)
+def test_rows_outside_the_tensors_are_refused(ends, shapes, message):
+    inputs = [torch.randn(shapes.get(index, (1, 2, 5, 16))) for index in range(3)]
+    with pytest.raises(ValueError, match=message):
+        fused_attention(*inputs, tuple(map(np.array, ends)), False)
+
+
+def test_threads_of_python_compute_the_same():
+    inputs = [torch.randn(1, 4, 400, 16) for _ in range(3)]
+    ends = (np.arange(0, 401, 100),) * 2
+    wanted = fused_attention(*inputs, ends, True)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: fused_attention(*inputs, ends, True), range(16)))
+    assert all(torch.equal(one, wanted) for one in found)

@@ -22,8 +22,9 @@ def can_fuse(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
         not dropout
         and query.dtype in KINDS
         and query.dtype == key.dtype == value.dtype
-        and all(type(states) is Tensor for states in (query, key, value))
+        and all(type(states) is Tensor and states.is_cpu for states in (query, key, value))
         and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and native.library() is not None
     )
 
@@ -35,6 +36,7 @@ def fused_attention(
 
     `ends` has the offsets of the rows of queries and of keys.
     """
+    _check_shapes(query, key, value, ends)
     return _Fused.apply(query, key, value, ends, causal)  # type: ignore[no-untyped-call]
 
 
@@ -81,6 +83,24 @@ class _Fused(torch.autograd.Function):
         )
         d_query, d_key, d_value = (one.transpose(1, 2) for one in results)
         return d_query, d_key, d_value, None, None
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, ends: tuple[Ids, Ids]) -> None:
+    """Raise if the kernel would read or write outside the tensors."""
+    _, n_heads, n_queries, d_head = query.shape
+    n_rows = [len(one) - 1 for one in ends]
+    if n_rows[0] != n_rows[1]:
+        raise ValueError(f"{n_rows[0]} rows of queries cannot attend to {n_rows[1]} rows of keys")
+    for states, n_positions, offsets in (
+        (query, n_queries, ends[0]),
+        (key, key.shape[2], ends[1]),
+        (value, key.shape[2], ends[1]),
+    ):
+        wanted = (1, n_heads, n_positions, d_head)
+        if states.shape != wanted:
+            raise ValueError(f"the states of packed rows must be {wanted}, not {(*states.shape,)}")
+        if offsets[0] or offsets[-1] != n_positions or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError(f"the rows of the layout are not those of {n_positions} positions")
 
 
 def _with_whole_vectors(states: Tensor) -> Tensor:

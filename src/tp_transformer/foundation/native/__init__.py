@@ -28,11 +28,14 @@ def compiled_file() -> Path:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled kernels, or None if they are not there or not for this processor."""
+    """Return the compiled kernels, or None if they are not there or not for this machine."""
     file = compiled_file()
     if not file.exists() or torch.backends.cpu.get_cpu_capability() not in CAPABILITIES:
         return None
-    return ctypes.CDLL(str(file))
+    try:
+        return ctypes.CDLL(str(file))
+    except OSError:  # compiled for another C library, or on a file system without execution
+        return None
 
 
 def call(name: str, *arguments: Tensor | ctypes.Array[Any] | None) -> None:

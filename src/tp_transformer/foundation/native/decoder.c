@@ -158,7 +158,8 @@ static int run_rows(const Step *step, Int first, Int n) {
 static int run_block(void *work, Int block) {
     const Step *step = work;
     Int first = block * step->at_once, rest = step->n_rows - first;
-    return run_rows(step, first, rest < step->at_once ? rest : step->at_once);
+    /* One or two remaining rows belong to the last block: `affine` adds in another order for them. */
+    return run_rows(step, first, rest < step->at_once + 3 ? rest : step->at_once);
 }
 
 /* Sizes: see Step, up to the stride of the memory, then the number of threads. `weights` has the
@@ -180,7 +181,7 @@ EXPORT int decoder_step(const Int *sizes, const float *const *weights,
     Int n_threads = step.n_rows / LEAST_ROWS < sizes[11] ? step.n_rows / LEAST_ROWS : sizes[11];
     Int share = n_threads > 1 ? (step.n_rows + n_threads - 1) / n_threads : step.n_rows;
     step.at_once = share < AT_ONCE ? share : AT_ONCE;
-    return step.n_rows ? in_parallel(&step, run_block, (step.n_rows + step.at_once - 1) / step.at_once,
-                                     n_threads)
-                       : 0;
+    if (!step.n_rows) return 0;
+    Int n_blocks = step.n_rows < 3 ? 1 : (step.n_rows - 3) / step.at_once + 1;
+    return in_parallel(&step, run_block, n_blocks, n_threads);
 }
