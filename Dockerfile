@@ -10,7 +10,7 @@ FROM python:3.11-slim-bookworm
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
-# torch.compile needs a compiler.
+# The C kernels of the package and torch.compile need a compiler.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc g++ libc6-dev \

@@ -141,7 +141,7 @@ def run_command(words):
     elif program == "tpt" and variables:
         process(["-m", "tp_transformer", *smaller(arguments)], variables)
     elif program == "tpt" and not is_elsewhere(arguments):
-        run_here(smaller(arguments))
+        main(smaller(arguments))
     else:  # installs, builds, or is run by the tests of benchmarks and experiments
         assert program in {"make", "pip", "docker", "python", "tpt"}
 
@@ -151,14 +151,6 @@ def is_elsewhere(arguments):
     if arguments[0] == "explore" and "--out" in arguments:
         return False
     return arguments[0] in ELSEWHERE or arguments[0].startswith("-")
-
-
-def run_here(arguments):
-    if "--print_config" in arguments:
-        with pytest.raises(SystemExit, match="0"):
-            main(arguments)
-    else:
-        main(arguments)
 
 
 def process(arguments, variables=()):

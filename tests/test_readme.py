@@ -187,3 +187,11 @@ def test_the_version_is_that_of_the_citation_and_of_the_changelog():
     assert headings[0] == ("Unreleased", "")
     (date,) = (date for version, date in headings if version == tp_transformer.__version__)
     assert f'version: {tp_transformer.__version__}\ndate-released: "{date}"\n' in citation
+
+
+def test_docker_is_sent_every_file_that_the_dockerfile_copies():
+    lines = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    copied = {name for line in lines for name in line.split()}
+    sent = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text("utf-8"), re.MULTILINE)
+    assert {"pyproject.toml", "src"} <= copied <= set(sent)
+    assert all((ROOT / name).exists() for name in copied)
