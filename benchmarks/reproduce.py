@@ -1,7 +1,7 @@
-"""Record what a finished reproduction has reached on this machine as the band of its scale.
+"""Record what finished reproductions have reached on this machine as the band of their scale.
 
     tpt reproduce --scale minutes --out DIR
-    python benchmarks/reproduce.py DIR
+    python benchmarks/reproduce.py DIR [DIR …]
 
 Writes bands.json of the package, and the table of bands in docs/reproduce.md. Only a reproduction
 on generated questions that ran on this machine should be recorded. Accuracies and processor time
@@ -25,11 +25,13 @@ PAGE = ROOT / "docs" / "reproduce.md"
 
 
 def main() -> None:
-    """Record the band of the reproduction in a folder."""
+    """Record the band of the reproductions in some folders."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="the folder of the reproduction")
+    parser.add_argument(
+        "folders", type=Path, nargs="+", help="of the reproductions; the first has the times"
+    )
     name, band = bands.measured_band(
-        parser.parse_args().folder, str(date.today()), measured.machine()
+        parser.parse_args().folders, str(date.today()), measured.machine()
     )
     before = bands.bands_table({scale: bands.read_band(scale) for scale in SCALES})
     page = PAGE.read_text("utf-8")

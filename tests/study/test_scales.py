@@ -176,16 +176,27 @@ def test_a_measured_band_is_recorded_as_it_is_read(tmp_path, monkeypatch):
         "processor_seconds": {"training": 170.0, "scores": 35.0},
     }
     (tmp_path / "times.json").write_text(json.dumps(times))
-    name, band = measured_band(tmp_path, "2026-01-02", BAND.machine)
+    name, band = measured_band([tmp_path], "2026-01-02", BAND.machine)
     (tmp_path / "bands.json").write_text(json.dumps({name: asdict(band)}))
     monkeypatch.setattr(bands, "files", lambda _: tmp_path)
-    assert bands.read_band("hour") == band
+    assert asdict(bands.read_band("hour")) == json.loads(json.dumps(asdict(band)))
     assert bands.read_band("minutes") is None
     line = bands_table({"hour": band, "paper": None}).splitlines()[2]
     source = "2:00 by the clock, 3:25 of one core, 2026-01-02 on a processor (2 cores)"
     assert line == f"| `hour` | `transformer` | 47.0% to 55.0% | - | {source} |"
+    wider = tmp_path / "wider"
+    wider.mkdir()
+    row["interpolate"]["band"] = [0.5, 0.6]
+    (wider / "reproduction.json").write_text(json.dumps(written))
+    (wider / "times.json").write_text(json.dumps({**times, "seconds": {"training": 1.0}}))
+    _, both = measured_band([tmp_path, wider], "2026-01-02", BAND.machine)
+    assert both.rows == {"transformer": {"interpolate": (0.47, 0.6)}}
+    assert both.seconds == times["seconds"]
+    (wider / "reproduction.json").write_text(json.dumps({**written, "scale": "minutes"}))
+    with pytest.raises(FolderError, match="several scales: hour, minutes"):
+        measured_band([tmp_path, wider], "2026-01-02", {})
     (tmp_path / "reproduction.json").write_text(json.dumps({**written, "generated": False}))
     with pytest.raises(FolderError, match="data that were given"):
-        measured_band(tmp_path, "2026-01-02", {})
+        measured_band([tmp_path], "2026-01-02", {})
     with pytest.raises(FolderError, match="no finished reproduction"):
-        measured_band(tmp_path / "nothing", "2026-01-02", {})
+        measured_band([tmp_path / "nothing"], "2026-01-02", {})

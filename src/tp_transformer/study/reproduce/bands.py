@@ -1,7 +1,8 @@
 """Bands: the accuracies that a scale reached on a named machine, and the comparison with them.
 
 bands.json has only what was measured. The band of a row and split reaches from the lowest lower
-bound to the highest upper bound of the 95% intervals of its seeds.
+bound to the highest upper bound of the 95% intervals of its seeds, in one or several reproductions:
+another processor or version rounds differently, and training with the same seed then differs.
 """
 
 import json
@@ -83,8 +84,32 @@ def read_band(scale: str) -> Band | None:
     return None if values is None else Band(**values)
 
 
-def measured_band(out: Path, date: str, machine: Mapping[str, Any]) -> tuple[str, Band]:
-    """Return the scale and the band of a finished reproduction on the generated questions."""
+def measured_band(outs: Sequence[Path], date: str, machine: Mapping[str, Any]) -> tuple[str, Band]:
+    """Return the scale and the band of finished reproductions on the generated questions.
+
+    The times are those of the first.
+    """
+    found = [_finished(out) for out in outs]
+    scales = {values["scale"] for values, _ in found}
+    if len(scales) != 1:
+        raise FolderError(f"the reproductions have several scales: {', '.join(sorted(scales))}")
+    rows = {
+        row: {
+            split: _span([values["rows"][row][split]["band"] for values, _ in found])
+            for split in splits
+        }
+        for row, splits in found[0][0]["rows"].items()
+    }
+    return scales.pop(), Band(date=date, machine=machine, rows=rows, **found[0][1])
+
+
+def _span(bands: Sequence[Interval]) -> Interval:
+    """Return the smallest interval that contains all bands."""
+    return min(low for low, _ in bands), max(high for _, high in bands)
+
+
+def _finished(out: Path) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """Return the numbers of a reproduction, and its times by clock."""
     try:
         values = json.loads((out / "reproduction.json").read_text("utf-8"))
         times = json.loads((out / "times.json").read_text("utf-8"))
@@ -93,11 +118,7 @@ def measured_band(out: Path, date: str, machine: Mapping[str, Any]) -> tuple[str
         raise FolderError(f"{out} has no finished reproduction: {error}") from error
     if not values["generated"]:
         raise FolderError(f"{out} has a reproduction on data that were given, which has no band")
-    rows = {
-        row: {split: one["band"] for split, one in splits.items()}
-        for row, splits in values["rows"].items()
-    }
-    return values["scale"], Band(date=date, machine=machine, rows=rows, **clocks)
+    return values, clocks
 
 
 def bands_table(bands: Mapping[str, Band | None]) -> str:
