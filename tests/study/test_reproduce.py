@@ -169,3 +169,8 @@ def test_what_is_not_a_reproduction_is_refused(tmp_path, data, undisturbed):
     with pytest.raises(SettingsError, match=r"needs the published questions.*--data DIR"):
         reproduce(Reproduction(scale=TOY, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_report_compares_the_tp_transformer_with_the_others(undisturbed):
+    page = (undisturbed[0] / "report.html").read_text("utf-8")
+    assert "results/tp-transformer-seed-3.json results/transformer-seed-3.json" in page

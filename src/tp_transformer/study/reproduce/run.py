@@ -122,13 +122,17 @@ def reproduce(work: Reproduction, console: Console | None = None) -> Accuracies:
         console.print(*notes or ["all done"], sep="\n", markup=False)
     accuracies = _accuracies(work, results)
     write_json(work.out / REPRODUCTION, _described(work, accuracies, notes))
-    with _stage(work, "report", console):
-        paths = [work.out / name for name in (RESULTS, RUNS, ANALYSES_FOLDER)]
-        write_report([path for path in paths if path.is_dir()], work.out / REPORT)
-    heading(console, "results")
     # The first is compared with each of the others.
-    names = sorted((row.name for row in work.scale.rows), key=lambda name: name != COMPARED)
-    render_comparison([results[name, seed] for name in names for seed in work.scale.seeds], console)
+    rows = sorted(work.scale.rows, key=lambda row: row.name != COMPARED)
+    ordered = [(row, seed) for row in rows for seed in work.scale.seeds]
+    with _stage(work, "report", console):
+        folders = [work.out / name for name in (RUNS, ANALYSES_FOLDER)]
+        write_report(
+            [*(work.results(*run) for run in ordered), *filter(Path.is_dir, folders)],
+            work.out / REPORT,
+        )
+    heading(console, "results")
+    render_comparison([results[row.name, seed] for row, seed in ordered], console)
     heading(console, "band")
     for line in _comparison(work, accuracies):
         console.print(Text(line), soft_wrap=True)
