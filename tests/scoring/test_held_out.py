@@ -23,8 +23,7 @@ from tp_transformer.show.table import render_results
 def run(store, tmp_path_factory):
     """A short run that held out questions: 30 of each of the three parts of the training split."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    counts = {"validation__every": 3, "validation__count": 90}
-    settings = config(training__steps=6, model__n_positions=32, **counts)  # for short answers
+    settings = config(training__steps=6, validation__every=3, validation__count=90)
     tpt.train(settings, store, folder, quiet=True)
     return folder
 
@@ -38,26 +37,20 @@ def asked_for_training(folder, data, out, train_count):
     return found, {line["row"] for line in lines if line["split"] == "train"}
 
 
-def held_out_of(store):
-    """The rows that a run holds out, the last of each part."""
-    return {row for one in open_store(store)["train"].segments for row in one.rows[-30:]}
-
-
 @pytest.mark.parametrize("model", [".", "best", "last", "checkpoints/step-00000006"])
 def test_training_questions_held_out_by_the_run_are_not_asked(store, run, tmp_path, model):
-    found, rows = asked_for_training(run / model, store, tmp_path, 10_000)
-    assert rows == set(range(3000)) - held_out_of(store)
-    assert found.held_out == Results.read(tmp_path / "r.json").held_out == 90
-    assert not any("held out" in line for line in caveats([found]))
-
-
-def test_nor_of_the_same_store_elsewhere_or_if_few_are_asked(store, run, tmp_path):
+    held_out = {row for one in open_store(store)["train"].segments for row in one.rows[-30:]}
+    everything = set(range(3000))
     elsewhere = tmp_path / "the same store elsewhere"
     shutil.copytree(store, elsewhere)
-    found, rows = asked_for_training(run, elsewhere, tmp_path, 500)
+    for data in (store, elsewhere):
+        found, rows = asked_for_training(run / model, data, tmp_path, 10_000)
+        assert rows == everything - held_out
+        assert found.held_out == Results.read(tmp_path / "r.json").held_out == 90
+    found, rows = asked_for_training(run / model, store, tmp_path, 500)
     assert len(rows) == 2 * 500
-    assert not rows & held_out_of(store)
-    assert found.held_out == 90
+    assert not rows & held_out
+    assert not any("held out" in line for line in caveats([found]))
 
 
 def test_what_a_model_without_a_run_on_the_data_was_validated_with_is_not_known(

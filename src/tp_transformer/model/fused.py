@@ -216,20 +216,28 @@ def _is_known(part: nn.Module) -> bool:
         return False
     if not METHODS[kind].isdisjoint(vars(part)):  # an attribute that hides a method
         return False
-    own = part._parameters  # `parameters()` takes ten times as long
-    if not all(weight is None or _is_plain(weight) for weight in own.values()):
+    if not all(map(_is_plain, _own_weights(part))):
         return False
     if isinstance(part, Traced) and part._traces:
         return False
     if isinstance(part, nn.Linear):
-        return part.in_features % WIDTH == 0 and own["bias"] is not None
+        return part.in_features % WIDTH == 0 and part.bias is not None
     if isinstance(part, SelfAttention):
         return part.binding.d_head % WIDTH == 0
     if isinstance(part, nn.Embedding):
         return part.max_norm is None
     return not isinstance(part, nn.LayerNorm) or (
-        part.eps == EPSILON and own.get("bias") is not None
+        part.eps == EPSILON and part.elementwise_affine and part.bias is not None
     )
+
+
+def _own_weights(part: nn.Module) -> tuple[Tensor, ...]:
+    """Return the weights of a known module; `parameters()` would take ten times as long."""
+    if isinstance(part, nn.Embedding):
+        return (part.weight,)
+    if not isinstance(part, nn.Linear | nn.LayerNorm) or part.weight is None:
+        return ()
+    return (part.weight,) if part.bias is None else (part.weight, part.bias)
 
 
 def _is_plain(tensor: Tensor) -> bool:
