@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.foundation.ranges import Precision
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 CPU_INFO = Path("/proc/cpuinfo")  # of Linux
@@ -189,6 +190,12 @@ def has_bfloat16(device: torch.device) -> bool:
     except OSError:
         return False
     return not BFLOAT16_FLAGS.isdisjoint(words)
+
+
+def native_precision(precision: Precision, device: torch.device) -> Precision:
+    """Return a precision, or float32 instead of a bfloat16 that the device would emulate."""
+    is_emulated = precision == "bfloat16" and not has_bfloat16(device)
+    return "float32" if is_emulated else precision
 
 
 def choose_device(name: str = "auto", local_rank: int = 0, n_ranks: int = 1) -> torch.device:

@@ -1,4 +1,4 @@
-"""Types of settings: numbers within a range, with their checks, and names of devices.
+"""Types of settings: numbers within a range with their checks, names of devices and precisions.
 
 Settings are annotated with the types below, which are plain `int` and `float` to a type checker. A
 dataclass of settings calls `check_fields(self)` in its `__post_init__`; the command line calls
@@ -64,6 +64,7 @@ Layer = Annotated[int, Range(-10_000, 10_000)]  # negative: counted from the end
 OpenShare = Annotated[float, Range(0, 1, open_below=True, open_above=True)]
 
 Device = Literal["auto", "cpu", "cuda", "mps"]  # see `choose_device`
+Precision = Literal["float32", "bfloat16", "int8"]  # of inference
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 100

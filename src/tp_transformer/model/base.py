@@ -24,11 +24,13 @@ from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import html
 from tp_transformer.foundation.errors import FolderError, SettingsError
+from tp_transformer.foundation.ranges import Precision
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import to_dataclass, to_values
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.decoding import SearchState
 from tp_transformer.model.loss import Loss, token_loss
+from tp_transformer.model.quantised import is_quantised, quantised
 from tp_transformer.model.solver import Solver
 from tp_transformer.model.trace import Edit, Trace, Traced, is_traced, trace, trace_names
 from tp_transformer.model.weightless import WithoutWeights
@@ -47,6 +49,7 @@ class Model(Traced, Generic[Config, Memory, State]):
 
     config_type: ClassVar[type[Any]]
     reads_packed: ClassVar[bool] = False  # whether it accepts packed batches
+    has_int8: ClassVar[bool] = False  # whether its products are those of linear layers
     n_positions: int | None = None  # maximum sequence length, if limited
     dropout: float = 0.0
     max_answer: int = MAX_ANSWER  # default for the maximum number of tokens of an answer
@@ -124,6 +127,22 @@ class Model(Traced, Generic[Config, Memory, State]):
             return Packed
         return Padded
 
+    def in_precision(self, precision: Precision) -> Self:
+        """Return this model cast to a precision, or a copy in int8, which is for inference only.
+
+        In int8, the linear layers round weights and inputs (`tp_transformer.model.quantised`).
+        """
+        if precision != "int8":
+            return self.to(getattr(torch, precision))
+        if not self.has_int8:
+            raise SettingsError(
+                f"the architecture {self.architecture()} has no int8: use float32 or bfloat16"
+            )
+        device = next(self.parameters()).device.type
+        if device != "cpu":
+            raise SettingsError(f"int8 needs the device cpu, not {device}: use --device cpu")
+        return quantised(self)
+
     def compile_layers(self) -> None:
         """Compile the model with torch, which takes a minute; steps are then slightly faster."""
         self.compile(dynamic=True)
@@ -183,6 +202,8 @@ class Model(Traced, Generic[Config, Memory, State]):
 
     def save(self, folder: str | Path) -> None:
         """Write a model folder that `tp_transformer.load` reads."""
+        if is_quantised(self):
+            raise FolderError("a model in int8 cannot be saved: save it before `in_precision`")
         config = self.config_values(self.config)
         if self.max_answer != Model.max_answer:
             config["max_answer"] = self.max_answer

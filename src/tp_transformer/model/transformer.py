@@ -72,6 +72,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
 
     config_type = TransformerConfig
     reads_packed = True
+    has_int8 = True
     n_positions: int
 
     def __init__(self, config: TransformerConfig, vocabulary: Vocabulary | None = None) -> None:

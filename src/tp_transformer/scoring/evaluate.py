@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.foundation import atomic, provenance
 from tp_transformer.foundation.command import command_line
-from tp_transformer.foundation.distributed import Ranks, open_ranks
+from tp_transformer.foundation.distributed import Ranks, native_precision, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import Show, Update
@@ -53,7 +53,7 @@ from tp_transformer.scoring.verdict import (
     judge_in_bfloat16,
 )
 
-JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16}
+JUDGES = {"float32": judge, "bfloat16": judge_in_bfloat16, "int8": judge}
 DECODED_AT_ONCE = 512  # questions per rank between two saves
 EXAMPLES = 2  # wrong answers of each kind, module and split that the results contain
 LONGEST = 200  # tokens of an answer of a model without positions
@@ -92,6 +92,7 @@ def evaluate(
     folder = None if isinstance(model, Model) else model or bundled.default()
     with open_ranks(device) as ranks:
         used = ranks.each(lambda: _usable(model)).float().to(ranks.device)
+        work = replace(work, precision=native_precision(work.precision, ranks.device))
         store = ranks.each(lambda: data if isinstance(data, Store) else open_store(data))
         held_out = ranks.each(lambda: held_out_rows(folder, store))
         questions = ranks.each(lambda: EvaluationQuestions(store, choose(store, choice, held_out)))
@@ -100,7 +101,7 @@ def evaluate(
         file = None if out is None else Path(out)
         evaluation = Evaluation(used, questions, work, file, ranks, seen)
         if file is not None and not work.overwrite:
-            facts = evaluation.sha256, _described_store(store), asdict(choice)
+            facts = evaluation.sha256, work.precision, _described_store(store), asdict(choice)
             ranks.first(lambda: refuse_other_results(file, *facts))
         scored = evaluation.run(choice.seed)
 
@@ -150,11 +151,13 @@ class Evaluation:
         ranks: Ranks,
         show: Show,
     ) -> None:
-        self.model, self.questions, self.work = model, questions, work
+        self.questions, self.work = questions, work
         self.ranks, self.show = ranks, show
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers decided in float64
         self.sha256 = identity.model_hash(model)
+        is_int8 = work.precision == "int8"
+        self.model = ranks.each(lambda: model.in_precision("int8")) if is_int8 else model
         parts = [self.sha256, work.precision, *(one.sha256 for one in questions.asked)]
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         if out is not None:

@@ -5,12 +5,10 @@ Nothing here imports torch, because the command line reads its options from thes
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, check_fields
-
-Precision = Literal["float32", "bfloat16"]
+from tp_transformer.foundation.ranges import Count, PositiveInt, Precision, Seed, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +40,9 @@ class Work:
         diagnose: number of wrong answers of each module and split to decode and diagnose
         predictions: JSON lines file for all answers; all wrong answers are then decoded and
             diagnosed
-        precision: bfloat16 is faster on processors with native bfloat16; small margins are
-            recomputed in float32
+        precision: of products. With bfloat16, small margins are recomputed in float32, so that
+            verdicts are the same; float32 is used where bfloat16 is not native. With int8, the
+            model is scored as it answers in int8
         symbols_per_pass: maximum number of tokens of a batch; by default it depends on the device.
             It has no effect on verdicts
         overwrite: replace results of another model, other data or another choice of questions

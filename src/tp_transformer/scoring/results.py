@@ -319,7 +319,9 @@ class Results:
         return found
 
 
-def refuse_other_results(file: Path, sha256: str, data: Values, choice: Values) -> None:
+def refuse_other_results(
+    file: Path, sha256: str, precision: str, data: Values, choice: Values
+) -> None:
     """Raise if a file has anything but results of this model on these questions."""
     if not file.exists():
         return
@@ -330,6 +332,9 @@ def refuse_other_results(file: Path, sha256: str, data: Values, choice: Values) 
     reasons = []
     if found.model.get("sha256") != sha256:
         reasons.append(f"of another model ({found.name})")
+    earlier = found.made.get("precision", "float32")
+    if earlier != precision and "int8" in (earlier, precision):  # the only one with other verdicts
+        reasons.append(f"in {earlier}, not {precision}")
     if found.data.get("sha256") != data["sha256"]:
         reasons.append(f"on other data ({found.data.get('name')})")
     for name, value in json.loads(json.dumps(choice)).items():  # JSON has no tuples

@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Literal
 
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import AnswerLength, Beams, Device, LengthPenalty, Size
+from tp_transformer.foundation.ranges import (
+    AnswerLength,
+    Beams,
+    Device,
+    LengthPenalty,
+    Precision,
+    Size,
+)
 from tp_transformer.verbs.verb import ModelVerb, Verb, complain
 
 
@@ -95,6 +102,8 @@ class Solve(ModelVerb):
         n_best: number of answers to each question
         length_penalty: log-probabilities are divided by the length to this power; 0 for no penalty
         max_length: maximum number of tokens of an answer; by default that of the task
+        precision: of products. int8, for CPUs only, is the fastest there, and changes some
+            answers. bfloat16 is for GPUs; float32 is used where it is not native
         json: print one JSON object per line, with scores
     """
 
@@ -104,18 +113,21 @@ class Solve(ModelVerb):
     n_best: Beams = 1
     length_penalty: LengthPenalty = 0.0
     max_length: AnswerLength | None = None
+    precision: Precision = "float32"
     json: bool = False
 
     def __call__(self) -> None:
         from tp_transformer.foundation.allocator import keep_freed_memory
-        from tp_transformer.foundation.distributed import choose_device
+        from tp_transformer.foundation.distributed import choose_device, native_precision
         from tp_transformer.model.family import load
         from tp_transformer.model.stream import questions_from, solve_each
 
         if self.questions and self.file is not None:
             raise SettingsError("the questions are either arguments or in --file, not both")
         keep_freed_memory()
-        model = load(self.model).to(choose_device(self.device))
+        device = choose_device(self.device)
+        model = load(self.model).to(device)
+        model = model.in_precision(native_precision(self.precision, device))
         found = solve_each(
             model,
             questions_from(self.questions, self.file),

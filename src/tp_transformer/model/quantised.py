@@ -1,0 +1,93 @@
+"""Linear layers in int8, for inference on a CPU.
+
+Each row of weights, and each row of inputs when it arrives, is rounded to whole numbers from -127
+to 127 times a scale. Sums of their products are exact, so an output depends neither on the other
+rows of a batch nor on the instructions of the processor. Biases, normalisations, attention and the
+embedding, which also gives the logits, stay in float32.
+"""
+
+import copy
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tp_transformer.foundation import native
+
+M = TypeVar("M", bound=nn.Module)
+
+MOST = 127
+# Of a packed map (int8.c): its start; by output, rounded up to a block, the scale, the bias and the
+# sum; and by output and input, rounded up to a group, the weight.
+HEADER, BLOCK, GROUP, PER_OUTPUT = 64, 16, 4, 12
+FASTEST = 0  # the instructions to use; 1 is AVX2
+
+
+def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows as whole numbers, and the scale of each row (…, 1).
+
+    A row with NaN or infinity has such a scale; one of (almost) zeros becomes zeros.
+    """
+    largest = rows.abs().amax(dim=-1, keepdim=True)
+    inverse = MOST / largest
+    is_zero = inverse.isinf()
+    whole = torch.round(rows * inverse.masked_fill(is_zero, 0))
+    return whole, largest.masked_fill(is_zero, 0) / MOST
+
+
+class Int8Linear(nn.Module):
+    """A linear layer whose weights and inputs are rounded to int8."""
+
+    scale: Tensor  # of each row of weights
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        whole, scale = rounded(layer.weight.detach().float())
+        self.weight = nn.Parameter(whole.to(torch.int8), requires_grad=False)
+        self.register_buffer("scale", scale[:, 0])
+        bias = None if layer.bias is None else layer.bias.detach().float()
+        self.bias = None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
+        self.packed = self.pack() if native.library() is not None else None
+        self.eval()
+
+    def extra_repr(self) -> str:
+        """Return the sizes, as of a linear layer."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, int8"
+
+    def pack(self, instructions: int = FASTEST) -> Tensor:
+        """Return the map as the C kernel reads it."""
+        n_out = -(-self.out_features // BLOCK) * BLOCK
+        n_in = -(-self.in_features // GROUP) * GROUP
+        packed = torch.empty(HEADER + n_out * (PER_OUTPUT + n_in), dtype=torch.uint8)
+        sizes = native.integers([self.in_features, self.out_features, instructions])
+        native.call("int8_pack", sizes, self.weight, self.scale, self.bias, packed)
+        return packed
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Apply the map to the last axis."""
+        if state.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError("int8 has no gradients: train the model in float32 or bfloat16")
+        if self.packed is not None and state.dtype == torch.float32 and state.is_cpu:
+            rows = state.contiguous()
+            found = rows.new_empty(*rows.shape[:-1], self.out_features)
+            n_rows = rows.numel() // self.in_features
+            sizes = native.integers([n_rows, torch.get_num_threads()])
+            native.call("int8_linear", sizes, rows, self.packed, found)
+            return found
+        whole, scale = rounded(state)
+        product = F.linear(whole, self.weight.to(whole.dtype)) * scale * self.scale
+        return product if self.bias is None else product + self.bias
+
+
+def quantised(module: M) -> M:
+    """Return a copy of a module for inference, with all its linear layers in int8."""
+    layers = [part for part in module.modules() if type(part) is nn.Linear]
+    # What a deep copy finds in its memo, it does not copy.
+    return copy.deepcopy(module, {id(layer): Int8Linear(layer) for layer in layers}).float().eval()
+
+
+def is_quantised(module: nn.Module) -> bool:
+    """Whether a module has a linear layer in int8."""
+    return any(isinstance(part, Int8Linear) for part in module.modules())
