@@ -25,15 +25,17 @@ from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding
 from tp_transformer.model.cache import FIRST_ROOM, KeyValueCache
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+from tp_transformer.model.quantised import Int8Linear
 from tp_transformer.model.trace import Traced
 
 Cell = EncoderCell | DecoderCell
+Affine = nn.Linear | Int8Linear | nn.LayerNorm
 Memory = list[tuple[Tensor, Tensor]]  # keys and values of the source, by layer
 
 # The modules that the kernels know; a subclass may compute something else.
 KNOWN = {
     *(Embedding, EncoderCell, DecoderCell, SelfAttention, CrossAttention, FeedForward),
-    *(HadamardBinding, NoBinding, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout),
+    *(HadamardBinding, NoBinding, Int8Linear, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout),
 }
 # Other classes whose methods the kernels stand for.
 REPLACED = (Packed, PackedPattern, Padded, PaddedPattern, KeyValueCache)
@@ -145,11 +147,12 @@ def fused_state(
     """
     if not cells or not is_fusible((embedding, *cells)):
         return None
-    ends, weights = _ends(layout), [*_embedding_weights(embedding), *_weights(cells)]
-    if ends is None or not _fit_embedding(weights, embedding, cells):
+    ends = _ends(layout)
+    if ends is None or not _fit_embedding(embedding, cells):
         return None
-    if not _fit(weights[4:], cells) or not _has_vectors(memory, cells, ends):
+    if not _fit(cells) or not _has_vectors(memory, cells, ends):
         return None
+    weights = [*_embedding_weights(embedding), *_weights(cells)]
     return FusedState(embedding, cells, weights, memory, ends, max_length)
 
 
@@ -168,8 +171,7 @@ def fused_cells(
         return None
     ends, memory_ends = _ends(layout), None if memory_layout is None else _ends(memory_layout)
     n_heads, d_head, d_ff, binds = _sizes(cells[0])
-    weights = [*_weights(cells)]
-    if ends is None or state.shape != (1, ends[-1], n_heads * d_head) or not _fit(weights, cells):
+    if ends is None or state.shape != (1, ends[-1], n_heads * d_head) or not _fit(cells):
         return None
     if memory is not None and (
         memory_ends is None
@@ -183,7 +185,7 @@ def fused_cells(
     native.call(
         "cells_forward",
         native.integers([*sizes, *strides, torch.get_num_threads()]),
-        _addresses(weights),
+        _addresses([*_weights(cells)]),
         None if memory is None else _addresses([tensor for pair in memory for tensor in pair]),
         native.integers(ends),
         None if memory_ends is None else native.integers(memory_ends),
@@ -220,6 +222,8 @@ def _is_known(part: nn.Module) -> bool:
         return False
     if isinstance(part, Traced) and part._traces:
         return False
+    if isinstance(part, Int8Linear):
+        return part.in_features % WIDTH == 0 and part.packed is not None
     if isinstance(part, nn.Linear):
         return part.in_features % WIDTH == 0 and part.bias is not None
     if isinstance(part, SelfAttention):
@@ -270,7 +274,7 @@ def _has_vectors(memory: Memory, cells: Sequence[Cell], ends: list[int]) -> bool
     )
 
 
-def _fit(weights: Sequence[Tensor | None], cells: Sequence[Cell]) -> bool:
+def _fit(cells: Sequence[Cell]) -> bool:
     """Whether all cells have the sizes and the binding of the first, as the kernels assume."""
     n_heads, d_head, d_ff, binds = sizes = _sizes(cells[0])
     d_model, crosses = n_heads * d_head, isinstance(cells[0], DecoderCell)
@@ -280,20 +284,25 @@ def _fit(weights: Sequence[Tensor | None], cells: Sequence[Cell]) -> bool:
     maps = [(n * d_model, d_model) for n in outputs] + [(d_ff, d_model), (d_model, d_ff)]
     wanted: list[tuple[int, ...]] = [(d_model,)] * (8 if crosses else 6)
     wanted += [shape for one in maps for shape in (one, one[:1])]
-    shapes = [weight.shape for weight in weights if weight is not None]
+    shapes = [shape for cell in cells for layer in _layers(cell) for shape in _shapes(layer)]
     return shapes == wanted * len(cells)
 
 
-def _fit_embedding(
-    weights: Sequence[Tensor | None], embedding: Embedding, cells: Sequence[Cell]
-) -> bool:
-    """Whether the first four weights, of the embedding, have the sizes that the kernel assumes."""
+def _fit_embedding(embedding: Embedding, cells: Sequence[Cell]) -> bool:
+    """Whether the weights of the embedding have the sizes that the kernel assumes."""
     n_heads, d_head, _, _ = _sizes(cells[0])
-    d_model, positions = n_heads * d_head, cast(Tensor, weights[3])
+    d_model, symbols = n_heads * d_head, embedding.symbols.weight
+    positions = embedding.positions_like(symbols)
     wanted = [] if embedding.role_proj is None else [(d_model, d_model), (d_model,)]
     wanted += [(embedding.symbols.num_embeddings, d_model), (embedding.n_positions, d_model)]
-    shapes = [weight.shape for weight in weights[:4] if weight is not None]
+    shapes = [*_shapes(embedding.role_proj), symbols.shape, positions.shape]
     return shapes == wanted and _is_plain(positions)
+
+
+def _shapes(layer: Affine | None) -> list[torch.Size]:
+    """Return the shapes of the weight and the bias of a layer."""
+    own = () if layer is None else (layer.weight, layer.bias)
+    return [weight.shape for weight in own if weight is not None]
 
 
 def _ends(layout: Layout) -> list[int] | None:
@@ -323,20 +332,30 @@ def _embedding_weights(embedding: Embedding) -> Iterator[Tensor | None]:
 def _weights(cells: Iterable[Cell]) -> Iterator[Tensor | None]:
     """Yield the weights of cells in the order of the structure in C."""
     for cell in cells:
-        own, forward = cell.self_attention, cell.feed_forward
-        cross = cell.cross_attention if isinstance(cell, DecoderCell) else None
-        cross_norm = cell.cross_attention_norm if isinstance(cell, DecoderCell) else None
-        for layer in (
-            *(cell.self_attention_norm, cross_norm, cell.feed_forward_norm, cell.output_norm),
-            *(own.in_proj, own.out_proj),
-            *((None, None) if cross is None else (cross.in_proj, cross.out_proj)),
-            *(forward.expand, forward.contract),
-        ):
+        for layer in _layers(cell):
             yield from _affine(layer)
 
 
-def _affine(layer: nn.Linear | nn.LayerNorm | None) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if layer is None else (layer.weight, layer.bias)
+def _layers(cell: Cell) -> tuple[Affine | None, ...]:
+    """Return the layers of a cell in the order of the structure in C."""
+    own, forward = cell.self_attention, cell.feed_forward
+    cross = cell.cross_attention if isinstance(cell, DecoderCell) else None
+    cross_norm = cell.cross_attention_norm if isinstance(cell, DecoderCell) else None
+    return (
+        *(cell.self_attention_norm, cross_norm, cell.feed_forward_norm, cell.output_norm),
+        *(own.in_proj, own.out_proj),
+        *((None, None) if cross is None else (cross.in_proj, cross.out_proj)),
+        *(forward.expand, forward.contract),
+    )
+
+
+def _affine(layer: Affine | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the weight and the bias of a layer, or its map in int8."""
+    if layer is None:
+        return None, None, None
+    if isinstance(layer, Int8Linear):
+        return None, None, layer.packed
+    return layer.weight, layer.bias, None
 
 
 def _addresses(tensors: Sequence[Tensor | None]) -> Any:

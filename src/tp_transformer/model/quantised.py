@@ -21,6 +21,7 @@ MOST = 127
 # Of a packed map (int8.c): its start; by output, rounded up to a block, the scale, the bias and the
 # sum; and by output and input, rounded up to a group, the weight.
 HEADER, BLOCK, GROUP, PER_OUTPUT = 64, 16, 4, 12
+MOST_INPUTS = 65_536  # of a map: the sum of more products might not fit into 32 bits
 FASTEST = 0  # the instructions to use; 1 is AVX2
 
 
@@ -82,10 +83,15 @@ class Int8Linear(nn.Module):
 
 
 def quantised(module: M) -> M:
-    """Return a copy of a module for inference, with all its linear layers in int8."""
-    layers = [part for part in module.modules() if type(part) is nn.Linear]
+    """Return a copy of a module for inference, with its linear layers in int8."""
+    layers = [
+        part
+        for part in module.modules()
+        if type(part) is nn.Linear and 0 < part.in_features <= MOST_INPUTS
+    ]
     # What a deep copy finds in its memo, it does not copy.
-    return copy.deepcopy(module, {id(layer): Int8Linear(layer) for layer in layers}).float().eval()
+    copied = copy.deepcopy(module, {id(layer): Int8Linear(layer) for layer in layers})
+    return copied.float().eval().requires_grad_(False)
 
 
 def is_quantised(module: nn.Module) -> bool:

@@ -113,7 +113,7 @@ static void embed(const Step *step, Int first, Int n, float *state, float *role)
         for (Int i = 0; i < d_model; i++)
             state[row * d_model + i] = symbol[i] * scale + position[i];
     }
-    if (!embedding->role.weight) return;
+    if (!embedding->role.weight && !embedding->role.packed) return;
     affine(n, d_model, d_model, state, embedding->role, role, PLAIN);
     for (Int i = 0; i < n * d_model; i++) state[i] += state[i] * role[i];
 }
@@ -149,7 +149,7 @@ static int run_rows(const Step *step, Int first, Int n) {
         affine(n, d_ff, d_model, wide, layer->contract, state, ADDED);
         normalise(n, d_model, state, layer->norms[3], state);
     }
-    Affine output = {step->embedding->symbols, NULL};
+    Affine output = {step->embedding->symbols, NULL, NULL};
     affine(n, d_model, step->n_vocab, state, output, step->logits + first * step->n_vocab, PLAIN);
     free(state);
     return 0;

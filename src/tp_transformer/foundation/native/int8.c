@@ -10,8 +10,6 @@
    weights is subtracted. AVX2 adds two such products with saturation to 16 bits, so there inputs are
    absolute values, and weights get the signs of the inputs: 2 * 127 * 127 < 2^15. */
 
-#include <stdlib.h>
-
 #include "int8.h"
 #include "layers.h"
 #include "parallel.h"
@@ -23,6 +21,8 @@
 #define ROWS_VNNI 6       /* of a tile: 24 sums, 4 vectors of weights, 1 of inputs */
 #define ROWS_AVX2 4
 #define LEAST_ROWS 8      /* of a task */
+#define MOST_ROWS 240     /* whose inputs are rounded at a time */
+#define MOST_BYTES 131072 /* of rounded inputs; more inputs than 65,536 could overflow the sums */
 
 enum { AUTOMATIC = 0, AVX2 = 1, VNNI = 2 };
 
@@ -213,22 +213,17 @@ static float quantise(Int depth, const float *in, uint8_t *out, Int n_bytes, uin
     return largest / MOST;
 }
 
-Int int8_scratch(const Int8Map *map, Int n_rows) {
-    return n_rows * ((map->depth + 3) / 4 * 4 + (Int)sizeof(float));
-}
-
-void int8_affine(Int n_rows, const float *in, const Int8Map *map, float *out, Int stride, int kind,
-                 void *scratch) {
+/* At most as many rows as there is memory for. */
+static void some_rows(Int n_rows, const float *in, const Int8Map *map, float *out, int kind,
+                      float *scales, uint8_t *rounded) {
     Parts parts = parts_of(map);
     Int n_bytes = 4 * parts.n_groups;
-    float *scales = scratch;
-    uint8_t *rounded = (uint8_t *)(scales + n_rows);
     uint8_t offset = map->instructions == VNNI ? MOST + 1 : 0;
     for (Int row = 0; row < n_rows; row++)
         scales[row] = quantise(map->depth, in + row * map->depth, rounded + row * n_bytes, n_bytes,
                                offset);
     for (Int block = 0; block < parts.n_blocks;) {
-        Rows rows = {rounded, scales, out + block * BLOCK, n_bytes, stride,
+        Rows rows = {rounded, scales, out + block * BLOCK, n_bytes, map->n_out,
                      map->n_out - block * BLOCK, kind};
         if (map->instructions != VNNI) {
             block_avx2(n_rows, rows, &parts, block++);
@@ -238,6 +233,16 @@ void int8_affine(Int n_rows, const float *in, const Int8Map *map, float *out, In
             block_vnni(n_rows, rows, &parts, block++);
         }
     }
+}
+
+void int8_affine(Int n_rows, const float *in, const Int8Map *map, float *out, int kind) {
+    float scales[MOST_ROWS];
+    uint8_t rounded[MOST_BYTES];
+    Int fit = MOST_BYTES / ((map->depth + 3) / 4 * 4), tiles = fit / ROWS_VNNI * ROWS_VNNI;
+    Int most = fit > MOST_ROWS ? MOST_ROWS : tiles ? tiles : fit;
+    for (Int first = 0; first < n_rows; first += most)
+        some_rows(n_rows - first < most ? n_rows - first : most, in + first * map->depth, map,
+                  out + first * map->n_out, kind, scales, rounded);
 }
 
 /* Sizes: depth, outputs, instructions (0: the fastest of this processor). `weight` (out, in) has
@@ -279,15 +284,12 @@ static int run_rows(void *work, Int block) {
     const Linear *linear = work;
     Int first = block * linear->at_once, rest = linear->n_rows - first;
     Int n = rest < linear->at_once ? rest : linear->at_once;
-    void *scratch = malloc(int8_scratch(linear->map, n));
-    if (!scratch) return 1;
     int8_affine(n, linear->in + first * linear->map->depth, linear->map,
-                linear->out + first * linear->map->n_out, linear->map->n_out, PLAIN, scratch);
-    free(scratch);
+                linear->out + first * linear->map->n_out, PLAIN);
     return 0;
 }
 
-/* Sizes: rows, threads. Returns whether there was too little memory. */
+/* Sizes: rows, threads. */
 EXPORT int int8_linear(const Int *sizes, const float *in, const Int8Map *map, float *out) {
     Int n_rows = sizes[0], n_threads = sizes[1] < 1 ? 1 : sizes[1];
     Int share = (n_rows + n_threads - 1) / n_threads;

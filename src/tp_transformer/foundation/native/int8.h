@@ -7,12 +7,7 @@
 
 typedef struct Int8Map Int8Map; /* a map as `int8_pack` writes it */
 
-/* Bytes of the scratch memory of `int8_affine` for so many rows. */
-Int int8_scratch(const Int8Map *map, Int n_rows);
-
-/* out (row, n_out) = in (row, depth) times the transposed weight, plus bias; kind: see layers.h.
-   Rows of outputs are `stride` apart. */
-void int8_affine(Int n_rows, const float *in, const Int8Map *map, float *out, Int stride, int kind,
-                 void *scratch);
+/* out (row, n_out) = in (row, depth) times the transposed weight, plus bias; kind: see layers.h. */
+void int8_affine(Int n_rows, const float *in, const Int8Map *map, float *out, int kind);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "int8.h"
 #include "kernels.h"
 
 #define EPSILON 1e-5f /* of all normalisations */
@@ -15,6 +16,7 @@ enum { PLAIN = 0, RELU = 1, ADDED = 2 }; /* flags: what is done with the outputs
 
 typedef struct {
     const float *weight, *bias;
+    const Int8Map *packed; /* the map in int8, instead of the weight and the bias */
 } Affine; /* also the gain and the bias of a normalisation */
 
 typedef struct {
@@ -79,6 +81,10 @@ static void partial(Int n_rows, Int depth, Int stride, Int n_out, const float *i
    is computed at a time, whose weights stay in the first-level cache. */
 static void affine(Int n_rows, Int depth, Int n_out, const float *in, Affine map, float *out,
                    int kind) {
+    if (map.packed) {
+        int8_affine(n_rows, in, map.packed, out, kind);
+        return;
+    }
     Int most = n_rows < 3 ? depth : MOST_DEPTH;
     for (Int start = 0; start < depth; start += most) {
         Int part = depth - start < most ? depth - start : most;
