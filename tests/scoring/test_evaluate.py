@@ -270,6 +270,7 @@ def test_results_of_something_else_are_not_overwritten(store, trained, tmp_path,
     assert out.read_text() == "my notes"
 
 
+@pytest.mark.usefixtures("native_bfloat16")
 def test_what_another_precision_found_is_not_taken_over(store, trained, tmp_path, monkeypatch):
     """Or results that are partly bfloat16's would be called float32's."""
     choice = Choice(splits=("interpolate",))
@@ -303,7 +304,14 @@ def test_results_tell_how_mistakes_were_told_apart(store, trained, tmp_path, mon
     assert "Without sympy" in console.file.getvalue()
 
 
-def test_the_precision_changes_no_count(store, trained, undisturbed, tmp_path):
+@pytest.fixture
+def native_bfloat16(monkeypatch):
+    """A processor with bfloat16, or one that emulates it all the same."""
+    monkeypatch.setattr("tp_transformer.foundation.distributed.has_bfloat16", lambda _: True)
+
+
+@pytest.mark.usefixtures("native_bfloat16")
+def test_bfloat16_changes_no_count(store, trained, undisturbed, tmp_path):
     work = Work(diagnose=0, precision="bfloat16")
     quick = evaluate(trained, store, tmp_path / "r.json", Choice(train_count=200), work)
     assert (quick.made["precision"], undisturbed.made["precision"]) == ("bfloat16", "float32")
@@ -314,8 +322,28 @@ def test_the_precision_changes_no_count(store, trained, undisturbed, tmp_path):
         assert score.loss == pytest.approx(exact.loss, rel=0.01)
         for name, one in score.modules.items():
             np.testing.assert_array_equal(one.verdicts, exact.modules[name].verdicts)
-    with pytest.raises(UserError, match="precision must be one of float32, bfloat16, not 'half'"):
+    with pytest.raises(UserError, match=r"precision must be one of .*int8, not 'half'"):
         Work(precision="half")
+
+
+def test_emulated_bfloat16_is_replaced_by_float32(store, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("tp_transformer.foundation.distributed.has_bfloat16", lambda _: False)
+    work, choice = Work(diagnose=0, precision="bfloat16"), Choice(splits=("extrapolate",))
+    assert evaluate(trained, store, None, choice, work).made["precision"] == "float32"
+
+
+def test_int8_is_scored_as_it_answers(store, trained, tmp_path):
+    out, choice = tmp_path / "r.json", Choice(splits=("extrapolate",))
+    work = Work(diagnose=0, precision="int8", decode=50)
+    found = evaluate(trained, store, out, choice, work)
+    assert found.made["precision"] == "int8"
+    assert found.decoding["n"] == 50
+    assert found.decoding["other_verdict"] == []
+    float32 = evaluate(trained, store, tmp_path / "s.json", choice, QUICK)
+    assert found.model == float32.model  # that of the folder, not the rounded one
+    assert found.splits["extrapolate"].loss != float32.splits["extrapolate"].loss
+    with pytest.raises(ResultsError, match=r"has results in int8, not float32; --overwrite"):
+        evaluate(trained, store, out, choice, QUICK)
 
 
 def test_decoding_goes_on_where_it_stopped(store, trained, tmp_path, monkeypatch):
