@@ -11,24 +11,25 @@ int attention_forward(const Int *sizes, const Int *strides, const Int *query_end
                       char *filler, float *log_sum);
 
 typedef struct {
-    Int n_positions, d_model, d_ff, binds;
+    Int n_positions, n_blocks, d_model, d_ff, binds;
     const Layer *layer;
     int sublayer;                   /* 0: self-attention, 1: cross-attention, 2: feed-forward */
     float *state, *wide, *filler;   /* (position, …); `wide` has the projections of an attention */
 } Work;
 
-static Int first_of(Int block) { return block * AT_ONCE; }
+static Int first_of(const Work *work, Int block) {
+    return first_of_block(work->n_positions, work->n_blocks, block);
+}
 
 static Int size_of(const Work *work, Int block) {
-    Int rest = work->n_positions - first_of(block);
-    return rest < AT_ONCE ? rest : AT_ONCE;
+    return first_of(work, block + 1) - first_of(work, block);
 }
 
 /* Normalise, and project to queries, keys, values and roles. */
 static int before_attention(void *argument, Int block) {
     const Work *work = argument;
     const Layer *layer = work->layer;
-    Int d = work->d_model, n = size_of(work, block), first = first_of(block);
+    Int d = work->d_model, n = size_of(work, block), first = first_of(work, block);
     Int width = (work->sublayer ? 1 : 3) + (work->binds ? 1 : 0);
     float *normal = malloc(n * d * sizeof(float));
     if (!normal) return 1;
@@ -42,7 +43,7 @@ static int before_attention(void *argument, Int block) {
 /* Bind fillers to roles, and add their map to the states. */
 static int after_attention(void *argument, Int block) {
     const Work *work = argument;
-    Int d = work->d_model, n = size_of(work, block), first = first_of(block);
+    Int d = work->d_model, n = size_of(work, block), first = first_of(work, block);
     Int width = (work->sublayer ? 1 : 3) + (work->binds ? 1 : 0);
     float *filler = work->filler + first * d;
     for (Int row = 0; work->binds && row < n; row++) {
@@ -55,17 +56,15 @@ static int after_attention(void *argument, Int block) {
 }
 
 /* The feed-forward layer, and the last normalisation of a cell. */
-static int feed_forward(void *argument, Int block) {
+static int after_attentions(void *argument, Int block) {
     const Work *work = argument;
     const Layer *layer = work->layer;
     Int d = work->d_model, n = size_of(work, block);
-    float *state = work->state + first_of(block) * d;
-    float *normal = malloc(n * (d + work->d_ff) * sizeof(float));
+    float *state = work->state + first_of(work, block) * d;
+    float *normal = malloc(n * (d + hidden_at_once(n, work->d_ff, layer)) * sizeof(float));
     if (!normal) return 1;
-    float *hidden = normal + n * d;
     normalise(n, d, state, layer->norms[2], normal);
-    affine(n, d, work->d_ff, normal, layer->expand, hidden, RELU);
-    affine(n, work->d_ff, d, hidden, layer->contract, state, ADDED);
+    feed_forward(n, d, work->d_ff, normal, layer, normal + n * d, state);
     normalise(n, d, state, layer->norms[3], state);
     free(normal);
     return 0;
@@ -80,11 +79,11 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
                          float *state) {
     Int n_rows = sizes[0], n_heads = sizes[2], d_head = sizes[3], d = n_heads * d_head;
     Int n_positions = ends[n_rows], n_threads = sizes[9];
-    Int n_blocks = (n_positions + AT_ONCE - 1) / AT_ONCE, widest = sizes[5] ? 4 : 3;
+    Int n_blocks = n_blocks_of(n_positions, n_threads), widest = sizes[5] ? 4 : 3;
     float *wide = malloc(n_positions * (widest + 1) * d * sizeof(float));
     if (!wide) return 1;
-    Work work = {.n_positions = n_positions, .d_model = d, .d_ff = sizes[4], .binds = sizes[5],
-                 .state = state, .wide = wide,
+    Work work = {.n_positions = n_positions, .n_blocks = n_blocks, .d_model = d, .d_ff = sizes[4],
+                 .binds = sizes[5], .state = state, .wide = wide,
                  .filler = wide + n_positions * widest * d};
     int failed = 0;
     for (Int number = 0; number < sizes[1] && !failed; number++) {
@@ -105,7 +104,7 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
                      in_parallel(&work, after_attention, n_blocks, n_threads);
         }
         work.sublayer = 2;
-        failed = failed || in_parallel(&work, feed_forward, n_blocks, n_threads);
+        failed = failed || in_parallel(&work, after_attentions, n_blocks, n_threads);
     }
     free(wide);
     return failed;

@@ -7,8 +7,6 @@
 #include "layers.h"
 #include "parallel.h"
 
-#define LEAST_ROWS 8 /* of a thread */
-
 typedef struct {
     Affine role; /* of the embedding; its weight is NULL if there is none */
     const float *symbols, *positions;
@@ -17,7 +15,7 @@ typedef struct {
 typedef struct {
     Int n_rows, n_questions, n_layers, n_heads, d_head, d_ff, n_vocab, position, room, binds;
     Int memory_position; /* the stride of the keys and values of the source */
-    Int at_once; /* rows of a task */
+    Int n_blocks;
     const Embedding *embedding;
     const Layer *layers;
     const float *const *memory; /* keys and values of the source, by layer */
@@ -145,8 +143,7 @@ static int run_rows(const Step *step, Int first, Int n) {
                           other + row * d_model);
         affine(n, d_model, d_model, other, layer->cross_out, state, ADDED);
         normalise(n, d_model, state, layer->norms[2], other);
-        affine(n, d_model, d_ff, other, layer->expand, wide, RELU);
-        affine(n, d_ff, d_model, wide, layer->contract, state, ADDED);
+        feed_forward(n, d_model, d_ff, other, layer, wide, state);
         normalise(n, d_model, state, layer->norms[3], state);
     }
     Affine output = {step->embedding->symbols, NULL, NULL};
@@ -157,9 +154,8 @@ static int run_rows(const Step *step, Int first, Int n) {
 
 static int run_block(void *work, Int block) {
     const Step *step = work;
-    Int first = block * step->at_once, rest = step->n_rows - first;
-    /* One or two remaining rows belong to the last block: `affine` adds in another order for them. */
-    return run_rows(step, first, rest < step->at_once + 3 ? rest : step->at_once);
+    Int first = first_of_block(step->n_rows, step->n_blocks, block);
+    return run_rows(step, first, first_of_block(step->n_rows, step->n_blocks, block + 1) - first);
 }
 
 /* Sizes: see Step, up to the stride of the memory, then the number of threads. `weights` has the
@@ -178,10 +174,7 @@ EXPORT int decoder_step(const Int *sizes, const float *const *weights,
                  .logits = logits};
     for (Int row = 0; row < step.n_rows; row++)
         if (previous[row] < 0 || previous[row] >= step.n_vocab) return 2;
-    Int n_threads = step.n_rows / LEAST_ROWS < sizes[11] ? step.n_rows / LEAST_ROWS : sizes[11];
-    Int share = n_threads > 1 ? (step.n_rows + n_threads - 1) / n_threads : step.n_rows;
-    step.at_once = share < AT_ONCE ? share : AT_ONCE;
     if (!step.n_rows) return 0;
-    Int n_blocks = step.n_rows < 3 ? 1 : (step.n_rows - 3) / step.at_once + 1;
-    return in_parallel(&step, run_block, n_blocks, n_threads);
+    step.n_blocks = n_blocks_of(step.n_rows, sizes[11]);
+    return in_parallel(&step, run_block, step.n_blocks, sizes[11]);
 }

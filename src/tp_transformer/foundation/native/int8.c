@@ -11,7 +11,6 @@
    absolute values, and weights get the signs of the inputs: 2 * 127 * 127 < 2^15. */
 
 #include "int8.h"
-#include "layers.h"
 #include "parallel.h"
 
 #define MOST 127
@@ -294,6 +293,6 @@ EXPORT int int8_linear(const Int *sizes, const float *in, const Int8Map *map, fl
     Int n_rows = sizes[0], n_threads = sizes[1] < 1 ? 1 : sizes[1];
     Int share = (n_rows + n_threads - 1) / n_threads;
     if (share < LEAST_ROWS) share = LEAST_ROWS;
-    Linear linear = {n_rows, share < AT_ONCE ? share : AT_ONCE, in, map, out};
+    Linear linear = {n_rows, share < MOST_ROWS ? share : MOST_ROWS, in, map, out};
     return in_parallel(&linear, run_rows, (n_rows + linear.at_once - 1) / linear.at_once, n_threads);
 }

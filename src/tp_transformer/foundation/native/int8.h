@@ -7,7 +7,7 @@
 
 typedef struct Int8Map Int8Map; /* a map as `int8_pack` writes it */
 
-/* out (row, n_out) = in (row, depth) times the transposed weight, plus bias; kind: see layers.h. */
+/* out (row, n_out) = in (row, depth) times the transposed weight, plus bias; kind has flags of outputs. */
 void int8_affine(Int n_rows, const float *in, const Int8Map *map, float *out, int kind);
 
 #endif

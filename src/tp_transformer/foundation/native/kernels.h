@@ -14,6 +14,8 @@
 
 typedef int64_t Int;
 
+enum { PLAIN = 0, RELU = 1, ADDED = 2 }; /* flags: what is done with the outputs of a map */
+
 INLINE Int rounded_up(Int n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 
 /* exp of numbers that are at most about 0, within 2 units in the last place; NaN stays NaN. */
