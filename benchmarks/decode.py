@@ -9,7 +9,7 @@ A size is a preset and the numbers of questions in a call.
 All models answer the same random test questions in the same number of steps, because the end token
 is suppressed. The models are the preset, the plain Transformer of its size, a BART of its size with
 `generate()` (fused attention, inference mode) and, if installed, CTranslate2 with the same sizes.
-Only CTranslate2 has int8. The other libraries get the questions sorted by length and in batches of
+Hugging Face has no int8. The other libraries get the questions sorted by length and in batches of
 the same size as ours. All models run in turn in each round, so that other processes affect them
 alike; the result is the median over rounds of the ratio to CTranslate2 in the same precision. With
 one thread, times are processor times. A second table has the time of our parts, and the share of
@@ -66,7 +66,7 @@ def ours(
 ) -> Contestant:
     """A model of this project."""
     fields = {"binding": binding, "embedding_binding": False} if binding else {}
-    model = tpt.build(preset, **fields).eval().to(getattr(torch, precision))
+    model = tpt.build(preset, **fields).eval().in_precision(precision)
     eos = model.vocabulary.eos
     original = model.step
 
@@ -281,8 +281,8 @@ def contestants_of(preset: str, options: argparse.Namespace, folder: Path) -> li
         config = tpt.build(preset).config
         if precision != "int8":
             found.append(hugging_face(config, precision, steps, beam))
-            found.append(ours(preset, precision, steps, beam))
-            found.append(ours(preset, precision, steps, beam, binding="none"))
+        found.append(ours(preset, precision, steps, beam))
+        found.append(ours(preset, precision, steps, beam, binding="none"))
         if ctranslate2 and precision in ctranslate2.get_supported_compute_types("cpu"):
             own = folder / f"{preset}-{precision}"
             found.append(ctranslate(config, precision, steps, beam, own))

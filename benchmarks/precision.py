@@ -1,11 +1,17 @@
-"""Loss curves of training in bfloat16 and in float32, for several seeds.
+"""The effect of the precision on loss curves, or on the answers of trained models.
 
     python benchmarks/precision.py STORE [--config tp-transformer-tiny] [--batch 32] [--seeds 3]
+    python benchmarks/precision.py STORE --answers MODEL… [--precisions int8 bfloat16]
+                                   [--count 2000] [--split interpolate]
 
-Trains the same runs in both precisions, for each seed from the same weights and with the same
-batches. Two curves of one seed differ only in the precision, and two curves of one precision only
-in the seed; the first difference should be smaller. Further options, such as --model.d_model=32,
-are passed on. Results and a figure are written to benchmarks/results/.
+The first trains the same runs in bfloat16 and float32, for each seed from the same weights and with
+the same batches. Two curves of one seed differ only in the precision, and two curves of one
+precision only in the seed; the first difference should be smaller. Further options, such as
+--model.d_model=32, are passed on.
+
+The second compares the answers of models, such as the bundled `tp-transformer-small`, with those in
+float32, by greedy search on random test questions: the share that differs, and the change in exact
+match with its 95% interval. Results are written to benchmarks/results/.
 """
 
 import argparse
@@ -14,14 +20,19 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import date
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import measured
+import numpy as np
 
+import tp_transformer as tpt
+from tp_transformer.data.store import open_store
 from tp_transformer.foundation import settings
+from tp_transformer.foundation.statistics import Agreement, difference_interval
 from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.run import train
 
@@ -32,7 +43,7 @@ Curves = dict[str, list[list[float]]]  # precision -> seed -> loss at each step
 
 
 def main() -> None:
-    """Train, print and write the results."""
+    """Train or answer, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     parser.add_argument("--config", default="tp-transformer-tiny")
@@ -40,7 +51,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--answers", nargs="+", metavar="MODEL")
+    parser.add_argument("--precisions", nargs="+", default=["int8", "bfloat16"])
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--split", default="interpolate")
     options, overrides = parser.parse_known_args()
+    if options.answers:
+        compare_answers(options)
+        return
     if options.steps % WINDOW:
         parser.error(f"--steps must be a multiple of {WINDOW}")
     curves: Curves = {precision: [] for precision in PRECISIONS}
@@ -64,6 +82,69 @@ def main() -> None:
         "curves": curves,
     }
     write(result)
+
+
+def compare_answers(options: argparse.Namespace) -> None:
+    """Compare the answers of models in several precisions with those in float32."""
+    split = open_store(options.store)[options.split]
+    count = min(options.count, len(split))
+    rows = np.sort(np.random.default_rng(0).choice(len(split), count, replace=False))
+    questions, answers = split.rows(rows)
+    reached = []
+    for name in options.answers:
+        wanted = np.array(tpt.load(name).in_precision("float32").solve(questions))
+        for precision in options.precisions:
+            start = time.process_time()
+            found = np.array(tpt.load(name).in_precision(precision).solve(questions))
+            verdicts = Agreement.of(found == np.array(answers), wanted == np.array(answers))
+            reached.append(
+                {
+                    "model": name,
+                    "precision": precision,
+                    "differ": int((found != wanted).sum()),
+                    "verdicts": asdict(verdicts),
+                    "change": verdicts.difference,
+                    "interval": difference_interval([verdicts]),
+                    "seconds": time.process_time() - start,
+                }
+            )
+            print(reached[-1], flush=True)
+    result = {
+        "date": date.today().isoformat(),
+        "machine": measured.machine(),
+        "split": options.split,
+        "questions": count,
+        "reached": reached,
+    }
+    text = answers_report(result)
+    print(text)
+    measured.write("answers", result, text)
+
+
+def answers_report(result: dict[str, Any]) -> str:
+    """Return the comparison of answers as Markdown."""
+    lines = [
+        f"# Answers by precision, {result['date']}",
+        "",
+        measured.described(result["machine"]),
+        "",
+        f"{result['questions']:,} random questions of the split {result['split']}, greedy search. "
+        "The change in exact match is that",
+        "from float32 to the precision, in percentage points, with its 95% interval (Newcombe).",
+        "",
+        "| model | precision | answers that differ | exact match | change | interval | "
+        "only float32 correct | only the other |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in result["reached"]:
+        verdicts, (low, high) = one["verdicts"], one["interval"]
+        n, own, other = verdicts["n"], verdicts["only_first"], verdicts["only_second"]
+        lines.append(
+            f"| {one['model']} | {one['precision']} | {one['differ']} ({one['differ'] / n:.1%}) "
+            f"| {(verdicts['both'] + own) / n:.1%} | {100 * one['change']:+.2f} "
+            f"| {100 * low:+.2f} to {100 * high:+.2f} | {other} | {own} |"
+        )
+    return "\n".join([*lines, ""])
 
 
 def losses(

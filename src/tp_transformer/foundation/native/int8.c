@@ -212,36 +212,57 @@ static float quantise(Int depth, const float *in, uint8_t *out, Int n_bytes, uin
     return largest / MOST;
 }
 
+/* Where the outputs of a row are written: in `n_parts` parts of `width` outputs, whose rows are
+   contiguous, and which are `stride` apart. */
+typedef struct {
+    float *out;
+    Int n_parts, width, stride;
+    int kind;
+} Outputs;
+
 /* At most as many rows as there is memory for. */
-static void some_rows(Int n_rows, const float *in, const Int8Map *map, float *out, int kind,
+static void some_rows(Int n_rows, const float *in, const Int8Map *map, Outputs outputs,
                       float *scales, uint8_t *rounded) {
     Parts parts = parts_of(map);
-    Int n_bytes = 4 * parts.n_groups;
+    Int n_bytes = 4 * parts.n_groups, n_blocks = (outputs.width + BLOCK - 1) / BLOCK;
     uint8_t offset = map->instructions == VNNI ? MOST + 1 : 0;
     for (Int row = 0; row < n_rows; row++)
         scales[row] = quantise(map->depth, in + row * map->depth, rounded + row * n_bytes, n_bytes,
                                offset);
-    for (Int block = 0; block < parts.n_blocks;) {
-        Rows rows = {rounded, scales, out + block * BLOCK, n_bytes, map->n_out,
-                     map->n_out - block * BLOCK, kind};
-        if (map->instructions != VNNI) {
-            block_avx2(n_rows, rows, &parts, block++);
-        } else if (block + PANEL <= parts.n_blocks) {
-            panel_vnni(n_rows, rows, &parts, block), block += PANEL;
-        } else {
-            block_vnni(n_rows, rows, &parts, block++);
+    for (Int part = 0; part < outputs.n_parts; part++)
+        for (Int own = 0; own < n_blocks;) {
+            Int block = part * n_blocks + own;
+            Rows rows = {rounded, scales, outputs.out + part * outputs.stride + own * BLOCK,
+                         n_bytes, outputs.width, outputs.width - own * BLOCK, outputs.kind};
+            if (map->instructions != VNNI) {
+                block_avx2(n_rows, rows, &parts, block), own++;
+            } else if (block % PANEL == 0 && own + PANEL <= n_blocks) {
+                panel_vnni(n_rows, rows, &parts, block), own += PANEL;
+            } else {
+                block_vnni(n_rows, rows, &parts, block), own++;
+            }
         }
-    }
 }
 
-void int8_affine(Int n_rows, const float *in, const Int8Map *map, float *out, int kind) {
+static void all_rows(Int n_rows, const float *in, const Int8Map *map, Outputs outputs) {
     float scales[MOST_ROWS];
     uint8_t rounded[MOST_BYTES];
     Int fit = MOST_BYTES / ((map->depth + 3) / 4 * 4), tiles = fit / ROWS_VNNI * ROWS_VNNI;
     Int most = fit > MOST_ROWS ? MOST_ROWS : tiles ? tiles : fit;
-    for (Int first = 0; first < n_rows; first += most)
-        some_rows(n_rows - first < most ? n_rows - first : most, in + first * map->depth, map,
-                  out + first * map->n_out, kind, scales, rounded);
+    for (Int first = 0; first < n_rows; first += most) {
+        Outputs own = outputs;
+        own.out += first * outputs.width;
+        some_rows(n_rows - first < most ? n_rows - first : most, in + first * map->depth, map, own,
+                  scales, rounded);
+    }
+}
+
+void int8_affine(Int n_rows, const float *in, const Int8Map *map, float *out, int kind) {
+    all_rows(n_rows, in, map, (Outputs){out, 1, map->n_out, 0, kind});
+}
+
+void int8_halves(Int n_rows, const float *in, const Int8Map *map, float *out, Int stride) {
+    all_rows(n_rows, in, map, (Outputs){out, 2, map->n_out / 2, stride, PLAIN});
 }
 
 /* Sizes: depth, outputs, instructions (0: the fastest of this processor). `weight` (out, in) has
