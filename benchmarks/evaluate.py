@@ -1,12 +1,13 @@
 """Scoring speed, compared with a padded Transformer of torch and with the peak of the machine.
 
     python benchmarks/evaluate.py STORE [--sizes tp-transformer-small:4096 tp-transformer:128]
-                                  [--precisions float32 bfloat16] [--parts 4]
+                                  [--precisions float32 bfloat16 int8] [--parts 4]
 
 For each preset, this number of random test questions over all modules is scored as by `tpt
-evaluate`, from the store to verdicts: in float32 and, if the processor has native bfloat16, in
-bfloat16 with small margins recomputed in float32. Weights are random; an untrained model has more
-small margins than a trained one. The peer is a `torch.nn.Transformer` of the same size that scores
+evaluate`, from the store to verdicts: in float32, in int8 and, if the processor has native
+bfloat16, in bfloat16 with small margins recomputed in float32. Weights are random; an untrained
+model has more small margins than a trained one. The peak that int8 is compared with is that of
+float32. The peer is a `torch.nn.Transformer` of the same size that scores
 the same questions padded, in batches of 128, in their given order. The questions are divided into
 parts; all models score a part in turn, so that other processes affect them alike. With one thread,
 times are processor times. Writes a dated JSON and Markdown file.
@@ -81,7 +82,10 @@ def measure_size(entry: str, split: Split, options: argparse.Namespace) -> list[
     preset, _, count = entry.partition(":")
     model = tpt.build(preset).eval()
     drawn = np.random.default_rng(0).choice(len(split), int(count), replace=False)
-    racing = [peer(model, split)] + [ours(model, split, one) for one in options.precisions]
+    rounded = model.in_precision("int8")
+    racing = [peer(model, split)] + [
+        ours(rounded if one == "int8" else model, split, one) for one in options.precisions
+    ]
     for contestant in racing:
         contestant.score(np.sort(drawn[:32]))
     for rows in np.array_split(drawn, options.parts):
@@ -95,7 +99,9 @@ def measure_size(entry: str, split: Split, options: argparse.Namespace) -> list[
             "name": one.name,
             "precision": one.precision,
             "questions_per_second": len(drawn) / sum(one.seconds),
-            "share_of_peak": forward / sum(one.seconds) / options.peaks[one.precision],
+            "share_of_peak": forward
+            / sum(one.seconds)
+            / options.peaks.get(one.precision, options.peaks["float32"]),
             "times_peer": statistics.median(
                 its / own for its, own in zip(racing[0].seconds, one.seconds, strict=True)
             ),
@@ -131,8 +137,8 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", choices=list(JUDGES))
     parser.add_argument("--parts", type=int, default=4)
     options = parser.parse_args()
-    options.precisions = options.precisions or measured.precisions()
-    options.peaks = {one: peak(one) for one in {"float32", *options.precisions}}
+    options.precisions = options.precisions or [*measured.precisions(), "int8"]
+    options.peaks = {one: peak(one) for one in {"float32", *options.precisions} - {"int8"}}
     keep_freed_memory()
     split = open_store(options.store)["interpolate"]
     sizes = {}
