@@ -109,3 +109,32 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
     free(wide);
     return failed;
 }
+
+typedef struct {
+    Int n_positions, n_blocks, n_layers, d_model;
+    const Affine *maps;
+    const float *state;
+    float *memory;
+} Remember;
+
+static int remember(void *argument, Int block) {
+    const Remember *work = argument;
+    Int d = work->d_model, first = first_of_block(work->n_positions, work->n_blocks, block);
+    Int n = first_of_block(work->n_positions, work->n_blocks, block + 1) - first;
+    for (Int part = 0; part < 2 * work->n_layers; part++) {
+        Affine map = work->maps[part / 2];
+        if (part % 2) map.weight += d * d, map.bias += d;
+        affine(n, d, d, work->state + first * d, map,
+               work->memory + (part * work->n_positions + first) * d, PLAIN);
+    }
+    return 0;
+}
+
+/* The keys and values of the source for all layers: (layer, key or value, position, d_model). Sizes:
+   positions, layers, d_model, threads. */
+EXPORT int memory_forward(const Int *sizes, const Affine *maps, const float *state, float *memory) {
+    Remember work = {.n_positions = sizes[0], .n_layers = sizes[1], .d_model = sizes[2],
+                     .n_blocks = n_blocks_of(sizes[0], sizes[3]), .maps = maps, .state = state,
+                     .memory = memory};
+    return in_parallel(&work, remember, work.n_blocks, sizes[3]);
+}
