@@ -4,16 +4,18 @@
                                 [--precisions float32 bfloat16 int8] [--beam 1] [--steps 16]
                                 [--rounds 3] [--threads 1]
 
-A size is a preset and the numbers of questions in a call.
+A size is a preset and the numbers of questions in a call; by default, both sizes with 1, 64 and
+1,024 questions.
 
 All models answer the same random test questions in the same number of steps, because the end token
 is suppressed. The models are the preset, the plain Transformer of its size, a BART of its size with
 `generate()` (fused attention, inference mode) and, if installed, CTranslate2 with the same sizes.
-Hugging Face has no int8. The other libraries get the questions sorted by length and in batches of
-the same size as ours. All models run in turn in each round, so that other processes affect them
-alike; the result is the median over rounds of the ratio to CTranslate2 in the same precision. With
-one thread, times are processor times. A second table has the time of our parts, and the share of
-the peak of the machine in matrix products. Weights are random. Needs `pip install '.[bench]'`.
+Hugging Face has no int8. The other libraries get the questions sorted by length: Hugging Face in
+batches of the same size as ours, CTranslate2 in the fastest of several batch sizes, which are tried
+first on the same questions. All models run in turn in each round, so that other processes affect
+them alike; the result is the median over rounds of the ratio to CTranslate2 in the same precision.
+With one thread, times are processor times. A second table has the time of our parts, by kernel, and
+the reached speed of matrix products. Weights are random. Needs `pip install '.[bench]'`.
 Writes a dated JSON and Markdown file.
 """
 
@@ -46,7 +48,14 @@ except ImportError:
     ctranslate2 = None
 
 PEER = "CTranslate2" if ctranslate2 else "Hugging Face BART"
-PARTS = ("encode", "begin", "step")  # methods of a model that `solve` calls
+# Kernels, and what they compute in `solve`.
+PARTS = {
+    "cells_forward": "encoder",
+    "memory_forward": "keys and values",
+    "decoder_greedy": "steps",
+    "decoder_step": "steps",
+}
+BATCHES = [(8, "examples"), (32, "examples"), (1024, "tokens"), (2048, "tokens")]
 
 
 @dataclass
@@ -58,6 +67,7 @@ class Contestant:
     parameters: int
     answer: Callable[[list[str]], None]
     model: Any = None  # if it is ours
+    prepare: Callable[[list[str]], None] = lambda questions: None  # before the first round
     seconds: list[float] = field(default_factory=list)
 
 
@@ -149,17 +159,32 @@ def ctranslate(
         intra_threads=torch.get_num_threads(),
     )
 
-    def answer(questions: list[str]) -> None:
-        for part in portions(questions, beam):
-            translator.translate_batch(
-                [["<s>", *question, "</s>"] for question in part],
-                beam_size=beam,
-                max_decoding_length=steps,
-                min_decoding_length=steps,
-                max_batch_size=len(part),
-            )
+    best = BATCHES[0]
 
-    return Contestant("CTranslate2", precision, n_parameters, answer)
+    def answer(questions: list[str]) -> None:
+        size, kind = best
+        translator.translate_batch(
+            [["<s>", *question, "</s>"] for question in sorted(questions, key=len)],
+            beam_size=beam,
+            max_decoding_length=steps,
+            min_decoding_length=steps,
+            max_batch_size=size,
+            batch_type=kind,
+        )
+
+    def choose(questions: list[str]) -> None:
+        nonlocal best
+        if len(questions) == 1:
+            return
+        seconds = {}
+        for best in BATCHES:
+            start = measured.clock()
+            answer(questions)
+            seconds[best] = measured.clock() - start
+        best = min(seconds, key=lambda batch: seconds[batch])
+        print("CTranslate2:", {f"{n} {kind}": round(t, 3) for (n, kind), t in seconds.items()})
+
+    return Contestant("CTranslate2", precision, n_parameters, answer, prepare=choose)
 
 
 def ctranslate_model(config: tpt.TransformerConfig, n_vocab: int) -> tuple[Any, int]:
@@ -214,6 +239,7 @@ def race(contestants: list[Contestant], questions: list[str], rounds: int) -> No
     for contestant in contestants:
         contestant.seconds.clear()
         contestant.answer(questions[:2])
+        contestant.prepare(questions)
     for _ in range(rounds):
         for contestant in contestants:
             start = measured.clock()
@@ -222,29 +248,21 @@ def race(contestants: list[Contestant], questions: list[str], rounds: int) -> No
 
 
 def profile(contestant: Contestant, questions: list[str], steps: int) -> dict[str, float]:
-    """Return the seconds of each part of `solve`, and of the C kernels in them."""
+    """Return the seconds of `solve` and of the kernels in it, by part."""
     model, call = contestant.model, native.call
-    spent = dict.fromkeys((*PARTS, "kernels"), 0.0)
+    spent = dict.fromkeys(PARTS.values(), 0.0)
 
-    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            start = measured.clock()
-            found = function(*arguments)
-            spent[part] += measured.clock() - start
-            return found
+    def timed(name: str, *arguments: Any) -> None:
+        start = measured.clock()
+        call(name, *arguments)
+        if name in PARTS:
+            spent[PARTS[name]] += measured.clock() - start
 
-        return run
-
-    before = {part: vars(model).get(part) for part in PARTS}
-    for part in PARTS:
-        setattr(model, part, timed(part, getattr(model, part)))
-    native.call = timed("kernels", call)
+    native.call = timed
     start = measured.clock()
     contestant.answer(questions)
     spent["solve"] = measured.clock() - start
     native.call = call
-    for part, own in before.items():
-        delattr(model, part) if own is None else setattr(model, part, own)
     vocabulary = model.vocabulary
     rows = vocabulary.encode(questions), vocabulary.encode(["0" * (steps - 1)] * len(questions))
     return {**spent, "operations": operations(model, rows) / 3}  # those of a forward pass
@@ -338,13 +356,13 @@ def table(result: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "| share of | encoder | keys and values | steps | Python | C kernels in all | GFLOPS |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| share of | encoder | keys and values | steps | rest | GFLOPS |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for name, parts in result["parts"].items():
         whole = parts["solve"]
-        rest = whole - sum(parts[part] for part in PARTS)
-        shares = [*(parts[part] for part in PARTS), rest, parts["kernels"]]
+        kernels = [parts[part] for part in dict.fromkeys(PARTS.values())]
+        shares = [*kernels, whole - sum(kernels)]
         numbers = " | ".join(f"{share / whole:.0%}" for share in shares)
         lines.append(f"| {name} | {numbers} | {parts['operations'] / whole / 1e9:.1f} |")
     return "\n".join([*lines, ""])
@@ -360,7 +378,9 @@ Peak of matrix products of torch: {result["peak_gflops"]:.0f} GFLOPS in float32.
 Random test questions, {result["steps"]} forced steps each, beam {result["beam"]}, random weights;
 medians of {result["rounds"]} rounds (of five times as many for a single question), in each of which
 all take their turn. Ratios are to {PEER} in the same precision; "at least" is the worst
-round's. The second table of each size has the shares of the time of `solve`.
+round's. CTranslate2 has the fastest of these batches: \
+{", ".join(f"{size} {kind}" for size, kind in BATCHES)}. The second table of each size has
+the shares of the kernels in the time of `solve`; the rest is Python, and what they do not support.
 """
     return "\n".join([head, *map(table, result["results"])])
 
@@ -369,7 +389,7 @@ def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
-    sizes = ["tp-transformer-small:1,64,1024", "tp-transformer:1,64"]
+    sizes = ["tp-transformer-small:1,64,1024", "tp-transformer:1,64,1024"]
     parser.add_argument("--sizes", nargs="+", default=sizes)
     parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16", "int8"])
     parser.add_argument("--beam", type=int, default=1)

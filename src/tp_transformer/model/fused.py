@@ -25,7 +25,7 @@ from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding
 from tp_transformer.model.cache import FIRST_ROOM, KeyValueCache
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
-from tp_transformer.model.quantised import Int8Linear
+from tp_transformer.model.quantised import BLOCK, Int8Linear
 from tp_transformer.model.trace import Traced
 
 Cell = EncoderCell | DecoderCell
@@ -88,8 +88,10 @@ class FusedState:
         offsets = torch.from_numpy(np.asarray(ends))
         self._starts, self._lengths = offsets[:-1], offsets.diff()
         n_heads, d_head, d_ff, binds = _sizes(cells[0])
-        self._cache = key.new_empty(len(ends) - 1, 0, len(cells), 2, n_heads * d_head)
+        # (layer, key or value, row, room, d_model)
+        self._cache = key.new_empty(len(cells), 2, len(ends) - 1, 0, n_heads * d_head)
         self._embedding = embedding
+        self.model: Any = None  # the one whose steps these are
         self._position, self._max_length = 0, max_length
         self._n_vocab = embedding.symbols.num_embeddings
         self._sizes = [len(cells), n_heads, d_head, d_ff, self._n_vocab]
@@ -97,41 +99,68 @@ class FusedState:
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
         """Keep these rows, and these questions or all of them."""
-        self._cache = self._cache.index_select(0, rows)
+        self._cache = self._cache.index_select(2, rows)
         if questions is not None:
             self._starts, self._lengths = self._starts[questions], self._lengths[questions]
 
     def step(self, previous: Tensor) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
-        if previous.shape != self._cache.shape[:1]:
-            raise ValueError(f"the state has {len(self._cache)} rows, not {len(previous)}")
-        n_questions = len(self._lengths)
-        if len(previous) // max(1, n_questions) * n_questions != len(previous):
-            raise ValueError(f"{len(previous)} rows are not those of {n_questions} questions")
-        self._embedding.check_length(self._position + 1)
-        room = self._cache.shape[1]
-        if self._position == room:
-            room = min(self._max_length, max(FIRST_ROOM, 2 * room))
-            if self._position == room:
-                raise ValueError(f"the cache has {room} positions")
-            larger = self._cache.new_empty(len(self._cache), room, *self._cache.shape[2:])
-            larger[:, : self._position] = self._cache
-            self._cache = larger
+        if previous.shape != self._cache.shape[2:3]:
+            raise ValueError(f"the state has {self._n_rows} rows, not {len(previous)}")
+        self._make_room()
         logits = self._cache.new_empty(len(previous), self._n_vocab)
-        sizes = [len(previous), len(self._lengths), *self._sizes, self._position, room]
+        self._call("decoder_step", [], previous.to(torch.int64).contiguous(), logits)
+        self._position += 1
+        return logits
+
+    def greedy(self, sos: int, eos: int, pad: int) -> Tensor:
+        """Return the answers by greedy search, as `decoding.greedy` does."""
+        n_rows = self._n_rows
+        previous, tokens = torch.full((n_rows,), sos), torch.full((n_rows, self._max_length), pad)
+        n_running, running = torch.tensor([n_rows]), torch.arange(n_rows)
+        logits = self._cache.new_empty(n_rows, self._n_vocab)
+        while n_running.item() and self._position < self._max_length:
+            self._make_room()
+            last_sizes = [eos, self._max_length]
+            self._call("decoder_greedy", last_sizes, previous, logits, n_running, running, tokens)
+            self._position = self._cache.shape[3]
+        ended = (tokens == eos).any(dim=0).nonzero()
+        return tokens if n_running.item() else tokens[:, : int(ended[-1]) + 1]
+
+    @property
+    def _n_rows(self) -> int:
+        return self._cache.shape[2]
+
+    def _make_room(self) -> None:
+        """Double the cache if it is full; it starts small, because most answers are short."""
+        n_questions = len(self._lengths)
+        if self._n_rows // max(1, n_questions) * n_questions != self._n_rows:
+            raise ValueError(f"{self._n_rows} rows are not those of {n_questions} questions")
+        self._embedding.check_length(self._position + 1)
+        room = self._cache.shape[3]
+        if self._position < room:
+            return
+        larger = min(self._max_length, max(FIRST_ROOM, 2 * room), self._embedding.n_positions)
+        if self._position == larger:
+            raise ValueError(f"the cache has {room} positions")
+        shape = list(self._cache.shape)
+        shape[3] = larger
+        cache = self._cache.new_empty(shape)
+        cache[:, :, :, : self._position] = self._cache
+        self._cache = cache
+
+    def _call(self, kernel: str, last_sizes: list[int], *arguments: Tensor) -> None:
+        sizes = [self._n_rows, len(self._lengths), *self._sizes, self._position]
         native.call(
-            "decoder_step",
-            native.integers([*sizes, *self._last_sizes]),
+            kernel,
+            native.integers([*sizes, self._cache.shape[3], *self._last_sizes, *last_sizes]),
             self._weight_addresses,
             self._memory_addresses,
             self._starts,
             self._lengths,
             self._cache,
-            previous.to(torch.int64).contiguous(),
-            logits,
+            *arguments,
         )
-        self._position += 1
-        return logits
 
 
 def fused_state(
@@ -154,6 +183,33 @@ def fused_state(
         return None
     weights = [*_embedding_weights(embedding), *_weights(cells)]
     return FusedState(embedding, cells, weights, memory, ends, max_length)
+
+
+def fused_memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
+    """Return the keys and values of the source for each cell, or None if that is not supported.
+
+    `state` is the output of the encoder (1, source, d_model). They are contiguous for each cell.
+    """
+    if not is_fusible(cells) or not _is_plain(state) or state.dim() != 3 or len(state) != 1:
+        return None
+    n_heads, d_head, _, _ = _sizes(cells[0])
+    d_model, n_positions = n_heads * d_head, state.shape[1]
+    maps = [cell.cross_attention.memory_proj for cell in cells]
+    if state.shape[2] != d_model or any(_sizes(cell) != _sizes(cells[0]) for cell in cells):
+        return None
+    if any(one.weight.shape != (2 * d_model, d_model) for one in maps):
+        return None
+    if d_model % BLOCK and any(isinstance(one, Int8Linear) for one in maps):
+        return None
+    memory = state.new_empty(len(cells), 2, n_positions, n_heads, d_head)
+    native.call(
+        "memory_forward",
+        native.integers([n_positions, len(cells), d_model, torch.get_num_threads()]),
+        _addresses([weight for one in maps for weight in _affine(one)]),
+        state,
+        memory,
+    )
+    return [(key.transpose(0, 1)[None], value.transpose(0, 1)[None]) for key, value in memory]
 
 
 def fused_cells(

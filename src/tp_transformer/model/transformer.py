@@ -19,7 +19,7 @@ from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.fused import FusedState, fused_cells, fused_state
+from tp_transformer.model.fused import FusedState, fused_cells, fused_memory, fused_state
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
 from tp_transformer.model.trace import SOURCE, TARGET
@@ -160,7 +160,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
         cells = self.decoder_cells
-        remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
+        remembered = self._remember(memory)
         fused = fused_cells(cells, state, layout, remembered, memory.layout)
         if fused is not None:
             return self.embedding.logits(fused)
@@ -172,11 +172,12 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
     def begin(self, memory: Memory, max_length: int) -> DecoderState | FusedState:
         """Return the state before the first of at most `max_length` steps."""
         cells = self.decoder_cells
-        remembered = [cell.cross_attention.remember(memory.state) for cell in cells]
+        remembered = self._remember(memory)
         # A step that is not the one below may read the fields of a `DecoderState`.
         if not self._traces and self.step == MethodType(_STEP, self):
             fused = fused_state(self.embedding, cells, remembered, memory.layout, max_length)
             if fused is not None:
+                fused.model = self
                 return fused
         pad = memory.layout.pad_heads
         filled = memory.layout.filled
@@ -187,6 +188,14 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
             None if filled.all() else memory_mask(filled, memory.state.dtype),
             [KeyValueCache(max_length) for _ in self.decoder],
         )
+
+    def _remember(self, memory: Memory) -> list[tuple[Tensor, Tensor]]:
+        """Return the keys and values of the source for each cell of the decoder."""
+        cells = self.decoder_cells
+        fused = fused_memory(cells, memory.state)
+        if fused is not None:
+            return fused
+        return [cell.cross_attention.remember(memory.state) for cell in cells]
 
     def resume(
         self,

@@ -109,3 +109,38 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
     free(wide);
     return failed;
 }
+
+typedef struct {
+    Int n_positions, n_blocks, n_layers, d_model;
+    const Affine *maps;
+    const float *state;
+    float *memory;
+} Remember;
+
+static int remember(void *argument, Int block) {
+    const Remember *work = argument;
+    Int d = work->d_model, first = first_of_block(work->n_positions, work->n_blocks, block);
+    Int n = first_of_block(work->n_positions, work->n_blocks, block + 1) - first;
+    const float *state = work->state + first * d;
+    for (Int layer = 0; layer < work->n_layers; layer++) {
+        Affine key = work->maps[layer], value = {key.weight + d * d, key.bias + d, NULL};
+        Int stride = work->n_positions * d; /* from the keys to the values */
+        float *memory = work->memory + 2 * layer * stride + first * d;
+        if (key.packed) {
+            int8_halves(n, state, key.packed, memory, stride);
+        } else {
+            affine(n, d, d, state, key, memory, PLAIN);
+            affine(n, d, d, state, value, memory + stride, PLAIN);
+        }
+    }
+    return 0;
+}
+
+/* The keys and values of the source for all layers: (layer, key or value, position, d_model). Sizes:
+   positions, layers, d_model, threads. */
+EXPORT int memory_forward(const Int *sizes, const Affine *maps, const float *state, float *memory) {
+    Remember work = {.n_positions = sizes[0], .n_layers = sizes[1], .d_model = sizes[2],
+                     .n_blocks = n_blocks_of(sizes[0], sizes[3]), .maps = maps, .state = state,
+                     .memory = memory};
+    return in_parallel(&work, remember, work.n_blocks, sizes[3]);
+}

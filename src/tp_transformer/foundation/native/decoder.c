@@ -1,8 +1,9 @@
-/* One step of the decoder of a Transformer in float32: all layers, for the next token of each row.
+/* Steps of the decoder of a Transformer in float32, and greedy search, which repeats them.
 
-   Weights are read as PyTorch stores them, (out, in). Keys and values of the source are read where
-   the encoder's maps wrote them, and those of the target from the cache, so that nothing is copied
-   when rows leave the batch. Rows are divided among threads. */
+   Keys and values, of the source in the memory and of the target in the cache, are read once per
+   step and layer, which is most of the time of a step of many rows. They are therefore contiguous
+   for each layer and row, so that the processor fetches them ahead. Nothing is copied when rows
+   leave the batch. Rows are divided among threads. */
 
 #include "layers.h"
 #include "parallel.h"
@@ -20,10 +21,17 @@ typedef struct {
     const Layer *layers;
     const float *const *memory; /* keys and values of the source, by layer */
     const Int *starts, *lengths; /* of each question in the memory */
-    float *cache;                /* (row, room, layer, key or value, head, d_head) */
+    Int cache_rows;
+    float *cache;            /* (layer, key or value, cache row, room, head, d_head) */
+    const Int *cache_row;    /* of each row; NULL if row i has cache row i */
     const Int *previous;
     float *logits;
 } Step;
+
+/* Fetch a vector of keys or values that will be read soon. */
+INLINE void fetch(const float *vector, Int d_model) {
+    for (Int i = 0; i < d_model; i += 2 * WIDTH) _mm_prefetch((const char *)(vector + i), _MM_HINT_T1);
+}
 
 /* The fillers of one row for all heads (equations 2 and 3), times the roles if there are any (equation
    4). Keys and values, whose heads are contiguous, are read once and in their order. */
@@ -35,6 +43,7 @@ static void attend(const Step *step, Int n_keys, const float *query, const float
     for (j = 0; j < n_keys; j++) {
         const float *key = keys + j * stride;
         float *own = scores + j * padded;
+        fetch(values + j * stride, d_model);
         for (head = 0; head + 4 <= n_heads; head += 4) {
             Int at = head * d;
             _mm_storeu_ps(own + head,
@@ -66,6 +75,7 @@ static void attend(const Step *step, Int n_keys, const float *query, const float
     memset(bound, 0, d_model * sizeof(float));
     for (j = 0; j < n_keys; j += 4) { /* four keys at a time, or the rest */
         Int n = n_keys - j < 4 ? n_keys - j : 4;
+        for (Int k = j; k < j + n; k++) fetch(keys + (n_keys + k) * stride, d_model); /* next row */
         for (head = 0; head < n_heads; head++)
             for (Int i = head * d; i < (head + 1) * d; i += WIDTH) {
                 __m256 sum = _mm256_loadu_ps(bound + i);
@@ -79,14 +89,20 @@ static void attend(const Step *step, Int n_keys, const float *query, const float
         for (Int i = 0; i < d_model; i++) bound[i] *= role[i];
 }
 
+static Int cache_row_of(const Step *step, Int row) {
+    return step->cache_row ? step->cache_row[row] : row;
+}
+
 /* Self-attention of a row: its key and value are added to the cache. `projected` is query, key,
    value and role. */
 static void attend_self(const Step *step, Int row, Int layer, const float *projected, float *scores,
                         float *bound) {
-    Int d_model = step->d_head * step->n_heads, stride = step->n_layers * 2 * d_model;
-    float *keys = step->cache + row * step->room * stride + layer * 2 * d_model;
-    memcpy(keys + step->position * stride, projected + d_model, 2 * d_model * sizeof(float));
-    attend(step, step->position + 1, projected, keys, keys + d_model, stride,
+    Int d_model = step->d_head * step->n_heads, size = step->room * d_model;
+    float *keys = step->cache + (2 * layer * step->cache_rows + cache_row_of(step, row)) * size;
+    float *values = keys + step->cache_rows * size;
+    memcpy(keys + step->position * d_model, projected + d_model, d_model * sizeof(float));
+    memcpy(values + step->position * d_model, projected + 2 * d_model, d_model * sizeof(float));
+    attend(step, step->position + 1, projected, keys, values, d_model,
            step->binds ? projected + 3 * d_model : NULL, scores, bound);
 }
 
@@ -94,7 +110,7 @@ static void attend_self(const Step *step, Int row, Int layer, const float *proje
 static void attend_across(const Step *step, Int row, Int layer, const float *projected,
                           float *scores, float *bound) {
     Int d_model = step->d_head * step->n_heads, stride = step->memory_position;
-    Int question = row / (step->n_rows / step->n_questions);
+    Int question = cache_row_of(step, row) / (step->cache_rows / step->n_questions);
     Int first = step->starts[question] * stride;
     attend(step, step->lengths[question], projected, step->memory[2 * layer] + first,
            step->memory[2 * layer + 1] + first, stride, step->binds ? projected + d_model : NULL,
@@ -158,23 +174,68 @@ static int run_block(void *work, Int block) {
     return run_rows(step, first, first_of_block(step->n_rows, step->n_blocks, block + 1) - first);
 }
 
-/* Sizes: see Step, up to the stride of the memory, then the number of threads. `weights` has the
-   embedding (role map, symbols, positions), then the layers, in the order of the structures.
-   Returns 0, 1 if there was too little memory, or 2 if a token is not in the vocabulary. */
+/* Run a step; returns 0, 1 if there was too little memory, 2 if a token is not in the vocabulary. */
+static int run_step(Step *step, Int n_threads) {
+    for (Int row = 0; row < step->n_rows; row++)
+        if (step->previous[row] < 0 || step->previous[row] >= step->n_vocab) return 2;
+    step->n_blocks = n_blocks_of(step->n_rows, n_threads);
+    return in_parallel(step, run_block, step->n_blocks, n_threads);
+}
+
+/* Sizes: see Step, up to the stride of the memory. `weights` has the embedding (role map, symbols,
+   positions), then the layers, in the order of the structures. */
+static Step step_of(const Int *sizes, const float *const *weights, const float *const *memory,
+                    const Int *starts, const Int *lengths, float *cache, const Int *previous,
+                    float *logits) {
+    return (Step){.n_rows = sizes[0], .n_questions = sizes[1], .n_layers = sizes[2],
+                  .n_heads = sizes[3], .d_head = sizes[4], .d_ff = sizes[5], .n_vocab = sizes[6],
+                  .position = sizes[7], .room = sizes[8], .binds = sizes[9],
+                  .memory_position = sizes[10],
+                  .embedding = (const Embedding *)weights,
+                  .layers = (const Layer *)((const Embedding *)weights + 1), .memory = memory,
+                  .starts = starts, .lengths = lengths, .cache_rows = sizes[0], .cache = cache,
+                  .previous = previous, .logits = logits};
+}
+
+/* The logits of the next token of each row. The last size is the number of threads. Returns as
+   `run_step`. */
 EXPORT int decoder_step(const Int *sizes, const float *const *weights,
                         const float *const *memory, const Int *starts, const Int *lengths,
                         float *cache, const Int *previous, float *logits) {
-    Step step = {.n_rows = sizes[0], .n_questions = sizes[1], .n_layers = sizes[2],
-                 .n_heads = sizes[3], .d_head = sizes[4], .d_ff = sizes[5], .n_vocab = sizes[6],
-                 .position = sizes[7], .room = sizes[8], .binds = sizes[9],
-                 .memory_position = sizes[10],
-                 .embedding = (const Embedding *)weights,
-                 .layers = (const Layer *)((const Embedding *)weights + 1), .memory = memory,
-                 .starts = starts, .lengths = lengths, .cache = cache, .previous = previous,
-                 .logits = logits};
-    for (Int row = 0; row < step.n_rows; row++)
-        if (previous[row] < 0 || previous[row] >= step.n_vocab) return 2;
-    if (!step.n_rows) return 0;
-    step.n_blocks = n_blocks_of(step.n_rows, sizes[11]);
-    return in_parallel(&step, run_block, step.n_blocks, sizes[11]);
+    Step step = step_of(sizes, weights, memory, starts, lengths, cache, previous, logits);
+    return run_step(&step, sizes[11]);
+}
+
+/* The index of the largest number, the first one of equal ones; as in PyTorch, NaN is the largest. */
+static Int largest(const float *numbers, Int n) {
+    Int best = 0;
+    for (Int i = 0; i < n && numbers[best] == numbers[best]; i++)
+        if (!(numbers[i] <= numbers[best])) best = i;
+    return best;
+}
+
+/* Greedy search up to the room of the cache. The last sizes are the number of threads, the end token
+   and the length of a row of `tokens`. `running` has the rows that have not ended, of which
+   `n_running` are left, and `previous` their last tokens. Returns as `run_step`. */
+EXPORT int decoder_greedy(const Int *sizes, const float *const *weights,
+                          const float *const *memory, const Int *starts, const Int *lengths,
+                          float *cache, Int *previous, float *logits, Int *n_running, Int *running,
+                          Int *tokens) {
+    Step step = step_of(sizes, weights, memory, starts, lengths, cache, previous, logits);
+    Int eos = sizes[12], length = sizes[13];
+    step.cache_row = running;
+    int problem = 0;
+    for (; step.position < step.room && *n_running && !problem; step.position++) {
+        step.n_rows = *n_running;
+        problem = run_step(&step, sizes[11]);
+        *n_running = 0;
+        for (Int row = 0; row < step.n_rows; row++) {
+            Int own = running[row], best = largest(logits + row * step.n_vocab, step.n_vocab);
+            tokens[own * length + step.position] = best;
+            if (best == eos) continue;
+            running[*n_running] = own, previous[*n_running] = best;
+            ++*n_running;
+        }
+    }
+    return problem;
 }
