@@ -10,7 +10,7 @@ import tp_transformer as tpt
 from tp_transformer.cli import main
 from tp_transformer.foundation import native
 from tp_transformer.foundation.errors import FolderError, SettingsError
-from tp_transformer.model.fused import FusedState
+from tp_transformer.model.fused import FusedState, fused_memory
 from tp_transformer.model.quantised import MOST, Int8Linear
 
 needs_kernels = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
@@ -140,6 +140,23 @@ def test_a_model_in_int8_is_the_one_that_rounds(models, monkeypatch):
         eager = model.in_precision("int8")
         assert (steps(eager) - wanted).abs().mean() < effect / 20
         assert eager.solve(QUESTIONS) == fake.solve(QUESTIONS)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("d_model", "n_heads"), [(64, 4), (48, 2), (144, 2), (24, 1)])
+@torch.inference_mode()
+def test_keys_and_values_of_the_source_are_those_of_the_cells(d_model, n_heads):
+    """A half of the outputs may start within a panel of weights, but not within a block."""
+    model = tpt.build("tp-transformer-tiny", d_model=d_model, n_heads=n_heads).eval()
+    cells = model.in_precision("int8").decoder_cells
+    state = torch.randn(1, 29, d_model)
+    memory = fused_memory(cells, state)
+    if d_model == 24:
+        assert memory is None
+        return
+    for cell, key_value in zip(cells, memory, strict=True):
+        for found, wanted in zip(key_value, cell.cross_attention.remember(state), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
 def test_the_model_stays_as_it_is_and_int8_is_for_inference(models, tmp_path):
