@@ -31,7 +31,7 @@ def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
     A row with NaN or infinity has such a scale; one of (almost) zeros becomes zeros.
     """
     largest = rows.abs().amax(dim=-1, keepdim=True)
-    inverse = MOST / largest
+    inverse = torch.full_like(largest, MOST) / largest  # `MOST / largest` would be rounded twice
     is_zero = inverse.isinf()
     whole = torch.round(rows * inverse.masked_fill(is_zero, 0))
     return whole, largest.masked_fill(is_zero, 0) / MOST

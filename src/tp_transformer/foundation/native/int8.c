@@ -62,7 +62,7 @@ static Int block_start(const Parts *parts, Int block, Int *stride) {
            (whole ? block - panel : 0) * BLOCK_BYTES;
 }
 
-/* Eight of the outputs of a row. */
+/* Eight of the outputs of a row, with AVX2. */
 INLINE void finish8(__m256i sums, __m256 row_scale, const float *scales, const float *bias,
                     float *out, int kind) {
     __m256 found = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), row_scale);
@@ -112,11 +112,27 @@ INLINE void tile_avx2(int n, const Rows *rows, const Parts *parts, Int block) {
 }
 
 #define UNROLLED _Pragma("GCC unroll 8")
-#define WITH_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,prefer-vector-width=512")))
+#define WITH_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+
+#define INLINE_VNNI static inline __attribute__((always_inline)) WITH_VNNI
+
+INLINE_VNNI __mmask16 first_lanes(Int n) { return n < 16 ? (__mmask16)((1 << n) - 1) : 0xffff; }
+
+/* The valid outputs of a block of a row. */
+INLINE_VNNI void finish_vnni(__m512i sums, __m512 row_scale, __m512 scales, __m512 bias, float *out,
+                             __mmask16 valid, int kind) {
+    __m512 found = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), row_scale);
+    found = _mm512_fmadd_ps(found, scales, bias);
+    if (kind & ADDED) found = _mm512_add_ps(found, _mm512_maskz_loadu_ps(valid, out));
+    if (kind & RELU) found = _mm512_max_ps(_mm512_setzero_ps(), found); /* this order keeps NaN */
+    if (valid == 0xffff)
+        _mm512_storeu_ps(out, found);
+    else
+        _mm512_mask_storeu_ps(out, valid, found);
+}
 
 /* Some rows of `n_blocks` blocks with VNNI. */
-static inline __attribute__((always_inline)) WITH_VNNI void tile_vnni(
-    int n, int n_blocks, const Rows *rows, const Parts *parts, Int block) {
+INLINE_VNNI void tile_vnni(int n, int n_blocks, const Rows *rows, const Parts *parts, Int block) {
     __m512i sums[ROWS_VNNI][PANEL];
     Int stride;
     const int8_t *weights = parts->weights + block_start(parts, block, &stride);
@@ -135,20 +151,21 @@ static inline __attribute__((always_inline)) WITH_VNNI void tile_vnni(
                 sums[i][j] = _mm512_dpbusd_epi32(sums[i][j], in, weight[j]);
         }
     }
-    __m256i found[ROWS_VNNI][2 * PANEL]; /* a copy, so that the sums above stay in registers */
+    __m512i found[ROWS_VNNI][PANEL]; /* a copy, or else the compiler keeps the sums in memory */
     UNROLLED for (int i = 0; i < n; i++)
-        UNROLLED for (int j = 0; j < n_blocks; j++) _mm512_storeu_si512(&found[i][2 * j], sums[i][j]);
+        UNROLLED for (int j = 0; j < n_blocks; j++) _mm512_storeu_si512(&found[i][j], sums[i][j]);
     for (int j = 0; j < n_blocks; j++) {
-        Rows own = *rows;
-        own.out += j * BLOCK;
-        own.n_valid -= j * BLOCK;
+        __m512 scales = _mm512_loadu_ps(parts->scales + (block + j) * BLOCK);
+        __m512 bias = _mm512_loadu_ps(parts->bias + (block + j) * BLOCK);
+        __mmask16 valid = first_lanes(rows->n_valid - j * BLOCK);
         for (int i = 0; i < n; i++)
-            finish16(found[i][2 * j], found[i][2 * j + 1], &own, i, parts, block + j);
+            finish_vnni(_mm512_loadu_si512(&found[i][j]), _mm512_set1_ps(rows->scales[i]), scales, bias,
+                        rows->out + i * rows->out_stride + j * BLOCK, valid, rows->kind);
     }
 }
 
 /* All rows of a block, or of a panel if it has four. */
-#define ROW_TILES(name, most, tile)                                        \
+#define ROW_TILES(most, tile)                                              \
     for (; n_rows >= most; n_rows -= most) {                               \
         tile(most);                                                        \
         rows.in += most * rows.in_stride, rows.scales += most;             \
@@ -157,7 +174,7 @@ static inline __attribute__((always_inline)) WITH_VNNI void tile_vnni(
 
 static void block_avx2(Int n_rows, Rows rows, const Parts *parts, Int block) {
 #define TILE(n) tile_avx2(n, &rows, parts, block)
-    ROW_TILES(block_avx2, ROWS_AVX2, TILE)
+    ROW_TILES(ROWS_AVX2, TILE)
     if (n_rows == 3) TILE(3);
     if (n_rows == 2) TILE(2);
     if (n_rows == 1) TILE(1);
@@ -166,7 +183,7 @@ static void block_avx2(Int n_rows, Rows rows, const Parts *parts, Int block) {
 
 static WITH_VNNI void panel_vnni(Int n_rows, Rows rows, const Parts *parts, Int block) {
 #define TILE(n) tile_vnni(n, PANEL, &rows, parts, block)
-    ROW_TILES(panel_vnni, ROWS_VNNI, TILE)
+    ROW_TILES(ROWS_VNNI, TILE)
     if (n_rows == 5) TILE(5);
     if (n_rows == 4) TILE(4);
     if (n_rows == 3) TILE(3);
@@ -177,14 +194,21 @@ static WITH_VNNI void panel_vnni(Int n_rows, Rows rows, const Parts *parts, Int 
 
 static WITH_VNNI void block_vnni(Int n_rows, Rows rows, const Parts *parts, Int block) {
 #define TILE(n) tile_vnni(n, 1, &rows, parts, block)
-    ROW_TILES(block_vnni, ROWS_VNNI, TILE)
-    ROW_TILES(block_vnni, 1, TILE)
+    ROW_TILES(ROWS_VNNI, TILE)
+    ROW_TILES(1, TILE)
 #undef TILE
 }
 
-/* Round a row of inputs; return its scale. A row that has NaN or infinity gets such a scale; one
-   whose numbers are all (nearly) 0 becomes 0. */
-static float quantise(Int depth, const float *in, uint8_t *out, Int n_bytes, uint8_t offset) {
+/* The factor by which a row is multiplied before it is rounded. A row that has NaN or infinity gets
+   such a scale; one whose numbers are all (nearly) 0 becomes 0. */
+INLINE float factor_of(float *largest) {
+    float inverse = MOST / *largest;
+    if (!isinf(inverse)) return inverse;
+    return *largest = 0;
+}
+
+/* Round a row of inputs; return its scale. */
+static float quantise_avx2(Int depth, const float *in, uint8_t *out, Int n_bytes) {
     __m256i sign = _mm256_set1_epi32(INT32_MAX), most = _mm256_setzero_si256();
     Int i = 0;
     for (; i + WIDTH <= depth; i += WIDTH) /* as integers, absolute values have the same order */
@@ -196,19 +220,37 @@ static float quantise(Int depth, const float *in, uint8_t *out, Int n_bytes, uin
         if (!(found[j] <= largest)) largest = found[j];
     for (Int j = i; j < depth; j++)
         if (!(fabsf(in[j]) <= largest)) largest = fabsf(in[j]);
-    float inverse = MOST / largest;
-    if (isinf(inverse)) inverse = 0, largest = 0;
+    float inverse = factor_of(&largest);
     __m256 factor = _mm256_set1_ps(inverse);
-    __m128i shift = _mm_set1_epi8((char)offset);
     for (i = 0; i + WIDTH <= depth; i += WIDTH) {
         __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(in + i), factor));
         __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole),
                                        _mm256_extracti128_si256(whole, 1));
-        _mm_storel_epi64((__m128i *)(out + i), _mm_add_epi8(_mm_packs_epi16(half, half), shift));
+        _mm_storel_epi64((__m128i *)(out + i), _mm_packs_epi16(half, half));
     }
-    for (; i < depth; i++)
-        out[i] = (uint8_t)(_mm_cvtss_si32(_mm_set_ss(in[i] * inverse)) + offset);
-    for (; i < n_bytes; i++) out[i] = offset;
+    for (; i < depth; i++) out[i] = (uint8_t)_mm_cvtss_si32(_mm_set_ss(in[i] * inverse));
+    for (; i < n_bytes; i++) out[i] = 0;
+    return largest / MOST;
+}
+
+/* The same, plus 128. */
+static WITH_VNNI float quantise_vnni(Int depth, const float *in, uint8_t *out, Int n_bytes) {
+    __m512i sign = _mm512_set1_epi32(INT32_MAX), most = _mm512_setzero_si512();
+    for (Int i = 0; i < depth; i += 16) {
+        __m512i bits = _mm512_maskz_loadu_epi32(first_lanes(depth - i), in + i);
+        most = _mm512_max_epi32(most, _mm512_and_si512(sign, bits));
+    }
+    int32_t bits = _mm512_reduce_max_epi32(most);
+    float largest;
+    memcpy(&largest, &bits, sizeof largest);
+    __m512 factor = _mm512_set1_ps(factor_of(&largest));
+    __m128i offset = _mm_set1_epi8((char)(MOST + 1));
+    for (Int i = 0; i < n_bytes; i += 16) {
+        __m512 numbers = _mm512_maskz_loadu_ps(first_lanes(depth - i), in + i);
+        __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(numbers, factor));
+        __m128i bytes = _mm_add_epi8(_mm512_cvtsepi32_epi8(whole), offset);
+        _mm_mask_storeu_epi8(out + i, first_lanes(n_bytes - i), bytes);
+    }
     return largest / MOST;
 }
 
@@ -225,10 +267,9 @@ static void some_rows(Int n_rows, const float *in, const Int8Map *map, Outputs o
                       float *scales, uint8_t *rounded) {
     Parts parts = parts_of(map);
     Int n_bytes = 4 * parts.n_groups, n_blocks = (outputs.width + BLOCK - 1) / BLOCK;
-    uint8_t offset = map->instructions == VNNI ? MOST + 1 : 0;
     for (Int row = 0; row < n_rows; row++)
-        scales[row] = quantise(map->depth, in + row * map->depth, rounded + row * n_bytes, n_bytes,
-                               offset);
+        scales[row] = (map->instructions == VNNI ? quantise_vnni : quantise_avx2)(
+            map->depth, in + row * map->depth, rounded + row * n_bytes, n_bytes);
     for (Int part = 0; part < outputs.n_parts; part++)
         for (Int own = 0; own < n_blocks;) {
             Int block = part * n_blocks + own;
