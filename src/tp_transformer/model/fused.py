@@ -122,8 +122,10 @@ class FusedState:
             last_sizes = [eos, self._max_length]
             self._call("decoder_greedy", last_sizes, previous, logits, n_running, running, tokens)
             self._position = self._cache.shape[3]
-        ended = (tokens == eos).any(dim=0).nonzero()
-        return tokens if n_running.item() else tokens[:, : int(ended[-1]) + 1]
+        if n_running.item():
+            return tokens
+        n_steps = (tokens == eos).any(dim=0).nonzero().max() + 1
+        return tokens[:, : int(n_steps)]
 
     @property
     def _n_rows(self) -> int:
