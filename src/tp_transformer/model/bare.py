@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from tp_transformer.model.trace import Traced
+from tp_transformer.model.trace import Traced, parts
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -33,7 +33,7 @@ def is_observed(module: nn.Module) -> bool:
         or part._forward_pre_hooks
         or "forward" in vars(part)
         or (isinstance(part, Traced) and part._traces)
-        for part in module.modules()
+        for part in parts(module)
     )
 
 

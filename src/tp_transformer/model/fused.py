@@ -26,7 +26,7 @@ from tp_transformer.model.binding import HadamardBinding, NoBinding
 from tp_transformer.model.cache import FIRST_ROOM, KeyValueCache
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.quantised import BLOCK, Int8Linear
-from tp_transformer.model.trace import Traced
+from tp_transformer.model.trace import Traced, parts
 
 Cell = EncoderCell | DecoderCell
 Affine = nn.Linear | Int8Linear | nn.LayerNorm
@@ -124,8 +124,10 @@ class FusedState:
             last_sizes = [eos, self._max_length]
             self._call("decoder_greedy", last_sizes, previous, logits, n_running, running, tokens)
             self._position = self._cache.shape[3]
-        ended = (tokens == eos).any(dim=0).nonzero()
-        return tokens if n_running.item() else tokens[:, : int(ended[-1]) + 1]
+        if n_running.item():
+            return tokens
+        n_steps = (tokens == eos).any(dim=0).nonzero().max() + 1
+        return tokens[:, : int(n_steps)]
 
     @property
     def _n_rows(self) -> int:
@@ -166,20 +168,23 @@ class FusedState:
 def fused_state(
     embedding: Embedding,
     cells: Sequence[DecoderCell],
-    memory: Memory,
+    state: Tensor,
     layout: Layout,
     max_length: int,
 ) -> FusedState | None:
     """Return the state before the first step, or None if the kernel does not support the decoder.
 
-    `memory` has the keys and values of the source, (batch, head, source, d_head), in `layout`.
+    `state` is the output of the encoder in `layout`.
     """
     if not cells or not is_fusible((embedding, *cells)):
         return None
     ends = _ends(layout)
     if ends is None or not _fit_embedding(embedding, cells):
         return None
-    if not _fit(cells) or not _has_vectors(memory, cells, ends):
+    if not _fit(cells):
+        return None
+    memory = _memory(cells, state)
+    if memory is None or not _has_vectors(memory, cells, ends):
         return None
     weights = [*_embedding_weights(embedding), *_weights(cells)]
     return FusedState(embedding, cells, weights, memory, ends, max_length)
@@ -190,7 +195,11 @@ def fused_memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
 
     `state` is the output of the encoder (1, source, d_model). They are contiguous for each cell.
     """
-    if not is_fusible(cells) or not _is_plain(state) or state.dim() != 3 or len(state) != 1:
+    return _memory(cells, state) if is_fusible(cells) else None
+
+
+def _memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
+    if not _is_plain(state) or state.dim() != 3 or len(state) != 1:
         return None
     n_heads, d_head, _, _ = _sizes(cells[0])
     d_model, n_positions = n_heads * d_head, state.shape[1]
@@ -263,7 +272,7 @@ def is_fusible(modules: Sequence[nn.Module]) -> bool:
         and not torch.nn.modules.module._global_forward_hooks
         and not torch.nn.modules.module._global_forward_pre_hooks
         and all(defined(kind) == originals for kind, defined, originals in ORIGINALS)
-        and all(_is_known(part) for module in modules for part in module.modules())
+        and all(_is_known(part) for module in modules for part in parts(module))
     )
 
 

@@ -20,7 +20,7 @@ from tp_transformer.foundation.errors import SettingsError, TextError, TraceErro
 from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, check
 from tp_transformer.model.bare import is_observed
 from tp_transformer.model.decoding import Found, beam_search, greedy
-from tp_transformer.model.trace import is_traced, joined_steps
+from tp_transformer.model.trace import is_traced, joined_steps, parts
 
 T = TypeVar("T")
 
@@ -182,7 +182,7 @@ def _check_search(beam: int, n_best: int | None, length_penalty: float) -> None:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode in the context; restore the mode of each submodule at the end."""
-    in_training = [part for part in module.modules() if part.training]
+    in_training = [part for part in parts(module) if part.training]
     if in_training:  # setting the mode of all modules takes longer than this check
         module.eval()
     try:

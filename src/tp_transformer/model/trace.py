@@ -198,6 +198,17 @@ class Traced(nn.Module):
         return bool(self._traces) and any(trace.wants(path + name) for path, trace in self._traces)
 
 
+def parts(module: nn.Module) -> list[nn.Module]:
+    """Return a module and all its submodules, as `modules()` does, which takes longer.
+
+    A submodule that is used twice may be there twice.
+    """
+    found = [module]
+    for part in found:  # which grows meanwhile
+        found.extend(part.children())
+    return found
+
+
 @contextmanager
 def joined_steps(module: nn.Module) -> Iterator[bool]:
     """Record all calls in the context as one; yield whether the module is traced."""
@@ -218,8 +229,9 @@ def is_traced(module: nn.Module) -> bool:
 
 def _active_traces(module: nn.Module) -> Iterator[Trace]:
     """Yield the traces of the current thread on `module` and its submodules."""
-    for _, traced in _traced_modules(module):
-        yield from (trace for _, trace in traced._traces if trace.is_of_this_thread)
+    for part in parts(module):
+        if isinstance(part, Traced) and part._traces:
+            yield from (trace for _, trace in part._traces if trace.is_of_this_thread)
 
 
 def trace_names(module: nn.Module) -> list[str]:

@@ -172,13 +172,13 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
     def begin(self, memory: Memory, max_length: int) -> DecoderState | FusedState:
         """Return the state before the first of at most `max_length` steps."""
         cells = self.decoder_cells
-        remembered = self._remember(memory)
         # A step that is not the one below may read the fields of a `DecoderState`.
         if not self._traces and self.step == MethodType(_STEP, self):
-            fused = fused_state(self.embedding, cells, remembered, memory.layout, max_length)
+            fused = fused_state(self.embedding, cells, memory.state, memory.layout, max_length)
             if fused is not None:
                 fused.model = self
                 return fused
+        remembered = self._remember(memory)
         pad = memory.layout.pad_heads
         filled = memory.layout.filled
         return DecoderState(
