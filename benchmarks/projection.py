@@ -95,17 +95,16 @@ class Work:
         """The number of rows."""
         return len(self.rows[0].lengths)
 
-    def parts(self, layout: type[Layout], n_gpus: int) -> int:
-        """Return the number of parts into which the local batch of a GPU is divided."""
+    def divided(self, layout: type[Layout], n_gpus: int) -> list[int]:
+        """Return the number of parts in each micro-batch of the local batch of a GPU."""
         local = np.arange(0, self.batch_size, n_gpus)
         rows = (ragged.take(local) for ragged in self.rows)
-        micro_batches = LocalBatch.of(*rows, 0, LIMIT, layout).micro_batches
-        return sum(len(batches) for batches in micro_batches)
+        return [len(parts) for parts in LocalBatch.of(*rows, 0, LIMIT, layout).micro_batches]
 
 
 @dataclass(frozen=True)
 class Step:
-    """The computed seconds of a step, and the bytes of memory of a GPU."""
+    """The computed seconds of a step, and the bytes of memory of a GPU for a micro-batch."""
 
     compute: float
     memory: float
@@ -184,12 +183,13 @@ def step(gpu: Gpu, needed: Work, n_gpus: int) -> Step:
     activations = needed.activations * gpu.activation_bytes / n_gpus
     states = needed.n_parameters * ADAM
     traffic = 2 * activations + needed.n_parameters * ADAM_TRAFFIC
+    n_parts = needed.divided(gpu.layout, n_gpus)
     return Step(
         compute=needed.operations / (n_gpus * gpu.peak * gpu.share),
         memory=traffic / gpu.memory,
-        launches=needed.parts(gpu.layout, n_gpus) * needed.nodes * KERNELS * LATENCY,
+        launches=sum(n_parts) * needed.nodes * KERNELS * LATENCY,
         all_reduce=all_reduce(gpu, 4 * needed.n_parameters, n_gpus),
-        bytes=activations + states,
+        bytes=activations / len(n_parts) + states,
     )
 
 

@@ -39,9 +39,9 @@ from tp_transformer.model.flops import training_flops
 from tp_transformer.training.config import RunConfig
 from tp_transformer.training.setup import make_loop
 
-BASE = {"batch size": 32, "length": 40, "depth": 3, "width": 128}
+BASE = {"batch size": 16, "length": 40, "depth": 3, "width": 128}
 VARIED = {
-    "batch size": (8, 16, 32, 64, 128),
+    "batch size": (4, 8, 16, 32, 64),
     "length": (20, 40, 80, 160),
     "depth": (1, 2, 3, 6),
     "width": (64, 128, 256, 512),
@@ -216,7 +216,7 @@ def report_processes(found: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def draw(found: dict[str, list[dict[str, float]]], folder: Path, name: str) -> None:
+def draw(found: dict[str, list[dict[str, float]]], file: Path) -> None:
     """Draw the cost of a step against each setting, beside its operations."""
     from matplotlib.ticker import NullFormatter, NullLocator
 
@@ -239,7 +239,7 @@ def draw(found: dict[str, list[dict[str, float]]], folder: Path, name: str) -> N
             axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes[0].set_ylabel("relative to the base")
         axes[0].legend(loc="upper left")
-        figures.save(drawn, folder, name)
+        drawn.savefig(file, metadata={"Date": None})
 
 
 def main() -> None:
@@ -271,7 +271,7 @@ def main() -> None:
     print(text)
     measured.write("scaling", result, text)
     if "steps" in result:
-        draw(result["steps"], measured.RESULTS, stem.name)
+        draw(result["steps"], stem.with_suffix(".svg"))
 
 
 if __name__ == "__main__":
