@@ -1,0 +1,22 @@
+import gc
+
+import pytest
+
+from tp_transformer.foundation.allocator import without_collection
+
+
+def test_collection_is_paused_and_resumed_also_after_an_error():
+    with pytest.raises(ImportError), without_collection():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()
+
+
+def test_collection_that_the_caller_has_disabled_stays_disabled():
+    gc.disable()
+    try:
+        with without_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
