@@ -6,10 +6,16 @@ from tp_transformer.foundation.allocator import without_collection
 
 
 def test_collection_is_paused_and_resumed_also_after_an_error():
-    with pytest.raises(ImportError), without_collection():
-        assert not gc.isenabled()
-        raise ImportError
-    assert gc.isenabled()
+    states = []
+
+    def fail():
+        with without_collection():
+            states.append(gc.isenabled())
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        fail()
+    assert [*states, gc.isenabled()] == [False, True]
 
 
 def test_collection_that_the_caller_has_disabled_stays_disabled():
