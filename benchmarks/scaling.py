@@ -182,8 +182,8 @@ def report_stores(found: list[dict[str, float]]) -> list[str]:
     lines = [
         "## The size of the store",
         "",
-        "Synthetic rows; batches of 1024 on one core: sampler, reading, encoding, padding. Processor "
-        "time.",
+        "Synthetic rows; batches of 1024 on one core: sampler, reading, encoding, padding. "
+        "Processor time.",
         "",
         "| rows | file, MB | open, ms | to the first batch, ms | samples/s |",
         "|---:|---:|---:|---:|---:|",
