@@ -202,8 +202,8 @@ def report_processes(found: dict[str, Any]) -> list[str]:
         "## The number of processes",
         "",
         f"`tp-transformer-small`, a global batch of {GLOBAL_BATCH} synthetic rows, gloo, one "
-        f"thread per process, {os.cpu_count()} cores; load of the machine before the measurement: "
-        f"{found['load']:.1f}.",
+        f"thread per process, {os.cpu_count()} cores. Load of the machine before the measurement: "
+        f"{found['load']:.1f}; elapsed times are comparable only if it is close to 0.",
         "",
         "| processes | elapsed per step, s | processor time per step, s | relative |",
         "|---:|---:|---:|---:|",
