@@ -12,11 +12,11 @@ is suppressed. The models are the preset, the plain Transformer of its size, a B
 `generate()` (fused attention, inference mode) and, if installed, CTranslate2 with the same sizes.
 Only CTranslate2 has int8. The other libraries get the questions sorted by length: Hugging Face in
 batches of the same size as ours, CTranslate2 in the fastest of several batch sizes, which are tried
-first on the same questions, at most 128 of them. All models run in turn in each round, so that other processes affect
-them alike; the result is the median over rounds of the ratio to CTranslate2 in the same precision.
-With one thread, times are processor times. A second table has the time of our parts, by kernel, and
-the reached speed of matrix products. Weights are random. Needs `pip install '.[bench]'`.
-Writes a dated JSON and Markdown file.
+first on the same questions, at most 128 of them. All models run in turn in each round, so that
+other processes affect them alike; the result is the median over rounds of the ratio to CTranslate2
+in the same precision. With one thread, times are processor times. A second table has the time of
+our parts, by kernel, and the reached speed of matrix products. Weights are random. Needs `pip
+install '.[bench]'`. Writes a dated JSON and Markdown file.
 """
 
 import argparse
