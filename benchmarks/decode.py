@@ -16,8 +16,7 @@ first on the same questions, at most 128 of them. All models run in turn in each
 other processes affect them alike; the result is the median over rounds of the ratio to CTranslate2
 in the same precision. With one thread, times are processor times. A second table has the time of
 our parts, by kernel, and the reached speed of matrix products. Weights are random. Needs `pip
-install '.[bench]'`.
-Writes a dated JSON and Markdown file.
+install '.[bench]'`. Writes a dated JSON and Markdown file.
 """
 
 import argparse
