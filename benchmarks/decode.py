@@ -378,9 +378,10 @@ Peak of matrix products of torch: {result["peak_gflops"]:.0f} GFLOPS in float32.
 Random test questions, {result["steps"]} forced steps each, beam {result["beam"]}, random weights;
 medians of {result["rounds"]} rounds (of five times as many for a single question), in each of which
 all take their turn. Ratios are to {PEER} in the same precision; "at least" is the worst
-round's. CTranslate2 has the fastest of these batches: \
-{", ".join(f"{size} {kind}" for size, kind in BATCHES)}. The second table of each size has
-the shares of the kernels in the time of `solve`; the rest is Python, and what they do not support.
+round's. CTranslate2 has the fastest of these batches:
+{", ".join(f"{size} {kind}" for size, kind in BATCHES)}.
+The second table of each size has the shares of the kernels in the time of `solve`; the rest is
+Python, and what the kernels do not support.
 """
     return "\n".join([head, *map(table, result["results"])])
 
