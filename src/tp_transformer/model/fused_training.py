@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.fused import (
@@ -78,19 +79,32 @@ class _Shape:
     memory_ends: Ids | None  # those of the source, if the cells are a decoder's
     dtype: torch.dtype  # of products
 
+    def padded(self, states: Tensor) -> Tensor:
+        """Return states (position, d_model) with zeros after the last position.
+
+        For products in bfloat16 of sizes that it has not seen, oneDNN compiles code, which takes
+        half a millisecond each. So numbers of positions are rounded up, by at most 1/32.
+        """
+        if self.dtype == torch.float32:
+            return states
+        unit = 1 << max(0, len(states).bit_length() - 6)
+        return F.pad(states, (0, 0, 0, -len(states) % unit))
+
     def attention(
         self, projected: Tensor, remembered: Tensor | None, d_model: int
     ) -> tuple[list[Tensor], tuple[Ids, Ids], bool]:
         """Return query, key and value, the offsets of their rows, and whether it is causal."""
-        parts = self.heads(projected, projected.shape[1] // d_model)
+        parts = self.heads(projected, self.ends, d_model)
         if remembered is None:
             return parts[:3], (self.ends, self.ends), self.memory_ends is not None
         assert self.memory_ends is not None  # noqa: S101, for the type checker
-        return [parts[0], *self.heads(remembered, 2)], (self.ends, self.memory_ends), False
+        key_value = self.heads(remembered, self.memory_ends, d_model)
+        return [parts[0], *key_value], (self.ends, self.memory_ends), False
 
-    def heads(self, states: Tensor, n_parts: int) -> list[Tensor]:
+    def heads(self, states: Tensor, ends: Ids, d_model: int) -> list[Tensor]:
         """Divide states (position, part * d_model) into parts (1, head, position, d_head)."""
-        parts = states.view(1, len(states), n_parts, self.n_heads, -1).unbind(2)
+        own = states[None, : ends[-1]]
+        parts = own.unflatten(2, (-1, self.n_heads, d_model // self.n_heads)).unbind(2)
         return [part.transpose(1, 2) for part in parts]
 
 
@@ -102,18 +116,20 @@ class _Cells(torch.autograd.Function):
         ctx: Any, shape: _Shape, state: Tensor, memory: Tensor | None, *weights: Tensor
     ) -> Tensor:
         run = _Forward(shape, weights)
-        output = run.cells(state[0], None if memory is None else memory[0])
+        of_memory = None if memory is None else shape.padded(memory[0])
+        output = run.cells(shape.padded(state[0]), of_memory)
         ctx.shape = shape
         ctx.save_for_backward(*run.tape)
-        return output[None]
+        return output[None, : state.shape[1]]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        run = _Backward(ctx.shape, ctx.saved_tensors)
-        d_state, d_memory = run.cells(gradient[0].contiguous())
-        of_memory = None if d_memory is None else d_memory[None]
-        return None, d_state[None], of_memory, *reversed(run.gradients)
+        shape = ctx.shape
+        run = _Backward(shape, ctx.saved_tensors)
+        d_state, d_memory = run.cells(shape.padded(gradient[0].contiguous()))
+        of_memory = None if d_memory is None else d_memory[None, : shape.memory_ends[-1]]
+        return None, d_state[None, : shape.ends[-1]], of_memory, *reversed(run.gradients)
 
 
 class _Forward:
@@ -175,8 +191,10 @@ class _Forward:
         d_model = normal.shape[1]
         states, ends, causal = shape.attention(projected, remembered, d_model)
         check_shapes(*states, ends)
-        filler, log_sum = attention_forward(*states, ends, causal)
-        filler = filler.transpose(1, 2).reshape(-1, d_model)
+        filler = torch.empty_like(normal)
+        filler[shape.ends[-1] :] = 0  # belongs to no row
+        (of_rows,) = shape.heads(filler, shape.ends, d_model)
+        log_sum = attention_forward(states, of_rows, ends, causal)
         self.tape += [projected, filler, log_sum]
         if remembered is not None:
             self.tape.append(remembered)
@@ -197,8 +215,9 @@ class _Backward:
         shape, d_model = self.shape, gradient.shape[1]
         d_remembered: Tensor | None = None
         if shape.memory_ends is not None:
-            width = 2 * d_model * shape.n_cells
-            d_remembered = gradient.new_empty(shape.memory_ends[-1], width, dtype=shape.dtype)
+            memory = self._tape[0]
+            d_remembered = memory.new_empty(len(memory), 2 * d_model * shape.n_cells)
+            d_remembered[shape.memory_ends[-1] :] = 0
         for number in reversed(range(shape.n_cells)):
             d_state, low = self._normalise(gradient, None)
             d_hidden, hidden = self._map(low)
@@ -249,9 +268,10 @@ class _Backward:
         if shape.binds:
             torch.mul(d_filler, filler, out=d_projected[:, -d_model:])
             d_filler *= projected[:, -d_model:]
+        d_projected[shape.ends[-1] :] = 0
         states, ends, causal = shape.attention(projected, remembered, d_model)
         results, _, _ = shape.attention(d_projected, d_remembered, d_model)
-        (of_filler,) = shape.heads(d_filler, 1)
+        (of_filler,) = shape.heads(d_filler, shape.ends, d_model)
         attention_backward(states, of_filler, log_sum, results, ends, causal)
         self._mask(None, d_projected)
         return self._map(d_projected)[0]

@@ -49,7 +49,8 @@ class _Fused(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, ends: tuple[Ids, Ids], causal: bool
     ) -> Tensor:
         states = [_with_whole_vectors(one) for one in (query, key, value)]
-        filler, log_sum = attention_forward(*states, ends, causal)
+        filler = _like_positions(query)
+        log_sum = attention_forward(states, filler, ends, causal)
         ctx.save_for_backward(*states, log_sum)
         ctx.ends, ctx.causal = ends, causal
         return filler
@@ -67,26 +68,24 @@ class _Fused(torch.autograd.Function):
 
 
 def attention_forward(
-    query: Tensor, key: Tensor, value: Tensor, ends: tuple[Ids, Ids], causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Return fillers, and the logarithm of the sum of each softmax: (head, position).
+    states: Sequence[Tensor], filler: Tensor, ends: tuple[Ids, Ids], causal: bool
+) -> Tensor:
+    """Write fillers; return the logarithm of the sum of each softmax, in units of the kernel.
 
-    All states are (1, head, position, d_head); vectors are contiguous.
+    `states` are query, key and value. All are (1, head, position, d_head) with contiguous vectors;
+    the heads of a filler are side by side.
     """
-    filler = _like_positions(query)
-    log_sum = torch.empty(query.shape[1:3])
+    log_sum = torch.empty(filler.shape[1:3])
     native.call(
         "attention_forward",
-        _sizes(query, ends, causal),
-        _strides(query, key, value),
+        _sizes(filler, ends, causal),
+        _strides(*states),
         *map(_offsets, ends),
-        query,
-        key,
-        value,
+        *states,
         filler,
         log_sum,
     )
-    return filler, log_sum
+    return log_sum
 
 
 def attention_backward(
