@@ -103,9 +103,9 @@ class _Shape:
 
     def heads(self, states: Tensor, ends: Ids, d_model: int) -> list[Tensor]:
         """Divide states (position, part * d_model) into parts (1, head, position, d_head)."""
-        own = states[None, : ends[-1]]
-        parts = own.unflatten(2, (-1, self.n_heads, d_model // self.n_heads)).unbind(2)
-        return [part.transpose(1, 2) for part in parts]
+        n_parts, d_head = states.shape[1] // d_model, d_model // self.n_heads
+        parts = states[: ends[-1]].view(1, int(ends[-1]), n_parts, self.n_heads, d_head)
+        return [part.transpose(1, 2) for part in parts.unbind(2)]
 
 
 class _Cells(torch.autograd.Function):
@@ -152,21 +152,22 @@ class _Forward:
                 state, normal = self._normalise(state, added, shape.dtype)
                 added = self._attend(normal, remembered[number])
             state, normal = self._normalise(state, added, shape.dtype)
-            added = self._map(self._map(normal).relu_())
+            added = self._multiply(self._map(normal).relu_())
             state = self._normalise(state, added, torch.float32)[1]
         return state
 
     def _normalise(
-        self, state: Tensor, added: Tensor | None, dtype: torch.dtype
+        self, state: Tensor, added: tuple[Tensor, Tensor] | None, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Return the sum of the states, and the sum normalised in a dtype."""
+        """Return the states plus an addend with its bias, and that sum normalised in a dtype."""
         weight, bias = next(self._weights), next(self._weights)
         total = state if added is None else torch.empty_like(state)
         normal, stats = torch.empty_like(state, dtype=dtype), state.new_empty(len(state), 2)
         kinds = KINDS[self.shape.dtype], KINDS[dtype]
-        sizes = native.integers([*state.shape, *kinds, torch.get_num_threads()])
         native.call(
-            "normalise_forward", sizes, state, added, weight, bias, total, normal, stats
+            "normalise_forward",
+            native.integers([*state.shape, *kinds, torch.get_num_threads()]),
+            *(state, *(added or (None, None)), weight, bias, total, normal, stats),
         )
         self.tape += [total, stats, weight]
         return total, normal
@@ -177,6 +178,12 @@ class _Forward:
         self.tape += [states, weight]
         return torch.addmm(bias, states, weight.t())
 
+    def _multiply(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the product of states and the next matrix, and its bias for `_normalise`."""
+        weight, bias = next(self._weights).to(self.shape.dtype), next(self._weights)
+        self.tape += [states, weight]
+        return states @ weight.t(), bias
+
     def _remember(self, memory: Tensor) -> Tensor:
         """Return the keys and values of all cells: (source, cell * 2 * d_model)."""
         maps = [next(self._weights) for _ in range(2 * self.shape.n_cells)]
@@ -185,12 +192,12 @@ class _Forward:
         self.tape += [low, weight]
         return torch.addmm(bias, low, weight.t())
 
-    def _attend(self, normal: Tensor, remembered: Tensor | None) -> Tensor:
+    def _attend(self, normal: Tensor, remembered: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend within the rows, or to what is remembered of the source; bind and map fillers."""
-        shape, projected = self.shape, self._map(normal)
-        d_model = normal.shape[1]
+        shape, d_model = self.shape, normal.shape[1]
+        projected = self._map(normal)
         states, ends, causal = shape.attention(projected, remembered, d_model)
-        check_shapes(*states, ends)
+        check_shapes(states, ends)
         filler = torch.empty_like(normal)
         filler[shape.ends[-1] :] = 0  # belongs to no row
         (of_rows,) = shape.heads(filler, shape.ends, d_model)
@@ -198,7 +205,11 @@ class _Forward:
         self.tape += [projected, filler, log_sum]
         if remembered is not None:
             self.tape.append(remembered)
-        return self._map(filler * projected[:, -d_model:] if shape.binds else filler)
+        bound = filler
+        if shape.binds:
+            bound = torch.empty_like(filler)
+            _elementwise_product(filler, projected[:, -d_model:], bound)
+        return self._multiply(bound)
 
 
 class _Backward:
@@ -266,8 +277,8 @@ class _Backward:
         log_sum, filler, projected = (self._tape.pop() for _ in range(3))
         d_projected = torch.empty_like(projected)
         if shape.binds:
-            torch.mul(d_filler, filler, out=d_projected[:, -d_model:])
-            d_filler *= projected[:, -d_model:]
+            _elementwise_product(d_filler, filler, d_projected[:, -d_model:])
+            _elementwise_product(d_filler, projected[:, -d_model:], d_filler)
         d_projected[shape.ends[-1] :] = 0
         states, ends, causal = shape.attention(projected, remembered, d_model)
         results, _, _ = shape.attention(d_projected, d_remembered, d_model)
@@ -283,3 +294,10 @@ class _Backward:
         maps = [one.chunk(self.shape.n_cells) for one in (self.gradients.pop(), self._sums)]
         self.gradients[-1:] = [one for pair in zip(*maps, strict=True) for one in pair][::-1]
         return d_memory.float()
+
+
+def _elementwise_product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Write the product of states (position, d_model), whose vectors are contiguous."""
+    strides = [one.stride(0) for one in (left, right, out)]
+    sizes = [*left.shape, KINDS[left.dtype], torch.get_num_threads(), *strides]
+    native.call("elementwise_product", native.integers(sizes), left, right, out)

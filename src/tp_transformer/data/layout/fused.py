@@ -37,7 +37,7 @@ def fused_attention(
 
     `ends` has the offsets of the rows of queries and of keys.
     """
-    check_shapes(query, key, value, ends)
+    check_shapes((query, key, value), ends)
     return _Fused.apply(query, key, value, ends, causal)  # type: ignore[no-untyped-call]
 
 
@@ -61,9 +61,7 @@ class _Fused(torch.autograd.Function):
         query, key, value, log_sum = ctx.saved_tensors
         results = [_like_positions(one) for one in (query, key, value)]
         gradient = _with_whole_vectors(d_filler)
-        attention_backward(
-            (query, key, value), gradient, log_sum, results, ctx.ends, ctx.causal
-        )
+        attention_backward((query, key, value), gradient, log_sum, results, ctx.ends, ctx.causal)
         return *results, None, None
 
 
@@ -109,20 +107,21 @@ def attention_backward(
     )
 
 
-def check_shapes(query: Tensor, key: Tensor, value: Tensor, ends: tuple[Ids, Ids]) -> None:
-    """Raise if the kernel would read or write outside the tensors."""
+def check_shapes(states: Sequence[Tensor], ends: tuple[Ids, Ids]) -> None:
+    """Raise if the kernel would read or write outside of query, key and value."""
+    query, key, value = states
     _, n_heads, n_queries, d_head = query.shape
     n_rows = [len(one) - 1 for one in ends]
     if n_rows[0] != n_rows[1]:
         raise ValueError(f"{n_rows[0]} rows of queries cannot attend to {n_rows[1]} rows of keys")
-    for states, n_positions, offsets in (
+    for one, n_positions, offsets in (
         (query, n_queries, ends[0]),
         (key, key.shape[2], ends[1]),
         (value, key.shape[2], ends[1]),
     ):
         wanted = (1, n_heads, n_positions, d_head)
-        if states.shape != wanted:
-            raise ValueError(f"the states of packed rows must be {wanted}, not {(*states.shape,)}")
+        if one.shape != wanted:
+            raise ValueError(f"the states of packed rows must be {wanted}, not {(*one.shape,)}")
         if offsets[0] or offsets[-1] != n_positions or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"the rows of the layout are not those of {n_positions} positions")
 

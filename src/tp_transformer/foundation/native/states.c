@@ -15,8 +15,9 @@
 
 typedef struct {
     Int n, d, kind, out_kind, n_parts;
-    const float *state, *added, *weight, *bias; /* `added` and `bias` may be NULL */
-    const char *other;                          /* (position, d) in `kind` */
+    const float *state, *added, *weight, *bias, *other_bias; /* `added` may be NULL */
+    const char *other, *factor;                 /* (position, d) in `kind` */
+    const Int *strides;                         /* of positions */
     float *sum, *stats;                         /* results in float32 */
     char *low;                                  /* a result in `kind`, or NULL */
     float *sums; /* (part, sum, d): sums over the positions of each part */
@@ -28,7 +29,8 @@ INLINE void accumulate(float *sum, __m256 numbers) {
     _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), numbers));
 }
 
-/* sum = state + other, if there is another; low = normalised sum; stats: mean, 1 / deviation. */
+/* sum = state + other + its bias, if there is another; low = normalised sum; stats: mean, 1 /
+   deviation. */
 INLINE void normalise_row(const Pass *pass, Int row, Int kind, Int out_kind) {
     Int d = pass->d, first = row * d;
     int adds = pass->other != NULL;
@@ -37,7 +39,9 @@ INLINE void normalise_row(const Pass *pass, Int row, Int kind, Int out_kind) {
     for (Int i = 0; i < d; i += WIDTH) {
         __m256 numbers = _mm256_loadu_ps(state + i);
         if (adds) {
-            numbers = _mm256_add_ps(numbers, read8(pass->other, first + i, kind));
+            __m256 added = _mm256_loadu_ps(pass->other_bias + i);
+            added = _mm256_add_ps(added, read8(pass->other, first + i, kind));
+            numbers = _mm256_add_ps(numbers, added);
             _mm256_storeu_ps(pass->sum + first + i, numbers);
         }
         total = _mm256_add_ps(total, numbers);
@@ -127,6 +131,19 @@ static int sum_part(void *argument, Int part) {
     return 0;
 }
 
+/* low = other * factor, elementwise. */
+static int product_part(void *argument, Int part) {
+    const Pass *pass = argument;
+    const Int *strides = pass->strides, kind = pass->kind;
+    for (Int row = first_of(pass, part); row < first_of(pass, part + 1); row++)
+        for (Int i = 0; i < pass->d; i += WIDTH) {
+            __m256 left = read8(pass->other, row * strides[0] + i, kind);
+            __m256 right = read8(pass->factor, row * strides[1] + i, kind);
+            write8(pass->low, row * strides[2] + i, _mm256_mul_ps(left, right), kind);
+        }
+    return 0;
+}
+
 /* Run a pass in parts; `sums` gets the total of `n_sums` rows of sums. */
 static int run(Pass *pass, Task task, Int n_threads, Int n_sums, float *sums) {
     Int most = 1 + pass->n * pass->d / LEAST_NUMBERS, size = n_sums * pass->d;
@@ -143,10 +160,11 @@ static int run(Pass *pass, Task task, Int n_threads, Int n_sums, float *sums) {
 /* Sizes: positions, d, kind of `added`, kind of `out`, threads. `added` may be NULL; there is no
    `sum` then. */
 EXPORT int normalise_forward(const Int *sizes, const float *state, const char *added,
-                             const float *weight, const float *bias, float *sum, char *out,
-                             float *stats) {
+                             const float *added_bias, const float *weight, const float *bias,
+                             float *sum, char *out, float *stats) {
     Pass pass = {.n = sizes[0], .d = sizes[1], .kind = sizes[2], .out_kind = sizes[3],
-                 .state = state, .other = added, .weight = weight, .bias = bias, .sum = sum, .low = out, .stats = stats};
+                 .state = state, .other = added, .other_bias = added_bias, .weight = weight,
+                 .bias = bias, .sum = sum, .low = out, .stats = stats};
     return run(&pass, normalise_part, sizes[4], 0, NULL);
 }
 
@@ -164,4 +182,11 @@ EXPORT int normalise_backward(const Int *sizes, const float *state, float *stats
 EXPORT int relu_backward(const Int *sizes, const char *output, char *gradient, float *sums) {
     Pass pass = {.n = sizes[0], .d = sizes[1], .kind = sizes[2], .other = output, .low = gradient};
     return run(&pass, sum_part, sizes[3], 1, sums);
+}
+
+/* Sizes: positions, d, kind, threads, strides of positions of the three states. */
+EXPORT int elementwise_product(const Int *sizes, const char *left, const char *right, char *out) {
+    Pass pass = {.n = sizes[0], .d = sizes[1], .kind = sizes[2], .strides = sizes + 4,
+                 .other = left, .factor = right, .low = out};
+    return run(&pass, product_part, sizes[3], 0, NULL);
 }
