@@ -21,6 +21,7 @@ def test_each_seed_is_a_run_of_its_own(capsys, store, tmp_path):
     assert code == 0
     assert sorted(os.listdir(runs)) == ["seed-0", "seed-3"]
     assert f"{runs / 'seed-3'} is finished, after step 6" in out
+    assert f"next: tpt evaluate --model {runs} --data {store} --out runs.json" in out
     alone = tmp_path / "alone"
     train(config(**SHORT, training__seed=3), store, alone, quiet=True)
     assert_same_run(runs / "seed-3", alone)

@@ -56,6 +56,12 @@ class Outcome:
     def lines(self) -> list[str]:
         """Return the result and the next command, as lines to print."""
         if self.signal is not None:
+            return self.result()
+        return [*self.result(), f"next: tpt solve --model {self.run} {quote(self.question)}"]
+
+    def result(self) -> list[str]:
+        """Return the result as lines to print."""
+        if self.signal is not None:
             return [f"{self.run}: stopped after step {self.step:,}; the same command resumes it"]
         end = "was finished already" if self.was_finished else "is finished"
         lines = [f"{self.run} {end}, after step {self.step:,}"]
@@ -64,8 +70,7 @@ class Outcome:
                 f"best: {self.run / BEST}, of step {self.best.step:,}, with "
                 f"{self.best.exact_match:.1%} of the held-out questions correct"
             )
-        lines.append(f"last: {self.run / LAST}")
-        return [*lines, f"next: tpt solve --model {self.run} {quote(self.question)}"]
+        return [*lines, f"last: {self.run / LAST}"]
 
 
 def train(

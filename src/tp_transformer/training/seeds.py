@@ -1,6 +1,6 @@
 """Runs that differ only in their seed, one after the other, each in its own folder."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,10 @@ def _of_seed(given: Request, begun: dict[int, Path], seed: int) -> Request:
     return replace(given, run=seed_folder(given.run, seed), config=config)
 
 
-def seed_lines(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return the results of the runs of several seeds, as lines to print."""
-    return [line for outcome in outcomes for line in outcome.lines() if line[:5] != "next:"]
+def seed_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the results of the runs of several seeds and the next command, as lines to print."""
+    lines = [line for outcome in outcomes for line in outcome.result()]
+    if outcomes[-1].signal is not None:
+        return lines
+    folder, data = outcomes[0].run.parent, read_origin(outcomes[0].run)["data"]
+    return [*lines, f"next: tpt evaluate --model {folder} --data {data} --out {folder.name}.json"]
