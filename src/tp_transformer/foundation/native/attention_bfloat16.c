@@ -3,7 +3,8 @@
    A product of two pairs of bfloat16 is added to a float32. Numbers that are multiplied are
    therefore stored as pairs: of neighbours in a vector ("pairs"), or of the same element of two
    neighbouring vectors ("woven"). Weights and the gradients of scores are rounded to bfloat16, as
-   PyTorch's autocast rounds them; sums and the softmax are float32. */
+   PyTorch's autocast rounds them, but for the gradient of values, which sums over many queries;
+   sums and the softmax are float32. */
 
 #include "attention.h"
 #include "precision.h"
@@ -231,17 +232,27 @@ FAST void score_gradients(float *scores, float *gradients, Int seen, Int keys, f
     }
 }
 
-/* Round two neighbouring rows to bfloat16: woven, and if `plain` is not NULL also each by itself. */
-FAST void weave_rows(const float *rows, Int keys, uint32_t *woven, uint16_t *plain) {
+FAST __m512 widened(__m256i low) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(low), 16));
+}
+
+/* Round two neighbouring rows to bfloat16, woven; also each by itself, or if `plain` is NULL,
+   replace them by what the rounding has taken away. */
+FAST void weave_rows(float *rows, Int keys, uint32_t *woven, uint16_t *plain) {
     __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
                                      23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     for (Int j = 0; j < keys; j += LANES) {
-        __m512i both = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(rows + keys + j),
-                                                    _mm512_loadu_ps(rows + j));
+        __m512 first = _mm512_loadu_ps(rows + j), second = _mm512_loadu_ps(rows + keys + j);
+        __m512i both = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+        __m256i low = _mm512_castsi512_si256(both), high = _mm512_extracti64x4_epi64(both, 1);
         _mm512_storeu_si512(woven + j, _mm512_permutexvar_epi16(order, both));
-        if (!plain) continue;
-        _mm256_storeu_si256((__m256i *)(plain + j), _mm512_castsi512_si256(both));
-        _mm256_storeu_si256((__m256i *)(plain + keys + j), _mm512_extracti64x4_epi64(both, 1));
+        if (plain) {
+            _mm256_storeu_si256((__m256i *)(plain + j), low);
+            _mm256_storeu_si256((__m256i *)(plain + keys + j), high);
+        } else {
+            _mm512_storeu_ps(rows + j, _mm512_sub_ps(first, widened(low)));
+            _mm512_storeu_ps(rows + keys + j, _mm512_sub_ps(second, widened(high)));
+        }
     }
 }
 
@@ -281,12 +292,14 @@ TARGET void backward_bfloat16(const Work *work, Int row, Int head, char *scratch
             score_gradients(scores + i * keys, d_scores + i * keys, seen_by(work, start + i, m),
                             keys, factor,
                             work->log_sum[head * work->query_ends[work->n_rows] + first + i]);
-        for (Int i = 0; i < even; i += 2) {
-            weave_rows(scores + i * keys, keys, woven_weights + i / 2 * keys, NULL);
+        for (Int i = 0; i < even; i += 2)
             weave_rows(d_scores + i * keys, keys, woven_scores + i / 2 * keys,
                        low_scores + i * keys);
+        for (int time = 0; time < 2; time++) { /* the weights, then their rounding errors */
+            for (Int i = 0; i < even; i += 2)
+                weave_rows(scores + i * keys, keys, woven_weights + i / 2 * keys, NULL);
+            multiply(m, d, even / 2, woven_weights, 1, keys, gradients, d, d_values, d, 1);
         }
-        multiply(m, d, even / 2, woven_weights, 1, keys, gradients, d, d_values, d, 1);
         multiply(m, d, even / 2, woven_scores, 1, keys, queries, d, d_keys, d, 1);
         multiply(block, d, (m + 1) / 2, (const uint32_t *)low_scores, keys / 2, 1, woven_keys, d,
                  d_queries, d, 0);
