@@ -131,6 +131,13 @@ def ours(preset: str, precision: str, binding: str) -> Contestant:
         config = tpt.build(preset).config
         fields["rank"] = config.d_model // config.n_heads
     model = tpt.build(preset, **fields)
+    return Contestant(
+        binding, precision, model, training_step(model, precision), lambda r: operations(model, r)
+    )
+
+
+def training_step(model: Any, precision: str) -> Callable[[Rows], None]:
+    """Return a function that takes a step like the training loop, with its default settings."""
     optim = OptimConfig()
     optimizer = make_optimizer(model, optim)
     pad = model.vocabulary.pad
@@ -145,7 +152,7 @@ def ours(preset: str, precision: str, binding: str) -> Contestant:
         clip(model.parameters(), optim)
         optimizer.step()
 
-    return Contestant(binding, precision, model, step, lambda rows: operations(model, rows))
+    return step
 
 
 def operations(model: tpt.Transformer | tpt.LSTM, rows: Rows) -> float:

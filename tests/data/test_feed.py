@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from tp_transformer.data.batch import Batch
 from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampler import Sampler
-from tp_transformer.data.store import open_store
+from tp_transformer.data.store import Segment, open_store
 from tp_transformer.data.writer import write_store
 
 VOCABULARY = MATHEMATICS.vocabulary
@@ -89,6 +90,20 @@ def test_no_more_than_a_twentieth_is_held_out(store_of):
     assert len(Feed(split, batch_size=8).held_out_rows) == 0
     only = Feed(split, batch_size=8, held_out=1000, weights={"numbers__gcd": 1.0})
     assert held_out(only) == [95, 96, 97, 98, 99]
+
+
+class Incomparable(Segment):
+    def __eq__(self, other):
+        raise AssertionError("a segment was searched for")
+
+
+def test_segments_are_not_searched_for():
+    """A store of one's own may have thousands of groups, so that each must be visited once."""
+    segments = [Incomparable(f"m{i}", None, 30 * i, 30, "", (), ()) for i in range(3)]
+    split = SimpleNamespace(select=lambda _: segments, task=MATHEMATICS)
+    feed = Feed(split, batch_size=4, held_out=2, weights={"m1": 1.0, "m2": 1.0})
+    assert feed.held_out_rows.tolist() == [59, 89]
+    assert set(feed.sampler.rows(0) // 30) == {1, 2}
 
 
 def test_validation_is_those_rows_by_module_and_shared_by_ranks(store_of):

@@ -8,7 +8,10 @@ import torch
 
 from runs import command, config, tpt
 from tp_transformer import train
+from tp_transformer.data.feed import Feed
+from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.model.flops import config_flops
 from tp_transformer.training.plan import plan_run
 
 
@@ -24,6 +27,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(capsys, store, tmp_path, m
     assert lines["steps"] == "30 of 30"
     assert lines["samples"].startswith("240 in batches of 8: 2.11 epochs of 114 questions")
     assert re.match(r"0:\d\d at .* s per step \(.* samples/s\).* on cpu", lines["time"])
+    assert re.match(r"[\d.]+ GFLOP per step, [\d.]+ GFLOP/s", lines["operations"])
     assert re.match(r"[\d.]+ (MB|GB)", lines["memory"])
     assert lines["seeds"].startswith("2: ")
 
@@ -46,6 +50,20 @@ def test_the_plan_of_an_existing_run_is_what_is_left_of_it(store, tmp_path):
     plan = plan_run(config(training__steps=12), None, run, seconds=0.0)
     assert (plan.steps_taken, plan.steps, plan.last_step) == (5, 7, 12)
     assert sorted((path, path.stat().st_mtime) for path in run.rglob("*")) == before
+
+
+def test_the_operations_are_those_of_the_next_step(store, tmp_path):
+    settings = config(training__steps=2)
+    plan = plan_run(settings, store, tmp_path / "run", seconds=0.0)
+    feed = Feed(
+        open_store(store)["train"],
+        batch_size=settings.data.batch_size,
+        seed=settings.training.seed,
+        held_out=settings.validation.count,
+    )
+    source, target = feed.tokens(0)
+    expected = config_flops(settings.model, source.lengths, target.lengths, feed.vocabulary)
+    assert plan.operations == expected
 
 
 def test_a_budget_ends_the_plan(store, tmp_path):

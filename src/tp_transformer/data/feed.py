@@ -129,15 +129,20 @@ def _hold_out(
     segments: Sequence[Segment], count: int, weights: Mapping[str, float] | None
 ) -> tuple[list[Segment], list[Segment]]:
     """Return the segments to train on and the held-out ranges, about `count` rows in total."""
-    used = [one for one in segments if weights is None or weights.get(one.module, 0) > 0]
+    used = [
+        place
+        for place, one in enumerate(segments)
+        if weights is None or weights.get(one.module, 0) > 0
+    ]
     kept, held_out = list(segments), []
-    for number, one in enumerate(used if count else ()):
+    for number, place in enumerate(used if count else ()):
+        one = segments[place]
         share = count // len(used) + (number < count % len(used))
         # At least one row of each segment; otherwise a small store would have no validation.
         most = max(int(one.count * MOST_HELD_OUT), 1) if one.count > 1 else 0
         n_rows = min(share, most)
         if n_rows:
-            kept[segments.index(one)] = replace(one, count=one.count - n_rows)
+            kept[place] = replace(one, count=one.count - n_rows)
             start = one.start + one.count - n_rows
             held_out.append(replace(one, start=start, count=n_rows))
     return kept, held_out

@@ -107,9 +107,11 @@ class Sampler:
         self._all = _Pool.of(filled)
         self._mixture = None
         if weights is not None:
-            by_module = [[one for one in filled if one.module == name] for name in self.modules]
-            quotas = _quotas(weights, self.modules)
-            self._mixture = _Mixture([_Pool.of(ranges) for ranges in by_module], quotas, seed)
+            by_module: dict[str, list[Segment]] = {name: [] for name in self.modules}
+            for one in filled:
+                by_module[one.module].append(one)
+            pools = [_Pool.of(ranges) for ranges in by_module.values()]
+            self._mixture = _Mixture(pools, _quotas(weights, self.modules), seed)
 
     def __len__(self) -> int:
         """The number of rows to sample from, which are those of modules with a positive weight."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.distributed import Ranks, open_ranks, unchanged_random_state
 from tp_transformer.foundation.ranges import LARGEST_INT
+from tp_transformer.model.flops import training_flops
 from tp_transformer.training import checkpoint
 from tp_transformer.training.claim import Claim, Request, resolve
 from tp_transformer.training.config import RunConfig, run_config
@@ -34,6 +35,7 @@ class TrainingPlan:
         steps_taken: by a run that exists already
         last_step: the step at which the run ends; None if only its budget ends it
         step_seconds: measured time of a step, without validation
+        operations: of the matrix products of the next step; None if unknown for the architecture
         budget: seconds that are left of the budget; None if there is none
         memory: bytes of memory at the peak of the measured steps; None if unknown
         checkpoint_bytes: of one checkpoint
@@ -50,6 +52,7 @@ class TrainingPlan:
     steps_taken: int
     last_step: int | None
     step_seconds: float
+    operations: float | None
     budget: float | None
     memory: int | None
     checkpoint_bytes: int
@@ -82,6 +85,10 @@ class TrainingPlan:
         end = "" if self.last_step is None else f" of {self.last_step:,}"
         taken = f", after {self.steps_taken:,} that are taken" if self.steps_taken else ""
         memory = "unknown" if self.memory is None else f"{size_text(self.memory)} in these steps"
+        work = "unknown for this architecture"
+        if self.operations is not None:
+            rate = self.operations / self.step_seconds
+            work = f"{self.operations / 1e9:,.3g} GFLOP per step, {rate / 1e9:,.3g} GFLOP/s"
         return [
             f"parameters  {self.n_parameters:,}",
             f"steps       {self.steps:,}{end}{taken}",
@@ -90,6 +97,7 @@ class TrainingPlan:
             f"time        {duration(self.seconds)} at {self.step_seconds:.3g} s per step "
             f"({self.batch_size / self.step_seconds:,.0f} samples/s), measured for "
             f"{MEASURED:.0f} s on {self.where}; without validations",
+            f"operations  {work}",
             f"memory      {memory}; batches of longer questions need more",
             f"disk        {size_text(self.disk)} at most: {self.n_checkpoints} checkpoints of "
             f"{size_text(self.checkpoint_bytes)}, {self.n_best} best models of "
@@ -146,6 +154,7 @@ def _plan(loop: Loop, ranks: Ranks, step: int, elapsed: float, step_seconds: flo
         steps_taken=step,
         last_step=limits.last_step,
         step_seconds=step_seconds,
+        operations=_operations(loop, step),
         budget=None if limits.budget is None else max(limits.budget - elapsed, 0.0),
         memory=_peak_memory(ranks.device),
         checkpoint_bytes=model_bytes + optimizer + averages,
@@ -155,6 +164,14 @@ def _plan(loop: Loop, ranks: Ranks, step: int, elapsed: float, step_seconds: flo
         free_bytes=shutil.disk_usage(existing).free,
         where=f"{ranks.device.type}{threads}{processes}",
     )
+
+
+def _operations(loop: Loop, step: int) -> float | None:
+    """Return the operations of the matrix products of a step, over all ranks."""
+    source, target = loop.feed.split.lengths(loop.feed.sampler.rows(step))
+    with suppress(TypeError):  # an architecture from elsewhere
+        return training_flops(loop.model, source + 2, target + 2)  # with start and end token
+    return None
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

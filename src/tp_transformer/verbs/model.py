@@ -107,10 +107,12 @@ class Solve(ModelVerb):
     json: bool = False
 
     def __call__(self) -> None:
-        from tp_transformer.foundation.allocator import keep_freed_memory
-        from tp_transformer.foundation.distributed import choose_device
-        from tp_transformer.model.family import load
-        from tp_transformer.model.stream import questions_from, solve_each
+        from tp_transformer.foundation.allocator import keep_freed_memory, without_collection
+
+        with without_collection():
+            from tp_transformer.foundation.distributed import choose_device
+            from tp_transformer.model.family import load
+            from tp_transformer.model.stream import questions_from, solve_each
 
         if self.questions and self.file is not None:
             raise SettingsError("the questions are either arguments or in --file, not both")

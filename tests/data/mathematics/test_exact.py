@@ -86,3 +86,11 @@ def test_square_free(number):
     whole, rest = exact.square_free(number)
     assert whole**2 * rest == number
     assert sympy.sqrt(number) == whole * sympy.sqrt(rest)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(numbers, min_size=2, max_size=5), numbers.filter(bool))
+def test_factors_are_printed_as_sympy_prints_them(roots, leading):
+    x = sympy.Symbol("x")
+    expanded = sympy.expand(rational(leading) * prod(x - rational(root) for root in roots))
+    assert exact.factored("x", leading, roots) == str(sympy.factor(expanded))

@@ -7,8 +7,14 @@ from tp_transformer.data.mathematics.modules import KEYS
 pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.data.mathematics.deepmind import MAX_ANSWER, Address, TooLongError, generator
-from tp_transformer.data.mathematics.fast import determinant, replacements, trial_division
+from tp_transformer.data.mathematics.fast import (
+    determinant,
+    nearest_integer,
+    replacements,
+    trial_division,
+)
 from tp_transformer.data.mathematics.generate import question_at
+from tp_transformer.data.mathematics.symbolic import Conversions, function_factory
 
 # DeepMind's code lists up to 200,000 cases for one question of these.
 SECONDS_EACH = [key for key in KEYS if key[1].endswith("more_samples")]
@@ -56,13 +62,16 @@ def test_same_redraws():
 
 def test_the_replacements_come_off():
     number = generator().files["sample.number"]
+    display = generator().files["util.display"]
     with generator().session():
         replacements().use(False)
         original = number.integer
         replacements().use(True)
         assert number.integer is not original
+        assert hasattr(display, "round")
         replacements().use(False)
         assert number.integer is original
+        assert not hasattr(display, "round")
 
 
 def test_small_arithmetic():
@@ -71,3 +80,30 @@ def test_small_arithmetic():
         assert list(trial_division(n).items()) == sorted(sympy.factorint(n).items())
     assert determinant([[5]]) == 5
     assert determinant([[1, 2], [3, 4]]) == -2
+
+
+def test_numbers_are_rounded_as_by_sympy():
+    """Also near to a half, where sympy considers only 15 digits."""
+    sympy = pytest.importorskip("sympy")
+    halves = [sympy.Rational(2 * n + 1, 2) for n in (-3, -2, 0, 1, 123_456)]
+    nearly = [half + sign * sympy.Rational(1, 10**n) for half in halves for sign in (1, -1)
+              for n in (3, 9, 12, 15, 17, 20)]  # fmt: skip
+    others = [sympy.Rational(n, d) for n in (-100, -7, 0, 1, 8, 10**9) for d in (1, 3, 7, 1000)]
+    roots = [sympy.Integer(n) ** (1 / d) for n in (2, 6, 30, 12_345, 10**9) for d in (2, 3, 10)]
+    for value in (*halves, *nearly, *others, *roots):
+        assert nearest_integer(value) == round(value)
+
+
+@pytest.mark.parametrize("factors", ["3 4", "-1 1", "7 -2", "a -3", "5 b", "k b", "-9 a"])
+@pytest.mark.parametrize("names", ["fg", "gf", "cx"])
+def test_sums_of_functions_are_printed_as_by_sympy(factors, names):
+    sympy = pytest.importorskip("sympy")
+    function = function_factory(Conversions(generator()))
+    left, right = (sympy.sympify(factor) for factor in factors.split())
+    texts = []
+    for make in (sympy.Function, function):
+        first, second = (make(name) for name in names)
+        inner = second(sympy.Rational(1, 2))
+        texts.append([str(left * first(sympy.Symbol("t")) + right * second(sympy.Symbol("t")))])
+        texts[-1] += [str(first(inner)), str(first(sympy.Integer(-3), sympy.Symbol("y")))]
+    assert texts[0] == texts[1]

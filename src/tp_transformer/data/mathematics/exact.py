@@ -94,9 +94,11 @@ def add(summands: Iterable[Polynomial]) -> Polynomial:
 
 
 def multiply(factors: Iterable[Polynomial]) -> Polynomial:
-    """Return the expanded product of polynomials."""
+    """Return the expanded product of polynomials; factors after a zero are not consumed."""
     product: dict[Monomial, Number] = {(): 1}
     for factor in factors:
+        if factor.is_zero:
+            return factor
         terms: defaultdict[Monomial, Number] = defaultdict(int)
         for left, left_number in product.items():
             for right, right_number in factor.terms.items():
@@ -107,6 +109,10 @@ def multiply(factors: Iterable[Polynomial]) -> Polynomial:
 
 def power(base: Polynomial, exponent: int) -> Polynomial:
     """Return a non-negative integer power, expanded."""
+    if len(base.terms) == 1 and exponent:
+        ((monomial, number),) = base.terms.items()
+        powers = tuple((name, exponent * power) for name, power in monomial)
+        return Polynomial({powers: number**exponent})
     return multiply([base] * exponent)
 
 
@@ -174,6 +180,21 @@ def square_free(number: int) -> tuple[int, int]:
             whole *= divisor
         divisor += 1
     return whole, number
+
+
+def factored(letter: str, leading: Number, roots: Iterable[Number]) -> str:
+    """Format the factors of a polynomial of one letter, from its highest coefficient and roots."""
+    powers: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for root in roots:
+        # The factor of a root p/q is q*x - p.
+        powers[root.denominator, -root.numerator] += 1
+        leading = Fraction(leading, root.denominator)
+    factors = []
+    for (slope, shift), power in sorted(powers.items(), key=lambda item: (item[0][1] != 0, item)):
+        base = join_terms([(slope, letter), (shift, "")]) if shift else letter
+        exponent = "" if power == 1 else f"**{power}"
+        factors.append(f"({base}){exponent}" if shift else f"{base}{exponent}")
+    return join_terms([(leading, "*".join(factors))])
 
 
 Term = tuple[Number, str]

@@ -2,33 +2,38 @@
 
 The generator spends nearly all of its time in sympy, whose general expressions it uses for small
 exact arithmetic. The docstring of each function names what it replaces and why the result is the
-same. Random numbers are drawn in the same number and order, up to the last one that the text
-depends on; draws after that one have no effect, because each redraw is seeded separately.
+same; `symbolic` has those for expressions. Random numbers are drawn in the same number and order,
+up to the last one that the text depends on; draws after that one have no effect, because each
+redraw is seeded separately.
 """
 
 import math
+import operator
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from tp_transformer.data.mathematics import exact
+from tp_transformer.data.mathematics import symbolic
 from tp_transformer.data.mathematics.deepmind import Generator, TooLongError, generator, view
-from tp_transformer.data.mathematics.exact import Polynomial, Surd
+from tp_transformer.data.mathematics.exact import Number, Surd
 from tp_transformer.data.mathematics.modules import MAX_ANSWER
-
-# An attribute of a module or class of DeepMind's package: its owner, its name, its new value.
-Patches = Iterator[tuple[Any, str, Any]]
+from tp_transformer.data.mathematics.symbolic import Conversions, NotExactError, Patches, rational
 
 
 class Replacements:
     """Replacements of attributes of DeepMind's modules and classes, switched on by `use`."""
 
     def __init__(self, generator: Generator) -> None:
-        parts = (_numbers, _operations, _polynomials, _comparisons, _probability)
-        self._new = [patch for part in parts for patch in part(generator)]
-        self._old = [(owner, name, getattr(owner, name)) for owner, name, _ in self._new]
+        conversions = Conversions(generator)
+        parts = (
+            *(_sympy_views, _numbers, _comparisons, _probability),
+            *(symbolic.operations, symbolic.values, symbolic.polynomials),
+            *(symbolic.roots, symbolic.compositions),
+        )
+        self._new = [patch for part in parts for patch in part(generator, conversions)]
+        self._old = [(owner, name, vars(owner).get(name)) for owner, name, _ in self._new]
         self._in_use = False
 
     def use(self, fast: bool) -> None:
@@ -36,7 +41,10 @@ class Replacements:
         if fast == self._in_use:
             return
         for owner, name, value in self._new if fast else self._old:
-            setattr(owner, name, value)
+            if value is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
         self._in_use = fast
 
 
@@ -46,18 +54,108 @@ def replacements() -> Replacements:
     return Replacements(generator())
 
 
-def _numbers(generator: Generator) -> Patches:
-    number: Any = generator.files["sample.number"]
-    linear_system: Any = generator.files["sample.linear_system"]
-    sympy: Any = number.sympy
-    factorint = sympy.factorint
-    randint = generator.random.randint
-    whole = sympy.Integer
+def _sympy_views(generator: Generator, conversions: Conversions) -> Patches:
+    """Replace names of sympy in all files of the package, and some in single files."""
+    sympy = conversions.sympy
+    letter = cache(sympy.Symbol)
+    names: dict[str, Any] = _number_names(sympy) | {
+        "factor": lambda text: text,  # see `symbolic.roots`
+        "var": letter,
+    }
+    called = {"Symbol": letter, "Function": symbolic.function_factory(conversions)}
+    special: dict[str, dict[str, Any]] = {
+        "util.composition": called,
+        "sample.ops": {"Function": symbolic.Applied},  # only as a type
+        "sample.linear_system": {"Matrix": list, "det": determinant},
+        # `expand` and `Poly(...).all_coeffs()` of a polynomial with brackets.
+        "modules.polynomials": called
+        | {"expand": conversions.polynomial, "Poly": conversions.polynomial},
+        "modules.arithmetic": _surd_names(conversions),
+        "modules.algebra": called,
+        "modules.calculus": called,
+    }
+    for name, file in generator.files.items():
+        if hasattr(file, "sympy"):
+            yield file, "sympy", view(sympy, **names | special.get(name, {}))
 
+
+def _number_names(sympy: Any) -> dict[str, Any]:
+    """Return replacements of functions of sympy for numbers."""
+
+    def part(name: str, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Replaces `numer` and `denom`, which treat numbers as general expressions."""
+
+        def numerator_or_denominator(value: Any) -> Any:
+            number = sympy.sympify(value)
+            return sympy.Integer(getattr(number, name)) if number.is_Rational else original(value)
+
+        return numerator_or_denominator
+
+    def common(function: Callable[..., int], original: Callable[..., Any]) -> Callable[..., Any]:
+        """Replaces `gcd` and `lcm` of integers."""
+
+        def divisor_or_multiple(*values: Any) -> Any:
+            integers = values[0] if len(values) == 1 else values
+            try:
+                return sympy.Integer(function(*map(operator.index, integers)))
+            except TypeError:
+                return original(*values)
+
+        return divisor_or_multiple
+
+    def compare(relation: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+        """Replaces a relation of sympy between numbers."""
+        return lambda left, right: relation(_exact_value(left), _exact_value(right))
+
+    relations = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+    return {
+        "factorint": _factors(sympy.factorint),
+        "numer": part("p", sympy.numer),
+        "denom": part("q", sympy.denom),
+        "gcd": common(math.gcd, sympy.gcd),
+        "lcm": common(math.lcm, sympy.lcm),
+        "FiniteSet": lambda *values: {sympy.sympify(value) for value in values},
+        "default_sort_key": _exact_value,
+    } | {relation.__name__.title(): compare(relation) for relation in relations}
+
+
+def _surd_names(conversions: Conversions) -> dict[str, Any]:
+    """Return replacements of functions of sympy for surds."""
+
+    def simplify(op: Any) -> Any:
+        """Replaces `sympy.simplify` for surds, which all have the form a + b*sqrt(c)."""
+        try:
+            return conversions.surd(op)
+        except NotExactError:
+            return conversions.sympy.simplify(op)
+
+    def expand(simplified: Any) -> Any:
+        """Replaces `sympy.expand` for the results of `simplify`."""
+        is_surd = isinstance(simplified, Surd)
+        return simplified if is_surd else conversions.sympy.expand(simplified)
+
+    return {"simplify": simplify, "expand": expand}
+
+
+def _exact_value(value: Any) -> Number:
+    """Convert a number, also a `display.Decimal`, to Python."""
+    return rational(value._sympy_() if hasattr(value, "_sympy_") else value)
+
+
+def _factors(factorint: Callable[[int], dict[int, int]]) -> Callable[[Any], dict[int, int]]:
     def factors(n: Any) -> dict[int, int]:
         """Replaces `sympy.factorint`: small numbers by trial division, also in ascending order."""
         n = int(n)
         return trial_division(n) if 0 < n < 1_000_000 else factorint(n)
+
+    return factors
+
+
+def _numbers(generator: Generator, conversions: Conversions) -> Patches:
+    number: Any = generator.files["sample.number"]
+    factors = _factors(conversions.sympy.factorint)
+    randint = generator.random.randint
+    whole = conversions.sympy.Integer
 
     def density(value: Any) -> float:
         """Replaces `number._coprime_density`: the same product, rounded in the same order."""
@@ -80,8 +178,21 @@ def _numbers(generator: Generator) -> Patches:
                 return whole(value)
 
     yield number, "integer", integer
-    yield sympy, "factorint", factors
-    yield linear_system, "sympy", view(sympy, Matrix=list, det=determinant)
+    for name in ("modules.arithmetic", "modules.comparison", "modules.polynomials", "util.display"):
+        yield generator.files[name], "round", nearest_integer
+
+
+def nearest_integer(value: Any) -> Any:
+    """Replaces `round` for numbers of sympy, which it rounds in decimal to at least 15 digits.
+
+    If the value is near to a half, where these digits matter, sympy rounds.
+    """
+    ratio = (int(value.p), int(value.q)) if hasattr(value, "q") else float(value).as_integer_ratio()
+    numerator, denominator = ratio
+    distance = abs(2 * (numerator % denominator) - denominator)
+    if distance * 10**12 > 2 * abs(numerator):
+        return (2 * numerator + denominator) // (2 * denominator)
+    return round(value)
 
 
 def trial_division(n: int) -> dict[int, int]:
@@ -106,156 +217,8 @@ def determinant(rows: list[list[Any]]) -> int:
     return int(a) * int(d) - int(b) * int(c)
 
 
-class NotExactError(Exception):
-    """Raised for an expression that is neither a polynomial nor a surd, which needs sympy."""
-
-
-def _operations(generator: Generator) -> Patches:
-    ops: Any = generator.files["sample.ops"]
-    to_polynomial, to_surd = _to_polynomial(ops), _to_surd(ops)
-    originals = {kind: kind.sympy for kind in (ops.Add, ops.Mul, ops.Sub, ops.Div)}
-
-    def value(op: Any) -> Any:
-        """Replaces `Op.sympy`: the expanded value, which is all that callers use."""
-        for convert in (to_polynomial, to_surd):
-            try:
-                return convert(op)
-            except NotExactError:
-                pass
-        return originals[type(op)](op)
-
-    def for_sympy(op: Any) -> Any:
-        """Replaces `Op._sympy_`, by which sympy converts an operation to an expression."""
-        return originals.get(type(op), type(op).sympy)(op)
-
-    for kind in originals:
-        yield kind, "sympy", value
-    yield ops.Op, "_sympy_", for_sympy
-
-
-def _to_polynomial(ops: Any) -> Callable[[Any], Polynomial]:
-    """Return a function from an operation to the equal polynomial."""
-
-    def convert(op: Any) -> Polynomial:
-        match op:
-            case ops.Constant():
-                return constant(op.value)
-            case ops.Add():
-                return exact.add(convert(child) for child in op.children)
-            case ops.Mul():
-                return exact.multiply(convert(child) for child in op.children)
-            case ops.Neg():
-                return convert(op.children["input"]) * -1
-            case ops.Pow():
-                return exact.power(convert(op.children["a"]), exponent(op.children["b"]))
-        raise NotExactError
-
-    def constant(value: Any) -> Polynomial:
-        if isinstance(value, ops.sympy.Symbol):
-            return exact.letter(value.name)
-        return exact.constant(rational(value))
-
-    return convert
-
-
-def _to_surd(ops: Any) -> Callable[[Any], Surd]:
-    """Return a function from an operation to the equal surd."""
-
-    def convert(op: Any) -> Surd:
-        match op:
-            case ops.Constant():
-                return Surd({1: rational(op.value)})
-            case ops.Sqrt():
-                whole, radicand = exact.square_free(int(op.children["a"].value))
-                return Surd({radicand: whole})
-            case ops.Add():
-                return sum((convert(child) for child in op.children), start=Surd({}))
-            case ops.Sub():
-                return convert(op.children["left"]) + -convert(op.children["right"])
-            case ops.Mul():
-                return math.prod((convert(child) for child in op.children), start=Surd({1: 1}))
-            case ops.Div():
-                return convert(op.children["numer"]) * inverse(convert(op.children["denom"]))
-            case ops.Pow():
-                base = convert(op.children["a"])
-                return math.prod([base] * exponent(op.children["b"]), start=Surd({1: 1}))
-        raise NotExactError
-
-    return convert
-
-
-def exponent(op: Any) -> int:
-    """Return the value of an operation that is an exponent, an integer of at least 0."""
-    power = rational(op.value)
-    if not isinstance(power, int) or power < 0:
-        raise NotExactError
-    return power
-
-
-def inverse(surd: Surd) -> Surd:
-    """Return the reciprocal of a surd of one term; the generator divides by no other."""
-    if len(surd.terms) != 1:
-        raise NotExactError
-    return surd.inverse()
-
-
-def rational(value: Any) -> exact.Number:
-    """Convert an integer or fraction of Python, numpy or sympy to Python."""
-    if hasattr(value, "q"):
-        return int(value.p) if value.q == 1 else Fraction(int(value.p), int(value.q))
-    try:
-        return int(value)
-    except TypeError:
-        raise NotExactError from None
-
-
-def _polynomials(generator: Generator) -> Patches:
-    ops: Any = generator.files["sample.ops"]
-    number: Any = generator.files["sample.number"]
-    sampling: Any = generator.files["sample.polynomials"]
-    to_polynomial, to_surd = _to_polynomial(ops), _to_surd(ops)
-    sympy = number.sympy
-    random, dirichlet = generator.random, generator.numpy_random.dirichlet
-
-    def degree(op: Any, variable: Any) -> int:
-        """Replaces `_degree_of_variable`, without the expansion of sympy."""
-        return to_polynomial(op).degree(variable.name)
-
-    def integers_with_sum(value: Any, count: Any, entropy: float) -> list[Any]:
-        """Replaces the function of the same name: the same draws, with Python's integers."""
-        if count < 2:
-            return [value] * int(count)
-        least = max(1, math.log10(5 * abs(math.ceil(value / count)) + 1))
-        entropies = entropy * (count / (count - 1)) * dirichlet([1.0] * int(count))
-        terms = [int(number.integer(max(least, share), signed=True)) for share in entropies]
-        rest = int(value) - sum(terms)
-        terms = [term + (rest + i) // int(count) for i, term in enumerate(terms)]
-        random.shuffle(terms)
-        return [sympy.Integer(term) for term in terms]
-
-    def simplify(op: Any) -> Any:
-        """Replaces `sympy.simplify` for surds, which all have the form a + b*sqrt(c)."""
-        try:
-            return to_surd(op)
-        except NotExactError:
-            return sympy.simplify(op)
-
-    def expand(simplified: Any) -> Any:
-        """Replaces `sympy.expand` for the results of `simplify`."""
-        return simplified if isinstance(simplified, Surd) else sympy.expand(simplified)
-
-    yield sampling, "_degree_of_variable", degree
-    yield sampling, "integers_with_sum", integers_with_sum
-    # The other uses there: `expand` and `Poly(...).all_coeffs()` of a polynomial with brackets.
-    expanding = view(sympy, expand=to_polynomial, Poly=to_polynomial)
-    yield generator.files["modules.polynomials"], "sympy", expanding
-    surds = view(sympy, simplify=simplify, expand=expand)
-    yield generator.files["modules.arithmetic"], "sympy", surds
-
-
-def _comparisons(generator: Generator) -> Patches:
+def _comparisons(generator: Generator, conversions: Conversions) -> Patches:
     comparison: Any = generator.files["modules.comparison"]
-    sympy: Any = comparison.sympy
     original = comparison._unique_values
 
     def unique_values(entropy: float, only_integers: Any = None, count: Any = None) -> list[Any]:
@@ -271,12 +234,10 @@ def _comparisons(generator: Generator) -> Patches:
                 raise TooLongError
         return values
 
-    distinct = view(sympy, FiniteSet=lambda *values: {sympy.sympify(value) for value in values})
-    yield comparison, "sympy", distinct
     yield comparison, "_unique_values", unique_values
 
 
-def _probability(generator: Generator) -> Patches:
+def _probability(generator: Generator, conversions: Conversions) -> Patches:
     probability: Any = generator.files["util.probability"]
     product_inverse = probability.FiniteProductRandomVariable.inverse
 
