@@ -8,8 +8,7 @@ trace, a replaced method (of an instance or, after the import of this module, of
 of other sizes make the functions here return None, and the model then runs its cells.
 """
 
-import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, cast
 
@@ -24,12 +23,20 @@ from tp_transformer.foundation import native
 from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding
 from tp_transformer.model.cache import FIRST_ROOM, KeyValueCache
+from tp_transformer.model.fused_weights import (
+    Cell,
+    addresses,
+    affine,
+    cell_weights,
+    embedding_weights,
+    fit,
+    shapes_of,
+    sizes_of,
+)
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.quantised import BLOCK, Int8Linear
 from tp_transformer.model.trace import Traced, parts
 
-Cell = EncoderCell | DecoderCell
-Affine = nn.Linear | Int8Linear | nn.LayerNorm
 Memory = list[tuple[Tensor, Tensor]]  # keys and values of the source, by layer
 
 # The modules that the kernels know; a subclass may compute something else.
@@ -82,12 +89,12 @@ class FusedState:
         key, _ = memory[0]
         # Another reference to their memory, which a cast or a move of the model does not release.
         self._weights = [None if weight is None else weight.detach() for weight in weights]
-        self._weight_addresses = _addresses(self._weights)
+        self._weight_addresses = addresses(self._weights)
         self._memory = [tensor for pair in memory for tensor in pair]
-        self._memory_addresses = _addresses(self._memory)
+        self._memory_addresses = addresses(self._memory)
         offsets = torch.from_numpy(np.asarray(ends))
         self._starts, self._lengths = offsets[:-1], offsets.diff()
-        n_heads, d_head, d_ff, binds = _sizes(cells[0])
+        n_heads, d_head, d_ff, binds = sizes_of(cells[0])
         # (layer, key or value, row, room, d_model)
         self._cache = key.new_empty(len(cells), 2, len(ends) - 1, 0, n_heads * d_head)
         self._embedding = embedding
@@ -181,12 +188,12 @@ def fused_state(
     ends = _ends(layout)
     if ends is None or not _fit_embedding(embedding, cells):
         return None
-    if not _fit(cells):
+    if not fit(cells):
         return None
     memory = _memory(cells, state)
     if memory is None or not _has_vectors(memory, cells, ends):
         return None
-    weights = [*_embedding_weights(embedding), *_weights(cells)]
+    weights = [*embedding_weights(embedding), *cell_weights(cells)]
     return FusedState(embedding, cells, weights, memory, ends, max_length)
 
 
@@ -201,10 +208,10 @@ def fused_memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
 def _memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
     if not _is_plain(state) or state.dim() != 3 or len(state) != 1:
         return None
-    n_heads, d_head, _, _ = _sizes(cells[0])
+    n_heads, d_head, _, _ = sizes_of(cells[0])
     d_model, n_positions = n_heads * d_head, state.shape[1]
     maps = [cell.cross_attention.memory_proj for cell in cells]
-    if state.shape[2] != d_model or any(_sizes(cell) != _sizes(cells[0]) for cell in cells):
+    if state.shape[2] != d_model or any(sizes_of(cell) != sizes_of(cells[0]) for cell in cells):
         return None
     if any(one.weight.shape != (2 * d_model, d_model) for one in maps):
         return None
@@ -214,7 +221,7 @@ def _memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
     native.call(
         "memory_forward",
         native.integers([n_positions, len(cells), d_model, torch.get_num_threads()]),
-        _addresses([weight for one in maps for weight in _affine(one)]),
+        addresses([weight for one in maps for weight in affine(one)]),
         state,
         memory,
     )
@@ -235,8 +242,8 @@ def fused_cells(
     if not is_fusible(cells) or not _is_plain(state):
         return None
     ends, memory_ends = _ends(layout), None if memory_layout is None else _ends(memory_layout)
-    n_heads, d_head, d_ff, binds = _sizes(cells[0])
-    if ends is None or state.shape != (1, ends[-1], n_heads * d_head) or not _fit(cells):
+    n_heads, d_head, d_ff, binds = sizes_of(cells[0])
+    if ends is None or state.shape != (1, ends[-1], n_heads * d_head) or not fit(cells):
         return None
     if memory is not None and (
         memory_ends is None
@@ -250,8 +257,8 @@ def fused_cells(
     native.call(
         "cells_forward",
         native.integers([*sizes, *strides, torch.get_num_threads()]),
-        _addresses([*_weights(cells)]),
-        None if memory is None else _addresses([tensor for pair in memory for tensor in pair]),
+        addresses([*cell_weights(cells)]),
+        None if memory is None else addresses([tensor for pair in memory for tensor in pair]),
         native.integers(ends),
         None if memory_ends is None else native.integers(memory_ends),
         output,
@@ -288,7 +295,7 @@ def is_trainable(cells: Sequence[Cell], state: Tensor, layout: Layout) -> bool:
     """
     if type(layout) is not Packed or not is_fusible(cells, trains=True):
         return False
-    n_heads, d_head, _, _ = _sizes(cells[0])
+    n_heads, d_head, _, _ = sizes_of(cells[0])
     d_model = n_heads * d_head
     memory_maps = [
         cell.cross_attention.memory_proj.weight for cell in cells if isinstance(cell, DecoderCell)
@@ -296,7 +303,7 @@ def is_trainable(cells: Sequence[Cell], state: Tensor, layout: Layout) -> bool:
     return (
         _is_plain(state)
         and state.shape == (1, layout.offsets[-1], d_model)
-        and _fit(cells)
+        and fit(cells)
         and all(weight.shape == (2 * d_model, d_model) for weight in memory_maps)
     )
 
@@ -320,10 +327,10 @@ def _is_known(part: nn.Module, trains: bool) -> bool:
         return False
     if isinstance(part, Traced) and part._traces:
         return False
-    if isinstance(part, Int8Linear):
-        return not trains and part.in_features % WIDTH == 0 and part.packed is not None
-    if isinstance(part, nn.Linear):
-        return part.in_features % WIDTH == 0 and part.bias is not None
+    if isinstance(part, nn.Linear | Int8Linear):
+        is_int8 = isinstance(part, Int8Linear)
+        is_known = not trains and part.packed is not None if is_int8 else part.bias is not None
+        return part.in_features % WIDTH == 0 and is_known
     if isinstance(part, SelfAttention):
         return part.binding.d_head % WIDTH == 0
     if isinstance(part, nn.Embedding):
@@ -361,7 +368,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _has_vectors(memory: Memory, cells: Sequence[Cell], ends: list[int]) -> bool:
     """Whether keys and values are float32 and have contiguous heads, and all the same strides."""
-    n_heads, d_head, _, _ = _sizes(cells[0])
+    n_heads, d_head, _, _ = sizes_of(cells[0])
     strides = memory[0][0].stride()
     return (
         len(memory) == len(cells)
@@ -379,35 +386,15 @@ def _has_vectors(memory: Memory, cells: Sequence[Cell], ends: list[int]) -> bool
     )
 
 
-def _fit(cells: Sequence[Cell]) -> bool:
-    """Whether all cells have the sizes and the binding of the first, as the kernels assume."""
-    n_heads, d_head, d_ff, binds = sizes = _sizes(cells[0])
-    d_model, crosses = n_heads * d_head, isinstance(cells[0], DecoderCell)
-    if any(_sizes(cell) != sizes or type(cell) is not type(cells[0]) for cell in cells):
-        return False
-    outputs = [3 + binds, 1, 1 + binds, 1] if crosses else [3 + binds, 1]
-    maps = [(n * d_model, d_model) for n in outputs] + [(d_ff, d_model), (d_model, d_ff)]
-    wanted: list[tuple[int, ...]] = [(d_model,)] * (8 if crosses else 6)
-    wanted += [shape for one in maps for shape in (one, one[:1])]
-    shapes = [shape for cell in cells for layer in _layers(cell) for shape in _shapes(layer)]
-    return shapes == wanted * len(cells)
-
-
 def _fit_embedding(embedding: Embedding, cells: Sequence[Cell]) -> bool:
     """Whether the weights of the embedding have the sizes that the kernel assumes."""
-    n_heads, d_head, _, _ = _sizes(cells[0])
+    n_heads, d_head, _, _ = sizes_of(cells[0])
     d_model, symbols = n_heads * d_head, embedding.symbols.weight
     positions = embedding.positions_like(symbols)
     wanted = [] if embedding.role_proj is None else [(d_model, d_model), (d_model,)]
     wanted += [(embedding.symbols.num_embeddings, d_model), (embedding.n_positions, d_model)]
-    shapes = [*_shapes(embedding.role_proj), symbols.shape, positions.shape]
+    shapes = [*shapes_of(embedding.role_proj), symbols.shape, positions.shape]
     return shapes == wanted and _is_plain(positions)
-
-
-def _shapes(layer: Affine | None) -> list[torch.Size]:
-    """Return the shapes of the weight and the bias of a layer."""
-    own = () if layer is None else (layer.weight, layer.bias)
-    return [weight.shape for weight in own if weight is not None]
 
 
 def _ends(layout: Layout) -> list[int] | None:
@@ -417,52 +404,3 @@ def _ends(layout: Layout) -> list[int] | None:
     if type(layout) is Padded and len(layout) == 1 and bool(layout.filled.all()):
         return [0, layout.longest]
     return None
-
-
-def _sizes(cell: Cell) -> tuple[int, int, int, int]:
-    """Return the heads, d_head and d_ff of a cell, and whether it binds roles, as 0 or 1."""
-    attention = cell.self_attention
-    binds = isinstance(attention.binding, HadamardBinding)
-    d_ff = cell.feed_forward.expand.out_features
-    return attention.n_heads, attention.binding.d_head, d_ff, int(binds)
-
-
-def _embedding_weights(embedding: Embedding) -> Iterator[Tensor | None]:
-    """Yield the weights of an embedding in the order of the structure in C."""
-    yield from _affine(embedding.role_proj)
-    yield embedding.symbols.weight
-    yield embedding.positions_like(embedding.symbols.weight)
-
-
-def _weights(cells: Iterable[Cell]) -> Iterator[Tensor | None]:
-    """Yield the weights of cells in the order of the structure in C."""
-    for cell in cells:
-        for layer in _layers(cell):
-            yield from _affine(layer)
-
-
-def _layers(cell: Cell) -> tuple[Affine | None, ...]:
-    """Return the layers of a cell in the order of the structure in C."""
-    own, forward = cell.self_attention, cell.feed_forward
-    cross = cell.cross_attention if isinstance(cell, DecoderCell) else None
-    cross_norm = cell.cross_attention_norm if isinstance(cell, DecoderCell) else None
-    return (
-        *(cell.self_attention_norm, cross_norm, cell.feed_forward_norm, cell.output_norm),
-        *(own.in_proj, own.out_proj),
-        *((None, None) if cross is None else (cross.in_proj, cross.out_proj)),
-        *(forward.expand, forward.contract),
-    )
-
-
-def _affine(layer: Affine | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the weight and the bias of a layer, or its map in int8."""
-    if layer is None:
-        return None, None, None
-    if isinstance(layer, Int8Linear):
-        return None, None, layer.packed
-    return layer.weight, layer.bias, None
-
-
-def _addresses(tensors: Sequence[Tensor | None]) -> Any:
-    given = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-    return (ctypes.c_void_p * len(given))(*cast(list[Any], given))

@@ -26,7 +26,8 @@ from tp_transformer.data.layout.fused import (
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.vocabulary import Ids
 from tp_transformer.foundation import native
-from tp_transformer.model.fused import Cell, is_trainable
+from tp_transformer.model.fused import is_trainable
+from tp_transformer.model.fused_weights import Cell
 from tp_transformer.model.layers import DecoderCell
 
 

@@ -1,0 +1,85 @@
+"""The weights of embeddings and cells in the order in which the C kernels read them."""
+
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from tp_transformer.model.binding import HadamardBinding
+from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell
+from tp_transformer.model.quantised import Int8Linear
+
+Cell = EncoderCell | DecoderCell
+Affine = nn.Linear | Int8Linear | nn.LayerNorm
+
+
+def fit(cells: Sequence[Cell]) -> bool:
+    """Whether all cells have the sizes and the binding of the first, as the kernels assume."""
+    n_heads, d_head, d_ff, binds = sizes = sizes_of(cells[0])
+    d_model, crosses = n_heads * d_head, isinstance(cells[0], DecoderCell)
+    if any(sizes_of(cell) != sizes or type(cell) is not type(cells[0]) for cell in cells):
+        return False
+    outputs = [3 + binds, 1, 1 + binds, 1] if crosses else [3 + binds, 1]
+    maps = [(n * d_model, d_model) for n in outputs] + [(d_ff, d_model), (d_model, d_ff)]
+    wanted: list[tuple[int, ...]] = [(d_model,)] * (8 if crosses else 6)
+    wanted += [shape for one in maps for shape in (one, one[:1])]
+    shapes = [shape for cell in cells for layer in _layers(cell) for shape in shapes_of(layer)]
+    return shapes == wanted * len(cells)
+
+
+def shapes_of(layer: Affine | None) -> list[torch.Size]:
+    """Return the shapes of the weight and the bias of a layer."""
+    own = () if layer is None else (layer.weight, layer.bias)
+    return [weight.shape for weight in own if weight is not None]
+
+
+def sizes_of(cell: Cell) -> tuple[int, int, int, int]:
+    """Return the heads, d_head and d_ff of a cell, and whether it binds roles, as 0 or 1."""
+    attention = cell.self_attention
+    binds = isinstance(attention.binding, HadamardBinding)
+    d_ff = cell.feed_forward.expand.out_features
+    return attention.n_heads, attention.binding.d_head, d_ff, int(binds)
+
+
+def embedding_weights(embedding: Embedding) -> Iterator[Tensor | None]:
+    """Yield the weights of an embedding in the order of the structure in C."""
+    yield from affine(embedding.role_proj)
+    yield embedding.symbols.weight
+    yield embedding.positions_like(embedding.symbols.weight)
+
+
+def cell_weights(cells: Iterable[Cell]) -> Iterator[Tensor | None]:
+    """Yield the weights of cells in the order of the structure in C."""
+    for cell in cells:
+        for layer in _layers(cell):
+            yield from affine(layer)
+
+
+def _layers(cell: Cell) -> tuple[Affine | None, ...]:
+    """Return the layers of a cell in the order of the structure in C."""
+    own, forward = cell.self_attention, cell.feed_forward
+    cross = cell.cross_attention if isinstance(cell, DecoderCell) else None
+    cross_norm = cell.cross_attention_norm if isinstance(cell, DecoderCell) else None
+    return (
+        *(cell.self_attention_norm, cross_norm, cell.feed_forward_norm, cell.output_norm),
+        *(own.in_proj, own.out_proj),
+        *((None, None) if cross is None else (cross.in_proj, cross.out_proj)),
+        *(forward.expand, forward.contract),
+    )
+
+
+def affine(layer: Affine | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the weight and the bias of a layer, or its map in int8."""
+    if layer is None:
+        return None, None, None
+    if isinstance(layer, Int8Linear):
+        return None, None, layer.packed
+    return layer.weight, layer.bias, None
+
+
+def addresses(tensors: Sequence[Tensor | None]) -> Any:
+    """Return the addresses of tensors, as an array of pointers."""
+    given = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    return (ctypes.c_void_p * len(given))(*cast(list[Any], given))
