@@ -6,6 +6,7 @@
 - loss, decoding, cache, bare, solver, stream: the loss; search; answers to questions in text.
 - trace: recording and editing of tensors by name.
 - family, folder, bundled, identity, weightless: building, loading, saving and describing models.
-- fused, fused_training: cells by C kernels, for inference and for training.
+- fused, fused_training, fused_weights: cells by C kernels, for inference and for training.
+- quantised: linear layers in int8.
 - flops: the operations of a training step.
 """
