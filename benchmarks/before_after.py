@@ -1,9 +1,11 @@
 """Training, scoring and decoding speed of two checkouts of this project, in one run.
 
     python benchmarks/before_after.py BEFORE [--after CHECKOUT] [--rounds 15]
-        [--cases solve:tp-transformer-small:1,64,256 score:tp-transformer:16]
+        [--cases solve:tp-transformer-small:1,64,256 score:tp-transformer:16] [--name before-after]
 
-A case is a task (train, score or solve), a preset and numbers of questions. Each checkout runs in a
+A case is a task, a preset and numbers of questions. Tasks are solve, score, train (a forward and a
+backward pass of the same questions), and float32 and bfloat16: a whole training step in this
+precision, with Muon and averaged weights, of other questions in each round. Each checkout runs in a
 separate process, with one thread and with freed memory kept; both build the same preset from the
 same seed and get the same random questions. They alternate in each round. The comparison uses
 processor time, which other processes affect less than elapsed time: the ratio of the medians, the
@@ -12,6 +14,7 @@ are compared too. Writes a dated JSON and Markdown file.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -28,6 +31,8 @@ HERE = Path(__file__).resolve()
 WORKER = "--worker"
 CASES = [
     "train:tp-transformer-small:64",
+    "float32:tp-transformer-small:64",
+    "bfloat16:tp-transformer-small:64",
     "score:tp-transformer-small:16,64,256",
     "score:tp-transformer:1,16",
     "solve:tp-transformer-small:1,64,256",
@@ -81,7 +86,40 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
         model.zero_grad()
         return [loss.item()]
 
-    return {"solve": solve, "score": score, "train": train}[name]
+    tasks = {"solve": solve, "score": score, "train": train}
+    return tasks[name] if name in tasks else training_step(model, name)
+
+
+def training_step(model: Any, precision: str) -> Callable[[int], list[Any]]:
+    """Return a function that trains a model on random questions, and returns the loss."""
+    import torch
+
+    from tp_transformer.training.local_batch import LocalBatch
+    from tp_transformer.training.optim import Ema, OptimConfig, clip, make_optimizer
+
+    model.train()
+    optim = OptimConfig(optimizer="muon", learning_rate=5e-4, clip_norm=1.0)
+    optimizer, average = make_optimizer(model, optim), Ema(model, 0.999)
+    layout, encode = model.layout_for(torch.device("cpu")), model.vocabulary.encode
+    numbers = itertools.count(1)
+
+    def step(n: int) -> list[Any]:
+        number = next(numbers)
+        rows = encode(texts(number, n, 10, 150)), encode(texts(-number, n, 1, 12))
+        local = LocalBatch.of(*rows, model.vocabulary.pad, 16_384, layout)
+        optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            for batch in itertools.chain.from_iterable(local.micro_batches):
+                loss = model.loss(batch).total
+                (loss / local.n_tokens).backward()
+                total += loss.item()
+        clip(model.parameters(), optim)
+        optimizer.step()
+        average.update(number)
+        return [total]
+
+    return step
 
 
 def work(name: str, preset: str) -> None:
@@ -182,6 +220,7 @@ def main() -> None:
     parser.add_argument("--after", type=Path, default=HERE.parents[1])
     parser.add_argument("--cases", nargs="+", default=CASES)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--name", default="before-after", help="of the result's files")
     options = parser.parse_args()
     rows = []
     for case in options.cases:
@@ -201,7 +240,7 @@ def main() -> None:
         "rounds": options.rounds,
         "rows": rows,
     }
-    measured.write("before-after", result, report(result))
+    measured.write(options.name, result, report(result))
 
 
 if __name__ == "__main__":

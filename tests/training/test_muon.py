@@ -11,6 +11,7 @@ from torch import nn
 import tp_transformer
 from runs import SETTINGS, assert_same_run, config, records
 from tp_transformer import train
+from tp_transformer.foundation import native
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.training import muon as muon_file
 from tp_transformer.training.config import run_config, section_kinds
@@ -57,9 +58,20 @@ def test_matrices_of_any_size_and_dtype():
 
 def test_wide_matrices_by_their_squares_come_to_the_same():
     x = random(3, 6, 30) / 20
-    torch.testing.assert_close(
-        muon_file._iterate_on_squares(x), muon_file._iterate(x), atol=1e-5, rtol=0
-    )
+    total = muon_file._total_factor(x @ x.mT)
+    torch.testing.assert_close(total @ x, muon_file._iterate(x), atol=1e-5, rtol=0)
+
+
+@pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
+@pytest.mark.parametrize(("n_matrices", "n_rows"), [(7, 16), (3, 128), (1, 8), (2, 40), (0, 8)])
+def test_the_kernel_computes_the_same_factors(monkeypatch, n_matrices, n_rows):
+    x = random(n_matrices, n_rows, 4 * n_rows)
+    square = x @ x.mT / (4 * n_rows**2)
+    found = muon_file._total_factor(square)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert torch.equal(muon_file._total_factor(square), found)
+    monkeypatch.setattr(native, "library", lambda: None)
+    torch.testing.assert_close(found, muon_file._total_factor(square), rtol=1e-4, atol=1e-4)
 
 
 def test_a_group_that_does_not_divide_is_not_added():

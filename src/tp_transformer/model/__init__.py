@@ -6,5 +6,6 @@
 - loss, decoding, cache, bare, solver, stream: the loss; search; answers to questions in text.
 - trace: recording and editing of tensors by name.
 - family, folder, bundled, identity, weightless: building, loading, saving and describing models.
+- fused, fused_training: cells by C kernels, for inference and for training.
 - flops: the operations of a training step.
 """

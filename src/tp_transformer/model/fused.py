@@ -255,27 +255,60 @@ def fused_cells(
     return output
 
 
-def is_fusible(modules: Sequence[nn.Module]) -> bool:
-    """Whether the kernels compute what these modules would, in the current modes of torch."""
+def is_fusible(modules: Sequence[nn.Module], *, trains: bool = False) -> bool:
+    """Whether the kernels compute what these modules would, in the current modes of torch.
+
+    With `trains`, the kernels are those of training, which also compute products in bfloat16.
+    """
     return (
         native.library() is not None
         and len(modules) > 0
-        and not torch.is_grad_enabled()
+        and torch.is_grad_enabled() == trains
         and not torch.compiler.is_compiling()  # nor exporting
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        and not torch.is_autocast_enabled("cpu")
+        and (not torch.is_autocast_enabled("cpu") or (trains and _casts_to_bfloat16()))
         # Torch has no public API for hooks of all modules.
         and not torch.nn.modules.module._global_forward_hooks
         and not torch.nn.modules.module._global_forward_pre_hooks
+        and not torch.nn.modules.module._global_backward_hooks
+        and not torch.nn.modules.module._global_backward_pre_hooks
         and all(defined(kind) == originals for kind, defined, originals in ORIGINALS)
-        and all(_is_known(part) for module in modules for part in parts(module))
+        and all(_is_known(part, trains) for module in modules for part in parts(module))
     )
 
 
-def _is_known(part: nn.Module) -> bool:
+def is_trainable(cells: Sequence[Cell], state: Tensor, layout: Layout) -> bool:
+    """Whether the kernels of training support cells and states, those of the cells or their source.
+
+    The states are (1, position, d_model).
+    """
+    if type(layout) is not Packed or not is_fusible(cells, trains=True):
+        return False
+    n_heads, d_head, _, _ = _sizes(cells[0])
+    d_model = n_heads * d_head
+    memory_maps = [
+        cell.cross_attention.memory_proj.weight for cell in cells if isinstance(cell, DecoderCell)
+    ]
+    return (
+        _is_plain(state)
+        and state.shape == (1, layout.offsets[-1], d_model)
+        and _fit([*_weights(cells)], cells)
+        and all(weight.shape == (2 * d_model, d_model) for weight in memory_maps)
+    )
+
+
+def _casts_to_bfloat16() -> bool:
+    return torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
+def _is_known(part: nn.Module, trains: bool) -> bool:
     """Whether a module computes what the kernels compute, and nobody observes it."""
     kind: Any = type(part)
-    if kind not in KNOWN or part.training or part._forward_hooks or part._forward_pre_hooks:
+    if kind not in KNOWN or part._forward_hooks or part._forward_pre_hooks:
+        return False
+    if part._backward_hooks or part._backward_pre_hooks:
+        return False
+    if part.training and (not trains or _drops(part)):
         return False
     if not METHODS[kind].isdisjoint(vars(part)):  # an attribute that hides a method
         return False
@@ -292,6 +325,13 @@ def _is_known(part: nn.Module) -> bool:
     return not isinstance(part, nn.LayerNorm) or (
         part.eps == EPSILON and part.elementwise_affine and part.bias is not None
     )
+
+
+def _drops(part: nn.Module) -> bool:
+    """Whether a module sets some numbers to zero in training."""
+    if isinstance(part, nn.Dropout):
+        return part.p > 0
+    return isinstance(part, SelfAttention | CrossAttention) and part.dropout > 0
 
 
 def _own_weights(part: nn.Module) -> tuple[Tensor, ...]:

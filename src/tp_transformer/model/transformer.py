@@ -20,6 +20,7 @@ from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.fused import FusedState, fused_cells, fused_memory, fused_state
+from tp_transformer.model.fused_training import trained_cells
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
 from tp_transformer.model.trace import SOURCE, TARGET
@@ -143,11 +144,14 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
         self.note_tokens(SOURCE, source)
         state = self.point("embedding", self.embedding(source, layout.positions, layout.longest))
-        fused = fused_cells(self._encoder_cells, state, layout)
+        cells = self._encoder_cells
+        fused = trained_cells(cells, state, layout)
+        if fused is None:
+            fused = fused_cells(cells, state, layout)
         if fused is not None:
             return Memory(fused, layout)
         pattern = layout.within()
-        for cell in self._encoder_cells:
+        for cell in cells:
             state = cell(state, pattern)
         return Memory(state, layout)
 
@@ -159,6 +163,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
             "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
         )
         cells = self.decoder_cells
+        fused = trained_cells(cells, state, layout, memory.state, memory.layout)
+        if fused is not None:
+            return self.embedding.logits(fused)
         remembered = self._remember(memory)
         fused = fused_cells(cells, state, layout, remembered, memory.layout)
         if fused is not None:

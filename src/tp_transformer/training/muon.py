@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from tp_transformer.foundation import native
 from tp_transformer.model.attention import Attention
 
 Blocks = tuple[int, int]  # number of matrices along the rows and along the columns
@@ -38,9 +39,13 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     """
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if is_tall else matrices
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + EPS)  # no singular value above 1
     n_rows, n_columns = x.shape[1:]
-    x = _iterate_on_squares(x) if n_columns > 2 * n_rows else _iterate(x)
+    if n_columns > 2 * n_rows:
+        square = x @ x.mT
+        norm = square.diagonal(dim1=1, dim2=2).sum(dim=1).sqrt()[:, None, None] + EPS
+        total = _total_factor(square / norm**2) / norm  # no singular value above 1
+        return matrices @ total if is_tall else total @ matrices  # it is symmetric
+    x = _iterate(x / (x.norm(dim=(1, 2), keepdim=True) + EPS))
     return x.mT if is_tall else x
 
 
@@ -53,19 +58,36 @@ def _iterate(x: Tensor) -> Tensor:
     return x
 
 
-def _iterate_on_squares(x: Tensor) -> Tensor:
-    """Apply all rounds to the small square x x^T, with one wide product at the end.
+def _total_factor(square: Tensor) -> Tensor:
+    """Return the product of the factors by which all rounds multiply x, from the square x x^T.
 
-    A round multiplies x from the left by a polynomial of its square x x^T, a symmetric matrix that
+    A round multiplies x from the left by a polynomial of its square, a symmetric matrix that
     commutes with the square; so the next square is factor * square * factor.
     """
-    square = x @ x.mT
+    if _can_fuse(square):
+        total, given = torch.empty_like(square), torch.tensor([A, B, C])
+        sizes = [len(square), square.shape[1], ROUNDS, torch.get_num_threads()]
+        native.call("newton_schulz", native.integers(sizes), given, square, total)
+        return total
     factor = total = _factor(square)
     for _ in range(ROUNDS - 1):
         square = factor @ square @ factor
         factor = _factor(square)
         total = factor @ total
-    return total @ x
+    return total
+
+
+def _can_fuse(square: Tensor) -> bool:
+    """Whether a C kernel computes the same, with half of the operations."""
+    return (
+        type(square) is Tensor
+        and square.dtype == torch.float32
+        and square.is_cpu
+        and square.is_contiguous()
+        and square.shape[1] % 8 == 0
+        and not torch.compiler.is_compiling()
+        and native.library() is not None
+    )
 
 
 def _factor(square: Tensor) -> Tensor:
@@ -114,22 +136,34 @@ class Muon(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        by_shape: dict[Any, list[tuple[Tensor, Tensor, dict[str, Any]]]] = {}
+        by_shape: dict[Any, list[tuple[Tensor, dict[str, Any]]]] = {}
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if group["blocks"] is None:
                 self._adam(parameters, group)
                 continue
             for parameter in parameters:
-                blocks = _divide(self._average(parameter), group["blocks"])
-                key = (blocks.shape[1:], blocks.dtype, blocks.device)
-                by_shape.setdefault(key, []).append((parameter, blocks, group))
+                shape = _divided(parameter, group["blocks"]).shape[2:]
+                key = (shape, parameter.dtype, parameter.device)
+                by_shape.setdefault(key, []).append((parameter, group))
         for members in by_shape.values():
-            _update(members)
+            self._update(members)
         return loss
 
-    def _average(self, parameter: Tensor) -> Tensor:
-        """Update the momentum and return its Nesterov average with the gradient."""
+    def _update(self, members: list[tuple[Tensor, dict[str, Any]]]) -> None:
+        """Update parameters whose blocks have one shape."""
+        averages = [self._average(parameter, group["blocks"]) for parameter, group in members]
+        directions = orthogonalise(torch.cat([average.flatten(0, 1) for average in averages]))
+        size = ELEMENT_SIZE * max(directions.shape[1:]) ** 0.5
+        parts = torch.split(directions, [average.shape[:2].numel() for average in averages])
+        for (parameter, group), average, part in zip(members, averages, parts, strict=True):
+            if group["weight_decay"]:
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            own = part.view(average.shape).to(parameter.dtype)
+            _divided(parameter, group["blocks"]).add_(own, alpha=-group["lr"] * size)
+
+    def _average(self, parameter: Tensor, blocks: Blocks) -> Tensor:
+        """Update the momentum and return the blocks of its Nesterov average with the gradient."""
         gradient = parameter.grad
         assert gradient is not None  # noqa: S101, for the type checker
         state = self.state[parameter]
@@ -137,7 +171,7 @@ class Muon(torch.optim.Optimizer):
             state["momentum"] = torch.zeros_like(parameter)
         state["momentum"].lerp_(gradient, 1 - MOMENTUM)
         average = gradient.lerp(state["momentum"], MOMENTUM)
-        return average.to(torch.promote_types(average.dtype, torch.float32))
+        return _divided(average.to(torch.promote_types(average.dtype, torch.float32)), blocks)
 
     def _adam(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for parameter in parameters:
@@ -165,29 +199,10 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def _update(members: list[tuple[Tensor, Tensor, dict[str, Any]]]) -> None:
-    """Update parameters whose blocks have one shape: (parameter, averaged gradient, group)."""
-    directions = orthogonalise(torch.cat([blocks for _, blocks, _ in members]))
-    directions *= ELEMENT_SIZE * max(directions.shape[1:]) ** 0.5
-    parts = torch.split(directions, [len(blocks) for _, blocks, _ in members])
-    for (parameter, _, group), part in zip(members, parts, strict=True):
-        if group["weight_decay"]:
-            parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(_join(part, group["blocks"]).to(parameter.dtype), alpha=-group["lr"])
-
-
-def _divide(matrix: Tensor, blocks: Blocks) -> Tensor:
-    """Return the blocks of a matrix: (block, row, column)."""
-    n_rows, n_columns = blocks
-    height, width = matrix.shape[0] // n_rows, matrix.shape[1] // n_columns
-    return matrix.view(n_rows, height, n_columns, width).transpose(1, 2).reshape(-1, height, width)
-
-
-def _join(parts: Tensor, blocks: Blocks) -> Tensor:
-    """Return the matrix of which `parts` are the blocks."""
-    (n_rows, n_columns), (_, height, width) = blocks, parts.shape
-    rows = parts.view(n_rows, n_columns, height, width).transpose(1, 2)
-    return rows.reshape(n_rows * height, n_columns * width)
+def _divided(matrix: Tensor, blocks: Blocks) -> Tensor:
+    """Return a view of a matrix as blocks: (block row, block column, row, column)."""
+    (n_rows, n_columns), (height, width) = blocks, matrix.shape
+    return matrix.view(n_rows, height // n_rows, n_columns, width // n_columns).transpose(1, 2)
 
 
 def matrix_blocks(model: nn.Module) -> dict[Tensor, Blocks]:

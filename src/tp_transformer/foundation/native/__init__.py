@@ -1,4 +1,4 @@
-"""The optional C kernels of the package: attention within packed rows, cells, greedy search.
+"""The C kernels of the package, which are optional: attention within packed rows, cells, decoding.
 
 `hatch_build.py` compiles them during installation, if there is a C compiler for x86. Each has an
 implementation in PyTorch that computes the same, and that is used where `library` returns None.

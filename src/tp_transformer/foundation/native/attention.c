@@ -8,73 +8,12 @@
 
 #include <stdlib.h>
 
+#include "attention.h"
 #include "parallel.h"
+#include "precision.h"
+#include "products.h"
 
-#define BLOCK 24        /* queries at a time; their weights fit into the first-level cache */
 #define LEAST_WORK 1000000 /* products that are worth the start of a thread */
-
-/* c (rows, 8 * n_vectors) = a b, or c + a b; a[row, k] is a[row * a_row + k * a_k]. */
-INLINE void tile(int rows, int n_vectors, Int depth, const float *a, Int a_row, Int a_k,
-                 const float *b, Int b_row, float *c, Int c_row, int adds) {
-    __m256 sums[6][2];
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < n_vectors; j++)
-            sums[i][j] = adds ? _mm256_loadu_ps(c + i * c_row + j * WIDTH) : _mm256_setzero_ps();
-    for (Int k = 0; k < depth; k++) {
-        __m256 right[2];
-        for (int j = 0; j < n_vectors; j++) right[j] = _mm256_loadu_ps(b + k * b_row + j * WIDTH);
-        for (int i = 0; i < rows; i++) {
-            __m256 left = _mm256_broadcast_ss(a + i * a_row + k * a_k);
-            for (int j = 0; j < n_vectors; j++)
-                sums[i][j] = _mm256_fmadd_ps(left, right[j], sums[i][j]);
-        }
-    }
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < n_vectors; j++)
-            _mm256_storeu_ps(c + i * c_row + j * WIDTH, sums[i][j]);
-}
-
-INLINE void tile_row(int rows, Int columns, Int depth, const float *a, Int a_row, Int a_k,
-                     const float *b, Int b_row, float *c, Int c_row, int adds) {
-    Int j = 0;
-    for (; j + 2 * WIDTH <= columns; j += 2 * WIDTH)
-        tile(rows, 2, depth, a, a_row, a_k, b + j, b_row, c + j, c_row, adds);
-    if (j < columns) tile(rows, 1, depth, a, a_row, a_k, b + j, b_row, c + j, c_row, adds);
-}
-
-/* The same for any number of rows; the number of columns is a multiple of 8. */
-static void multiply(Int rows, Int columns, Int depth, const float *a, Int a_row, Int a_k,
-                     const float *b, Int b_row, float *c, Int c_row, int adds) {
-    Int i = 0;
-    for (; i + 6 <= rows; i += 6)
-        tile_row(6, columns, depth, a + i * a_row, a_row, a_k, b, b_row, c + i * c_row, c_row, adds);
-    a += i * a_row, c += i * c_row;
-    switch (rows - i) {
-    case 5: tile_row(5, columns, depth, a, a_row, a_k, b, b_row, c, c_row, adds); break;
-    case 4: tile_row(4, columns, depth, a, a_row, a_k, b, b_row, c, c_row, adds); break;
-    case 3: tile_row(3, columns, depth, a, a_row, a_k, b, b_row, c, c_row, adds); break;
-    case 2: tile_row(2, columns, depth, a, a_row, a_k, b, b_row, c, c_row, adds); break;
-    case 1: tile_row(1, columns, depth, a, a_row, a_k, b, b_row, c, c_row, adds); break;
-    }
-}
-
-enum { FLOAT32, BFLOAT16 };
-
-typedef struct {
-    const char *data;
-    Int head, position; /* strides in elements */
-} View;
-
-typedef struct {
-    View query, key, value, gradient;      /* the gradient of the fillers, if this is backward */
-    char *filler, *d_query, *d_key, *d_value; /* results, (position, head, d_head) */
-    float *log_sum;                        /* (head, query): of each softmax; NULL if not needed */
-    const Int *query_ends, *key_ends;      /* where each row begins, and where the last one ends */
-    Int n_rows, n_heads, d_head, kind, causal;
-    Int most_keys;
-} Work;
-
-INLINE Int size_of(Int kind) { return kind == FLOAT32 ? 4 : 2; }
 
 /* Copy a vector to floats, times a factor, with zeros up to a multiple of 8. */
 INLINE void load(const Work *work, View view, Int head, Int position, float factor, float *to) {
@@ -94,12 +33,12 @@ INLINE void load(const Work *work, View view, Int head, Int position, float fact
     for (Int i = d; i < rounded_up(d); i++) to[i] = 0;
 }
 
-/* Write a vector of floats, times a factor, to (position, head, d_head). */
-INLINE void store(const Work *work, char *to, Int head, Int position, const float *from,
+/* Write a vector of floats, times a factor. */
+INLINE void store(const Work *work, Result to, Int head, Int position, const float *from,
                   float factor) {
-    Int d = work->d_head, first = (position * work->n_heads + head) * d;
+    Int d = work->d_head, first = head * to.head + position * to.position;
     if (work->kind == FLOAT32) {
-        for (Int i = 0; i < d; i++) ((float *)to)[first + i] = from[i] * factor;
+        for (Int i = 0; i < d; i++) ((float *)to.data)[first + i] = from[i] * factor;
         return;
     }
     for (Int i = 0; i < d; i++) {
@@ -107,7 +46,7 @@ INLINE void store(const Work *work, char *to, Int head, Int position, const floa
         uint32_t bits;
         memcpy(&bits, &number, 4);
         uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16; /* to nearest even */
-        ((uint16_t *)to)[first + i] = number != number ? 0x7fc0 : (uint16_t)rounded;
+        ((uint16_t *)to.data)[first + i] = number != number ? 0x7fc0 : (uint16_t)rounded;
     }
 }
 
@@ -228,11 +167,19 @@ static void backward_task(const Work *work, Int row, Int head, float *scratch) {
 /* All heads of a row. */
 static int run_row(void *argument, Int row) {
     const Work *work = argument;
+    if (multiplies_bfloat16(work)) {
+        char *own = malloc(bfloat16_scratch(work->most_keys, work->d_head));
+        if (!own) return 1;
+        for (Int head = 0; head < work->n_heads; head++)
+            (work->d_query.data ? backward_bfloat16 : forward_bfloat16)(work, row, head, own);
+        free(own);
+        return 0;
+    }
     Int d = rounded_up(work->d_head), padded = rounded_up(work->most_keys);
     float *scratch = malloc((6 * padded * d + 3 * BLOCK * d + 2 * BLOCK * padded) * sizeof(float));
     if (!scratch) return 1;
     for (Int head = 0; head < work->n_heads; head++)
-        (work->d_query ? backward_task : forward_task)(work, row, head, scratch);
+        (work->d_query.data ? backward_task : forward_task)(work, row, head, scratch);
     free(scratch);
     return 0;
 }
@@ -248,17 +195,20 @@ static int run_all(Work *work, Int n_threads) {
     return in_parallel(work, run_row, work->n_rows, n_products < LEAST_WORK ? 1 : n_threads);
 }
 
-/* Sizes: rows, heads, d_head, kind, causal, threads; strides: head and position of each input. */
+/* Sizes: rows, heads, d_head, kind, causal, threads; strides: head and position of each input. The
+   fillers are (position, head, d_head). */
 EXPORT int attention_forward(const Int *sizes, const Int *strides, const Int *query_ends,
                              const Int *key_ends, const char *query, const char *key,
                              const char *value, char *filler, float *log_sum) {
     Work work = {.query = {query, strides[0], strides[1]}, .key = {key, strides[2], strides[3]},
-                 .value = {value, strides[4], strides[5]}, .filler = filler, .log_sum = log_sum,
+                 .value = {value, strides[4], strides[5]}, .log_sum = log_sum,
+                 .filler = {filler, sizes[2], sizes[1] * sizes[2]},
                  .query_ends = query_ends, .key_ends = key_ends, .n_rows = sizes[0],
                  .n_heads = sizes[1], .d_head = sizes[2], .kind = sizes[3], .causal = sizes[4]};
     return run_all(&work, sizes[5]);
 }
 
+/* The same, and the strides of the results. */
 EXPORT int attention_backward(const Int *sizes, const Int *strides, const Int *query_ends,
                               const Int *key_ends, const char *query, const char *key,
                               const char *value, const char *gradient, float *log_sum,
@@ -266,7 +216,9 @@ EXPORT int attention_backward(const Int *sizes, const Int *strides, const Int *q
     Work work = {.query = {query, strides[0], strides[1]}, .key = {key, strides[2], strides[3]},
                  .value = {value, strides[4], strides[5]},
                  .gradient = {gradient, strides[6], strides[7]}, .log_sum = log_sum,
-                 .d_query = d_query, .d_key = d_key, .d_value = d_value,
+                 .d_query = {d_query, strides[8], strides[9]},
+                 .d_key = {d_key, strides[10], strides[11]},
+                 .d_value = {d_value, strides[12], strides[13]},
                  .query_ends = query_ends, .key_ends = key_ends, .n_rows = sizes[0],
                  .n_heads = sizes[1], .d_head = sizes[2], .kind = sizes[3], .causal = sizes[4]};
     return run_all(&work, sizes[5]);

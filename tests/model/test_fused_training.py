@@ -1,0 +1,204 @@
+"""Training by C kernels computes the same as the cells, and only for the known ones."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import tp_transformer as tpt
+from tp_transformer.data.layout.packed import Packed
+from tp_transformer.data.layout.padded import Padded
+from tp_transformer.foundation import native
+from tp_transformer.model.fused import is_fusible
+from tp_transformer.model.fused_training import trained_cells
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
+
+QUESTIONS = ["What is 3 + 4?", "Is 7 prime?", "Sort 3, -1, 7.", "Solve 2*x = 4 for x.", "1"]
+ANSWERS = ["7", "True", "-1, 3, 7", "2", "1"]
+
+
+def model_of(**fields):
+    """A model in training whose biases and normalisations are not neutral."""
+    torch.manual_seed(0)
+    model = tpt.build("tp-transformer-tiny", **fields).train()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def batch_of(model, repeats=1, layout=Packed):
+    encoded = [model.vocabulary.encode(one * repeats) for one in (QUESTIONS, ANSWERS)]
+    return tpt.Batch.from_ragged(*encoded, model.vocabulary.pad, layout)
+
+
+def gradients(model, batch, precision="float32"):
+    """The loss, and the gradients of all parameters in one vector."""
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+        loss = model.loss(batch).total
+    loss.backward()
+    return loss.detach(), torch.cat([one.grad.flatten() for one in model.parameters()])
+
+
+def distance(found, wanted):
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def eager(monkeypatch, function):
+    with monkeypatch.context() as without:
+        without.setattr(native, "library", lambda: None)
+        return function()
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The names of the kernels that are called."""
+    names = []
+    call = native.call
+    monkeypatch.setattr(native, "call", lambda name, *rest: (names.append(name), call(name, *rest)))
+    return names
+
+
+@pytest.mark.parametrize("fields", [{}, {"binding": "none", "embedding_binding": False}])
+def test_gradients_are_those_of_the_cells(monkeypatch, called, fields):
+    model = model_of(**fields)
+    batch = batch_of(model)
+    loss, found = gradients(model, batch)
+    assert called.count("normalise_backward") == 7 * model.config.n_layers
+    wanted_loss, wanted = eager(monkeypatch, lambda: gradients(model, batch))
+    torch.testing.assert_close(loss, wanted_loss, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=2e-5)
+    assert distance(found, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("fields", [{}, {"n_heads": 2}, {"binding": "none"}])
+def test_bfloat16_is_as_close_to_float32_as_autocast(monkeypatch, called, fields):
+    model = model_of(**fields)
+    batch = batch_of(model, repeats=3)
+    _, wanted = eager(monkeypatch, lambda: gradients(model, batch))
+    _, rounded = eager(monkeypatch, lambda: gradients(model, batch, "bfloat16"))
+    assert not called
+    _, found = gradients(model, batch, "bfloat16")
+    assert "normalise_backward" in called
+    assert distance(found, wanted) < 1.3 * distance(rounded, wanted) < 0.1
+
+
+def test_gradients_are_those_of_finite_differences():
+    model = model_of(n_layers=1)
+    batch = batch_of(model)
+    _, found = gradients(model, batch)
+    torch.manual_seed(1)
+    moves = [torch.randn_like(one) for one in model.parameters()]
+    slope = float(found @ torch.cat([one.flatten() for one in moves]))
+    losses = []
+    wide = copy.deepcopy(model).double()
+    for step in (1e-8, -1e-8):  # larger ones cross kinks of the ReLU
+        moved = copy.deepcopy(wide)
+        for parameter, move in zip(moved.parameters(), moves, strict=True):
+            parameter.data += step * move
+        losses.append(moved.loss(batch).total.detach())
+    assert float(losses[0] - losses[1]) / 2e-8 == pytest.approx(slope, rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_is_repeatable_and_threads_change_only_roundings(monkeypatch, precision):
+    model = model_of()
+    batch = batch_of(model, repeats=60)
+    _, wanted = gradients(model, batch, precision)
+    assert torch.equal(gradients(model, batch, precision)[1], wanted)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert distance(gradients(model, batch, precision)[1], wanted) < 1e-5
+
+
+def test_a_batch_may_be_empty_and_a_graph_may_be_used_twice():
+    model = model_of()
+    encode, pad = model.vocabulary.encode, model.vocabulary.pad
+    empty = tpt.Batch.from_ragged(encode([]), encode([]), pad, Packed)
+    assert not gradients(model, empty)[1].any()
+    loss = model.loss(batch_of(model)).total
+    weight = model.decoder[0].cross_attention.memory_proj.weight
+    first, second = (torch.autograd.grad(loss, weight, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_frozen_weights_and_states_without_a_gradient():
+    model = model_of()
+    batch = batch_of(model)
+    _, wanted = gradients(model, batch)
+    model.embedding.requires_grad_(requires_grad=False)
+    model.encoder.requires_grad_(requires_grad=False)
+    model.zero_grad()
+    model.loss(batch).total.backward()
+    found = [one.grad for one in model.parameters()]
+    wanted = wanted.split([one.numel() for one in model.parameters()])
+    for one, other, parameter in zip(found, wanted, model.parameters(), strict=True):
+        assert (one is None) != parameter.requires_grad
+        assert one is None or torch.equal(one.flatten(), other)
+
+
+def test_what_is_not_a_number_reaches_the_loss_and_the_gradient():
+    model = model_of()
+    with torch.no_grad():
+        model.encoder[0].feed_forward.expand.bias[3] = torch.nan
+    loss, found = gradients(model, batch_of(model))
+    assert loss.isnan()
+    assert found.isnan().any()
+
+
+class _Linear(nn.Linear):
+    pass
+
+
+CHANGES = {
+    "a hook": lambda cell: cell.register_forward_hook(lambda *inputs: None),
+    "a hook of the gradient": lambda cell: cell.feed_forward.register_full_backward_hook(
+        lambda *inputs: None
+    ),
+    "a hook before the gradient": lambda cell: cell.register_full_backward_pre_hook(
+        lambda *inputs: None
+    ),
+    "a subclass": lambda cell: setattr(cell.feed_forward.expand, "__class__", _Linear),
+    "dropout": lambda cell: setattr(cell.dropout, "p", 0.1),
+    "dropout of weights": lambda cell: setattr(cell.self_attention, "dropout", 0.1),
+    "a method": lambda cell: setattr(cell.self_attention, "retrieve", lambda *inputs: None),
+    "a type": lambda cell: cell.double(),
+}
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_model_changes_is_not_fused(change, stack):
+    cells = list(getattr(model_of(), stack))
+    assert is_fusible(cells, trains=True)
+    CHANGES[change](cells[1])
+    assert not is_fusible(cells, trains=True)
+
+
+def test_other_modes_are_not_fused(called):
+    model = model_of()
+    cells, batch = list(model.encoder), batch_of(model)
+    with torch.no_grad():
+        assert not is_fusible(cells, trains=True)
+    with torch.autocast("cpu", torch.float16):
+        assert not is_fusible(cells, trains=True)
+    state = torch.randn(1, batch.source.shape[1], model.config.d_model)
+    assert trained_cells(cells, state, batch.source_layout) is not None
+    for other in (state.double(), state[:, 1:], state.transpose(0, 1)):
+        assert trained_cells(cells, other, batch.source_layout) is None
+    assert trained_cells(cells, state, batch_of(model, layout=Padded).source_layout) is None
+    model.decoder[0].cross_attention.memory_proj = nn.Linear(model.config.d_model, 8)
+    memory = trained_cells(cells, state, batch.source_layout)
+    target = torch.randn(1, batch.target_input.shape[1], model.config.d_model)
+    layouts = batch.target_layout, memory, batch.source_layout
+    assert trained_cells(list(model.decoder), target, *layouts) is None
+
+
+def test_rows_of_questions_and_answers_must_be_the_same():
+    model = model_of()
+    batch, fewer = batch_of(model), model.vocabulary.encode(QUESTIONS[:2])
+    memory = model.encode(*Packed.lay_out(fewer, model.vocabulary.pad))
+    with pytest.raises(ValueError, match="5 rows of queries cannot attend to 2 rows"):
+        model.decode(batch.target_input, memory, batch.target_layout)
