@@ -205,7 +205,8 @@ def parts(module: nn.Module) -> list[nn.Module]:
     """
     found = [module]
     for part in found:  # which grows meanwhile
-        found.extend(part.children())
+        if part._modules:  # `children()` takes five times as long
+            found.extend([child for child in part._modules.values() if child is not None])
     return found
 
 
