@@ -50,6 +50,7 @@ except ImportError:
 PEER = "CTranslate2" if ctranslate2 else "Hugging Face BART"
 # Kernels, and what they compute in `solve`.
 PARTS = {
+    "embed_forward": "encoder",
     "cells_forward": "encoder",
     "memory_forward": "keys and values",
     "decoder_greedy": "steps",

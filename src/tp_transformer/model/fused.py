@@ -30,11 +30,14 @@ from tp_transformer.model.fused_weights import (
     cell_weights,
     embedding_weights,
     fit,
-    shapes_of,
+    fit_embedding,
+    is_plain,
+    memory_maps,
     sizes_of,
 )
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
-from tp_transformer.model.quantised import BLOCK, Int8Linear
+from tp_transformer.model.quantised import Int8Linear
+from tp_transformer.model.snapshot import Snapshot
 from tp_transformer.model.trace import Traced, parts
 
 Memory = list[tuple[Tensor, Tensor]]  # keys and values of the source, by layer
@@ -80,28 +83,27 @@ class FusedState:
     def __init__(
         self,
         embedding: Embedding,
-        cells: Sequence[DecoderCell],
-        weights: Sequence[Tensor | None],
+        known: "Known",
         memory: Memory,
         ends: list[int],
         max_length: int,
     ) -> None:
         key, _ = memory[0]
         # Another reference to their memory, which a cast or a move of the model does not release.
-        self._weights = [None if weight is None else weight.detach() for weight in weights]
-        self._weight_addresses = addresses(self._weights)
+        self._weights = [weight.detach() for weight in known.weights if weight is not None]
+        self._weight_addresses = known.addresses
         self._memory = [tensor for pair in memory for tensor in pair]
         self._memory_addresses = addresses(self._memory)
         offsets = torch.from_numpy(np.asarray(ends))
         self._starts, self._lengths = offsets[:-1], offsets.diff()
-        n_heads, d_head, d_ff, binds = sizes_of(cells[0])
+        n_heads, d_head, d_ff, binds = known.sizes
         # (layer, key or value, row, room, d_model)
-        self._cache = key.new_empty(len(cells), 2, len(ends) - 1, 0, n_heads * d_head)
+        self._cache = key.new_empty(len(memory), 2, len(ends) - 1, 0, n_heads * d_head)
         self._embedding = embedding
         self.model: Any = None  # the one whose steps these are
         self._position, self._max_length = 0, max_length
         self._n_vocab = embedding.symbols.num_embeddings
-        self._sizes = [len(cells), n_heads, d_head, d_ff, self._n_vocab]
+        self._sizes = [len(memory), n_heads, d_head, d_ff, self._n_vocab]
         self._last_sizes = [binds, key.stride(2), torch.get_num_threads()]
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
@@ -172,29 +174,77 @@ class FusedState:
         )
 
 
-def fused_state(
-    embedding: Embedding,
-    cells: Sequence[DecoderCell],
-    state: Tensor,
-    layout: Layout,
-    max_length: int,
-) -> FusedState | None:
-    """Return the state before the first step, or None if the kernel does not support the decoder.
+class Known:
+    """An embedding and cells that the kernels know, and what the kernels read of them.
 
-    `state` is the output of the encoder in `layout`.
+    They are checked and collected once, and again when something has changed. A copy or a pickle
+    of a model does not have it.
     """
+
+    def __init__(self, embedding: Embedding, cells: Sequence[Cell]) -> None:
+        self.sizes = sizes_of(cells[0])
+        own = [*embedding_weights(embedding)]
+        decoder_cells = [cell for cell in cells if isinstance(cell, DecoderCell)]
+        maps = memory_maps(decoder_cells) if decoder_cells else None
+        self.weights = [*own, *cell_weights(cells)]
+        self.addresses = addresses(self.weights)
+        self.cell_addresses = addresses(self.weights[len(own) :])
+        self.map_addresses = None if maps is None else addresses(maps)
+        tensors = [weight for weight in (*self.weights, *(maps or ())) if weight is not None]
+        self._snapshot = Snapshot([embedding, *cells], tensors)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def is_of(self, embedding: Embedding, cells: Sequence[Cell]) -> bool:
+        """Whether these are the embedding and the cells, and nothing of them has changed."""
+        return self._snapshot.holds([embedding, *cells])
+
+
+def known_stack(before: Known | None, embedding: Embedding, cells: Sequence[Cell]) -> Known | None:
+    """Return what kernels read of a stack, `before` if it is unchanged; None if not supported."""
+    if not _has_known_modes():
+        return None
+    if before is not None and before.is_of(embedding, cells):
+        return before
     if not cells or not is_fusible((embedding, *cells)):
         return None
+    return Known(embedding, cells) if fit_embedding(embedding, cells) and fit(cells) else None
+
+
+def fused_embedding(
+    embedding: Embedding, known: Known, source: Tensor, layout: Layout
+) -> Tensor | None:
+    """Return the embedded tokens of rows, or None if the kernel does not support their layout."""
     ends = _ends(layout)
-    if ends is None or not _fit_embedding(embedding, cells):
+    is_plain_ids = source.dtype == torch.int64 and source.is_cpu and source.is_contiguous()
+    if ends is None or source.shape != (1, ends[-1]) or not is_plain_ids:
         return None
-    if not fit(cells):
+    embedding.check_length(layout.longest)
+    d_model = known.sizes[0] * known.sizes[1]
+    sizes = [len(ends) - 1, d_model, embedding.symbols.num_embeddings, torch.get_num_threads()]
+    state = torch.empty(1, ends[-1], d_model, dtype=torch.float32)
+    native.call(
+        *("embed_forward", native.integers(sizes), known.addresses, native.integers(ends)),
+        *(source, state),
+    )
+    return state
+
+
+def fused_state(
+    embedding: Embedding, known: Known, state: Tensor, layout: Layout, max_length: int
+) -> FusedState | None:
+    """Return the state before the first step, or None if the kernel does not support the layout.
+
+    `state` is the output of the encoder in `layout`, and `known` has the decoder.
+    """
+    ends = _ends(layout)
+    if ends is None or known.map_addresses is None or state.shape[:2] != (1, ends[-1]):
         return None
-    memory = _memory(cells, state)
-    if memory is None or not _has_vectors(memory, cells, ends):
+    memory = _memory(known.sizes, known.map_addresses, state)
+    if memory is None:
         return None
-    weights = [*embedding_weights(embedding), *cell_weights(cells)]
-    return FusedState(embedding, cells, weights, memory, ends, max_length)
+    return FusedState(embedding, known, memory, ends, max_length)
 
 
 def fused_memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
@@ -202,26 +252,24 @@ def fused_memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
 
     `state` is the output of the encoder (1, source, d_model). They are contiguous for each cell.
     """
-    return _memory(cells, state) if is_fusible(cells) else None
+    if not is_fusible(cells) or any(sizes_of(cell) != sizes_of(cells[0]) for cell in cells):
+        return None
+    maps = memory_maps(cells)
+    return None if maps is None else _memory(sizes_of(cells[0]), addresses(maps), state)
 
 
-def _memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
-    if not _is_plain(state) or state.dim() != 3 or len(state) != 1:
+def _memory(sizes: tuple[int, int, int, int], maps: Any, state: Tensor) -> Memory | None:
+    """Return the keys and values by maps, whose addresses are given."""
+    n_heads, d_head, _, _ = sizes
+    d_model, n_layers = n_heads * d_head, len(maps) // len(affine(None))
+    if not is_plain(state) or state.dim() != 3 or len(state) != 1 or state.shape[2] != d_model:
         return None
-    n_heads, d_head, _, _ = sizes_of(cells[0])
-    d_model, n_positions = n_heads * d_head, state.shape[1]
-    maps = [cell.cross_attention.memory_proj for cell in cells]
-    if state.shape[2] != d_model or any(sizes_of(cell) != sizes_of(cells[0]) for cell in cells):
-        return None
-    if any(one.weight.shape != (2 * d_model, d_model) for one in maps):
-        return None
-    if d_model % BLOCK and any(isinstance(one, Int8Linear) for one in maps):
-        return None
-    memory = state.new_empty(len(cells), 2, n_positions, n_heads, d_head)
+    n_positions = state.shape[1]
+    memory = state.new_empty(n_layers, 2, n_positions, n_heads, d_head)
     native.call(
         "memory_forward",
-        native.integers([n_positions, len(cells), d_model, torch.get_num_threads()]),
-        addresses([weight for one in maps for weight in affine(one)]),
+        native.integers([n_positions, n_layers, d_model, torch.get_num_threads()]),
+        maps,
         state,
         memory,
     )
@@ -234,16 +282,20 @@ def fused_cells(
     layout: Layout,
     memory: Memory | None = None,
     memory_layout: Layout | None = None,
+    *,
+    known: Known | None = None,
 ) -> Tensor | None:
     """Return the output of the last cell, or None if the kernel does not support the cells.
 
     Attention is causal if there is a memory: the keys and values of the source for each cell.
+    `known` has the same cells, or the cells are checked here.
     """
-    if not is_fusible(cells) or not _is_plain(state):
+    if known is None and not (is_fusible(cells) and fit(cells)):
         return None
     ends, memory_ends = _ends(layout), None if memory_layout is None else _ends(memory_layout)
     n_heads, d_head, d_ff, binds = sizes_of(cells[0])
-    if ends is None or state.shape != (1, ends[-1], n_heads * d_head) or not fit(cells):
+    d_model = n_heads * d_head
+    if ends is None or not is_plain(state) or state.shape != (1, ends[-1], d_model):
         return None
     if memory is not None and (
         memory_ends is None
@@ -257,7 +309,7 @@ def fused_cells(
     native.call(
         "cells_forward",
         native.integers([*sizes, *strides, torch.get_num_threads()]),
-        addresses([*cell_weights(cells)]),
+        addresses([*cell_weights(cells)]) if known is None else known.cell_addresses,
         None if memory is None else addresses([tensor for pair in memory for tensor in pair]),
         native.integers(ends),
         None if memory_ends is None else native.integers(memory_ends),
@@ -272,8 +324,16 @@ def is_fusible(modules: Sequence[nn.Module], *, trains: bool = False) -> bool:
     With `trains`, the kernels are those of training, which also compute products in bfloat16.
     """
     return (
+        len(modules) > 0
+        and _has_known_modes(trains)
+        and all(_is_known(part, trains) for module in modules for part in parts(module))
+    )
+
+
+def _has_known_modes(trains: bool = False) -> bool:
+    """Whether torch runs modules as the kernels do, and no class has another method."""
+    return (
         native.library() is not None
-        and len(modules) > 0
         and torch.is_grad_enabled() == trains
         and not torch.compiler.is_compiling()  # nor exporting
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
@@ -284,7 +344,6 @@ def is_fusible(modules: Sequence[nn.Module], *, trains: bool = False) -> bool:
         and not torch.nn.modules.module._global_backward_hooks
         and not torch.nn.modules.module._global_backward_pre_hooks
         and all(defined(kind) == originals for kind, defined, originals in ORIGINALS)
-        and all(_is_known(part, trains) for module in modules for part in parts(module))
     )
 
 
@@ -301,7 +360,7 @@ def is_trainable(cells: Sequence[Cell], state: Tensor, layout: Layout) -> bool:
         cell.cross_attention.memory_proj.weight for cell in cells if isinstance(cell, DecoderCell)
     ]
     return (
-        _is_plain(state)
+        is_plain(state)
         and state.shape == (1, layout.offsets[-1], d_model)
         and fit(cells)
         and all(weight.shape == (2 * d_model, d_model) for weight in memory_maps)
@@ -323,7 +382,7 @@ def _is_known(part: nn.Module, trains: bool) -> bool:
         return False
     if not METHODS[kind].isdisjoint(vars(part)):  # an attribute that hides a method
         return False
-    if not all(map(_is_plain, _own_weights(part))):
+    if not all(map(is_plain, _own_weights(part))):
         return False
     if isinstance(part, Traced) and part._traces:
         return False
@@ -356,16 +415,6 @@ def _own_weights(part: nn.Module) -> tuple[Tensor, ...]:
     return (part.weight,) if part.bias is None else (part.weight, part.bias)
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether a kernel can read a tensor; those of `torch.export`, for example, have no memory."""
-    return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and tensor.dtype == torch.float32
-        and tensor.is_cpu
-        and tensor.is_contiguous()
-    )
-
-
 def _has_vectors(memory: Memory, cells: Sequence[Cell], ends: list[int]) -> bool:
     """Whether keys and values are float32 and have contiguous heads, and all the same strides."""
     n_heads, d_head, _, _ = sizes_of(cells[0])
@@ -384,17 +433,6 @@ def _has_vectors(memory: Memory, cells: Sequence[Cell], ends: list[int]) -> bool
             for tensor in pair
         )
     )
-
-
-def _fit_embedding(embedding: Embedding, cells: Sequence[Cell]) -> bool:
-    """Whether the weights of the embedding have the sizes that the kernel assumes."""
-    n_heads, d_head, _, _ = sizes_of(cells[0])
-    d_model, symbols = n_heads * d_head, embedding.symbols.weight
-    positions = embedding.positions_like(symbols)
-    wanted = [] if embedding.role_proj is None else [(d_model, d_model), (d_model,)]
-    wanted += [(embedding.symbols.num_embeddings, d_model), (embedding.n_positions, d_model)]
-    shapes = [*shapes_of(embedding.role_proj), symbols.shape, positions.shape]
-    return shapes == wanted and _is_plain(positions)
 
 
 def _ends(layout: Layout) -> list[int] | None:

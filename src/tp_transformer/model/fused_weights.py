@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tp_transformer.model.binding import HadamardBinding
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell
-from tp_transformer.model.quantised import Int8Linear
+from tp_transformer.model.quantised import BLOCK, Int8Linear
 
 Cell = EncoderCell | DecoderCell
 Affine = nn.Linear | Int8Linear | nn.LayerNorm
@@ -41,6 +41,42 @@ def sizes_of(cell: Cell) -> tuple[int, int, int, int]:
     binds = isinstance(attention.binding, HadamardBinding)
     d_ff = cell.feed_forward.expand.out_features
     return attention.n_heads, attention.binding.d_head, d_ff, int(binds)
+
+
+def fit_embedding(embedding: Embedding, cells: Sequence[Cell]) -> bool:
+    """Whether the weights of the embedding have the sizes that the kernels assume."""
+    n_heads, d_head, _, _ = sizes_of(cells[0])
+    d_model, symbols = n_heads * d_head, embedding.symbols.weight
+    positions = embedding.positions_like(symbols)
+    wanted = [] if embedding.role_proj is None else [(d_model, d_model), (d_model,)]
+    wanted += [(embedding.symbols.num_embeddings, d_model), (embedding.n_positions, d_model)]
+    shapes = [*shapes_of(embedding.role_proj), symbols.shape, positions.shape]
+    return shapes == wanted and is_plain(positions)
+
+
+def memory_maps(cells: Sequence[DecoderCell]) -> list[Tensor | None] | None:
+    """Return the maps of keys and values of the source, or None if the kernels do not support them.
+
+    The cells have the same sizes.
+    """
+    n_heads, d_head, _, _ = sizes_of(cells[0])
+    d_model = n_heads * d_head
+    maps = [cell.cross_attention.memory_proj for cell in cells]
+    if any(one.weight.shape != (2 * d_model, d_model) for one in maps):
+        return None
+    if d_model % BLOCK and any(isinstance(one, Int8Linear) for one in maps):
+        return None
+    return [weight for one in maps for weight in affine(one)]
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a kernel can read a tensor; those of `torch.export`, for example, have no memory."""
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and tensor.dtype == torch.float32
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+    )
 
 
 def embedding_weights(embedding: Embedding) -> Iterator[Tensor | None]:

@@ -19,7 +19,15 @@ from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.fused import FusedState, fused_cells, fused_memory, fused_state
+from tp_transformer.model.fused import (
+    FusedState,
+    Known,
+    fused_cells,
+    fused_embedding,
+    fused_memory,
+    fused_state,
+    known_stack,
+)
 from tp_transformer.model.fused_training import trained_cells
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
@@ -82,6 +90,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         self.embedding = Embedding(config, self.n_vocab)
         self.encoder = nn.ModuleList(EncoderCell(config) for _ in range(config.n_layers))
         self.decoder = nn.ModuleList(DecoderCell(config) for _ in range(config.n_layers))
+        self._known_stacks: dict[str, Known | None] = {}  # for the kernels, found when needed
         self.initialise()
 
     @classmethod
@@ -144,11 +153,15 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         """Encode questions (batch, source), which are padded if no layout is given."""
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
         self.note_tokens(SOURCE, source)
-        state = self.point("embedding", self.embedding(source, layout.positions, layout.longest))
         cells = self._encoder_cells
+        known = self._known("encoder", cells)
+        embedded = fused_embedding(self.embedding, known, source, layout) if known else None
+        if embedded is None:
+            embedded = self.embedding(source, layout.positions, layout.longest)
+        state = self.point("embedding", embedded)
         fused = trained_cells(cells, state, layout)
         if fused is None:
-            fused = fused_cells(cells, state, layout)
+            fused = fused_cells(cells, state, layout, known=known)
         if fused is not None:
             return Memory(fused, layout)
         pattern = layout.within()
@@ -181,7 +194,10 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         cells = self.decoder_cells
         # A step that is not the one below may read the fields of a `DecoderState`.
         if not self._traces and self.step == MethodType(_STEP, self):
-            fused = fused_state(self.embedding, cells, memory.state, memory.layout, max_length)
+            known = self._known("decoder", cells)
+            fused = None
+            if known is not None:
+                fused = fused_state(self.embedding, known, memory.state, memory.layout, max_length)
             if fused is not None:
                 fused.model = self
                 return fused
@@ -203,6 +219,14 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         if fused is not None:
             return fused
         return [cell.cross_attention.remember(memory.state) for cell in cells]
+
+    def _known(self, stack: str, cells: Sequence[EncoderCell | DecoderCell]) -> Known | None:
+        """Return what kernels read of a stack; it is checked again only if something changed."""
+        before = self._known_stacks.get(stack)
+        known = known_stack(before, self.embedding, cells)
+        if known is not None and known is not before:  # no assignment while a graph is recorded
+            self._known_stacks[stack] = known
+        return known
 
     def resume(
         self,

@@ -117,19 +117,55 @@ static void attend_across(const Step *step, Int row, Int layer, const float *pro
            scores, bound);
 }
 
-static void embed(const Step *step, Int first, Int n, float *state, float *role) {
-    Int d_model = step->d_head * step->n_heads;
-    const Embedding *embedding = step->embedding;
-    const float *position = embedding->positions + step->position * d_model;
+/* Embed tokens, each at its position or, if `positions` is NULL, all at the same one. */
+static void embed(const Embedding *embedding, Int d_model, Int n, const Int *ids,
+                  const Int *positions, Int position, float *state, float *role) {
     float scale = sqrtf((float)d_model);
     for (Int row = 0; row < n; row++) {
-        const float *symbol = embedding->symbols + step->previous[first + row] * d_model;
-        for (Int i = 0; i < d_model; i++)
-            state[row * d_model + i] = symbol[i] * scale + position[i];
+        const float *symbol = embedding->symbols + ids[row] * d_model;
+        const float *place = embedding->positions + (positions ? positions[row] : position) * d_model;
+        for (Int i = 0; i < d_model; i++) state[row * d_model + i] = symbol[i] * scale + place[i];
     }
     if (!embedding->role.weight && !embedding->role.packed) return;
     affine(n, d_model, d_model, state, embedding->role, role, PLAIN);
     for (Int i = 0; i < n * d_model; i++) state[i] += state[i] * role[i];
+}
+
+typedef struct {
+    Int n_positions, n_blocks, d_model;
+    const Embedding *embedding;
+    const Int *ids, *positions;
+    float *state;
+} Embed;
+
+static int embed_block(void *argument, Int block) {
+    const Embed *work = argument;
+    Int d = work->d_model, first = first_of_block(work->n_positions, work->n_blocks, block);
+    Int n = first_of_block(work->n_positions, work->n_blocks, block + 1) - first;
+    float *role = malloc(n * d * sizeof(float));
+    if (!role) return 1;
+    embed(work->embedding, d, n, work->ids + first, work->positions + first, 0,
+          work->state + first * d, role);
+    free(role);
+    return 0;
+}
+
+/* The embedded tokens of packed rows. Sizes: rows, d_model, n_vocab, threads. Returns as
+   `run_step`. */
+EXPORT int embed_forward(const Int *sizes, const Embedding *embedding, const Int *ends,
+                         const Int *ids, float *state) {
+    Int n_rows = sizes[0], n = ends[n_rows];
+    for (Int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= sizes[2]) return 2;
+    Int *positions = malloc((n + 1) * sizeof(Int));
+    if (!positions) return 1;
+    for (Int row = 0; row < n_rows; row++)
+        for (Int i = ends[row]; i < ends[row + 1]; i++) positions[i] = i - ends[row];
+    Embed work = {.n_positions = n, .n_blocks = n_blocks_of(n, sizes[3]), .d_model = sizes[1],
+                  .embedding = embedding, .ids = ids, .positions = positions, .state = state};
+    int failed = in_parallel(&work, embed_block, work.n_blocks, sizes[3]);
+    free(positions);
+    return failed;
 }
 
 /* A step of `n` rows from `first` on; returns whether there was too little memory. */
@@ -143,7 +179,7 @@ static int run_rows(const Step *step, Int first, Int n) {
                           sizeof(float));
     if (!state) return 1;
     float *other = state + n * d_model, *wide = other + n * d_model, *scores = wide + n * widest;
-    embed(step, first, n, state, other);
+    embed(step->embedding, d_model, n, step->previous + first, NULL, step->position, state, other);
     for (Int number = 0; number < step->n_layers; number++) {
         const Layer *layer = step->layers + number;
         normalise(n, d_model, state, layer->norms[0], other);

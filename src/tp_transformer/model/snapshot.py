@@ -1,0 +1,52 @@
+"""Detection of changes of modules, in a fraction of the time of a check of each attribute."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from tp_transformer.model.trace import parts
+
+
+class Snapshot:
+    """The attributes of modules and all their parts, and where tensors are in memory.
+
+    Numbers that change in place are no change. The modules and their parameters stay in memory as
+    long as the snapshot.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], tensors: Sequence[Tensor]) -> None:
+        self._modules, self._tensors = list(modules), list(tensors)
+        self._parts = [part for module in modules for part in parts(module)]
+        self._kinds = [*map(type, self._parts)]
+        self._attributes = [_attributes(part) for part in self._parts]
+        self._forms = _forms(self._tensors)
+
+    def holds(self, modules: Sequence[nn.Module]) -> bool:
+        """Whether these are the same modules, and nothing has been set, added or removed."""
+        try:
+            # Comparisons of containers, which start with identity, are faster than loops. The parts
+            # are the same if the attributes are, because submodules are among them.
+            return (
+                list(modules) == self._modules
+                and [*map(type, self._parts)] == self._kinds
+                and [*map(vars, self._parts)] == self._attributes
+                and _forms(self._tensors) == self._forms
+            )
+        except RuntimeError:  # a tensor was replaced: the equality of tensors is not a truth value
+            return False
+
+
+def _attributes(part: nn.Module) -> dict[str, Any]:
+    """Return a copy of the attributes of a module, and of its parameters, submodules and hooks."""
+    return {
+        name: dict(value) if isinstance(value, dict) else value
+        for name, value in vars(part).items()
+    }
+
+
+def _forms(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    return [
+        (type(one), one.data_ptr(), one.dtype, one.shape, one.stride(), one.is_cpu)
+        for one in tensors
+    ]
