@@ -84,27 +84,26 @@ class FusedState:
         self,
         embedding: Embedding,
         known: "Known",
-        memory: Memory,
+        memory: Tensor,
         ends: list[int],
         max_length: int,
     ) -> None:
-        key, _ = memory[0]
         # Another reference to their memory, which a cast or a move of the model does not release.
         self._weights = [weight.detach() for weight in known.weights if weight is not None]
         self._weight_addresses = known.addresses
-        self._memory = [tensor for pair in memory for tensor in pair]
-        self._memory_addresses = addresses(self._memory)
+        self._memory = memory  # (layer, key or value, position, head, d_head)
+        self._memory_addresses = addresses(memory.flatten(0, 1).unbind())
         offsets = torch.from_numpy(np.asarray(ends))
         self._starts, self._lengths = offsets[:-1], offsets.diff()
         n_heads, d_head, d_ff, binds = known.sizes
         # (layer, key or value, row, room, d_model)
-        self._cache = key.new_empty(len(memory), 2, len(ends) - 1, 0, n_heads * d_head)
+        self._cache = memory.new_empty(len(memory), 2, len(ends) - 1, 0, n_heads * d_head)
         self._embedding = embedding
         self.model: Any = None  # the one whose steps these are
         self._position, self._max_length = 0, max_length
         self._n_vocab = embedding.symbols.num_embeddings
         self._sizes = [len(memory), n_heads, d_head, d_ff, self._n_vocab]
-        self._last_sizes = [binds, key.stride(2), torch.get_num_threads()]
+        self._last_sizes = [binds, n_heads * d_head, torch.get_num_threads()]
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
         """Keep these rows, and these questions or all of them."""
@@ -255,11 +254,14 @@ def fused_memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
     if not is_fusible(cells) or any(sizes_of(cell) != sizes_of(cells[0]) for cell in cells):
         return None
     maps = memory_maps(cells)
-    return None if maps is None else _memory(sizes_of(cells[0]), addresses(maps), state)
+    memory = None if maps is None else _memory(sizes_of(cells[0]), addresses(maps), state)
+    if memory is None:
+        return None
+    return [(key.transpose(0, 1)[None], value.transpose(0, 1)[None]) for key, value in memory]
 
 
-def _memory(sizes: tuple[int, int, int, int], maps: Any, state: Tensor) -> Memory | None:
-    """Return the keys and values by maps, whose addresses are given."""
+def _memory(sizes: tuple[int, int, int, int], maps: Any, state: Tensor) -> Tensor | None:
+    """Return the keys and values (layer, key or value, position, head, d_head) by maps."""
     n_heads, d_head, _, _ = sizes
     d_model, n_layers = n_heads * d_head, len(maps) // len(affine(None))
     if not is_plain(state) or state.dim() != 3 or len(state) != 1 or state.shape[2] != d_model:
@@ -273,7 +275,7 @@ def _memory(sizes: tuple[int, int, int, int], maps: Any, state: Tensor) -> Memor
         state,
         memory,
     )
-    return [(key.transpose(0, 1)[None], value.transpose(0, 1)[None]) for key, value in memory]
+    return memory
 
 
 def fused_cells(
