@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -49,6 +50,7 @@ SETTINGS = {
     "positions": lambda model: setattr(
         model.embedding, "_positions", model.embedding._positions.clone()
     ),
+    "an array": lambda model: setattr(model.decoder[0], "array", np.zeros(2)),
     "a type": lambda model: model.double(),
 }
 
@@ -57,6 +59,7 @@ SETTINGS = {
 def test_a_snapshot_notices_a_change(change):
     model = model_of()
     modules = [model.embedding, *model.decoder]
+    model.decoder[0].array = np.zeros(2)
     tensors = [*model.decoder.parameters()]
     snapshot = Snapshot(modules, tensors)
     with torch.no_grad():

@@ -37,8 +37,8 @@ class Snapshot:
                 and [*map(vars, self._parts)] == self._attributes
                 and _forms(self._tensors) == self._forms
             )
-        except RuntimeError:  # a tensor was replaced: the equality of tensors is not a truth value
-            return False
+        except (RuntimeError, TypeError, ValueError):
+            return False  # a tensor or an array was replaced: their equality is not a truth value
 
 
 def _attributes(part: nn.Module) -> dict[str, Any]:
