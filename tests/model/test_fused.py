@@ -92,15 +92,6 @@ def test_a_vocabulary_may_have_any_size(monkeypatch, n_words):
     torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture
-def called(monkeypatch):
-    """The names of the kernels that are called."""
-    names = []
-    call = native.call
-    monkeypatch.setattr(native, "call", lambda name, *rest: (names.append(name), call(name, *rest)))
-    return names
-
-
 @pytest.mark.parametrize("binding", ["hadamard", "none"])
 @pytest.mark.parametrize("n_questions", [1, 5])
 @torch.inference_mode()

@@ -18,15 +18,6 @@ def model_of(**fields):
     return tpt.build("tp-transformer-tiny", **fields).eval()
 
 
-@pytest.fixture
-def called(monkeypatch):
-    """The names of the kernels that are called."""
-    names = []
-    call = native.call
-    monkeypatch.setattr(native, "call", lambda name, *rest: (names.append(name), call(name, *rest)))
-    return names
-
-
 @pytest.mark.parametrize("binding", ["hadamard", "none"])
 @pytest.mark.parametrize("n_questions", [1, 2, 11, 12, 13])
 @torch.no_grad()

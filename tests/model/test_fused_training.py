@@ -53,15 +53,6 @@ def eager(monkeypatch, function):
         return function()
 
 
-@pytest.fixture
-def called(monkeypatch):
-    """The names of the kernels that are called."""
-    names = []
-    call = native.call
-    monkeypatch.setattr(native, "call", lambda name, *rest: (names.append(name), call(name, *rest)))
-    return names
-
-
 @pytest.mark.parametrize("fields", [{}, {"binding": "none", "embedding_binding": False}])
 def test_gradients_are_those_of_the_cells(monkeypatch, called, fields):
     model = model_of(**fields)
