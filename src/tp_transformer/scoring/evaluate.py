@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,7 +92,6 @@ def evaluate(
     folder = None if isinstance(model, Model) else model or bundled.default()
     with open_ranks(device) as ranks:
         used = ranks.each(lambda: _usable(model)).float().to(ranks.device)
-        work = replace(work, precision=native_precision(work.precision, ranks.device))
         store = ranks.each(lambda: data if isinstance(data, Store) else open_store(data))
         held_out = ranks.each(lambda: held_out_rows(folder, store))
         questions = ranks.each(lambda: EvaluationQuestions(store, choose(store, choice, held_out)))
@@ -101,7 +100,7 @@ def evaluate(
         file = None if out is None else Path(out)
         evaluation = Evaluation(used, questions, work, file, ranks, seen)
         if file is not None and not work.overwrite:
-            facts = evaluation.sha256, work.precision, _described_store(store), asdict(choice)
+            facts = evaluation.sha256, evaluation.precision, _described_store(store), asdict(choice)
             ranks.first(lambda: refuse_other_results(file, *facts))
         scored = evaluation.run(choice.seed)
 
@@ -156,9 +155,10 @@ class Evaluation:
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers decided in float64
         self.sha256 = identity.model_hash(model)
-        is_int8 = work.precision == "int8"
+        self.precision = native_precision(work.precision, ranks.device)
+        is_int8 = self.precision == "int8"
         self.model = ranks.each(lambda: model.in_precision("int8")) if is_int8 else model
-        parts = [self.sha256, work.precision, *(one.sha256 for one in questions.asked)]
+        parts = [self.sha256, self.precision, *(one.sha256 for one in questions.asked)]
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         if out is not None:
             ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
@@ -178,7 +178,7 @@ class Evaluation:
         environment = {
             **provenance.environment(self.ranks.device),
             "n_ranks": self.ranks.n_ranks,
-            "precision": self.work.precision,
+            "precision": self.precision,
             "diagnosis": means,
         }
         return {
@@ -201,7 +201,7 @@ class Evaluation:
         self.right = journal.known == RIGHT
 
     def _ask_share(self) -> None:
-        find = JUDGES[self.work.precision]
+        find = JUDGES[self.precision]
         most = CPU_TOKENS if self.ranks.device.type == "cpu" else GPU_TOKENS
         limit = self.work.symbols_per_pass or most
         journal, rank, n_ranks = self._journal, self.ranks.rank, self.ranks.n_ranks
