@@ -9,13 +9,13 @@ COUNT = 200  # questions of each module
 
 
 def losses(
-    tpt: Callable[..., float], model: Path, store: Path, modules: Iterable[str]
+    tpt: Callable[..., float], model: Path, store: Path, modules: Iterable[str], out: Path
 ) -> tuple[dict[str, float], float]:
     """Return the loss of each module on training questions, and the processor seconds.
 
-    The questions that the model selection of `tpt train` holds out are not among them.
+    The questions that training holds out are not among them. `tpt` runs a command of the package,
+    and `out` is the file of its results.
     """
-    out = model.with_name(f"{model.name}-losses.json")
     what = ["--splits", "train", "--train-count", str(COUNT), "--diagnose", "0"]
     where = ["--model", str(model), "--data", str(store), "--out", str(out)]
     seconds = tpt("evaluate", *where, *what, "--modules", *modules)

@@ -12,8 +12,9 @@ and the processor time of its commands.
 
 - Two sets: a quarter of the samples are repetitions of few questions (`two_sets.py`).
 - Stages: four runs, each from the weights of the one before, with a new state of the optimizer and
-  new samples; the cooldown is the fourth run. Weights by learning progress (`learning_progress.py`) are to
-  be compared with equal weights in stages, which differ in nothing else.
+  new samples; the cooldown is the fourth run. Weights by learning progress
+  (`learning_progress.py`) are to be compared with equal weights in stages, which differ in nothing
+  else.
 - Sizes: with the same samples, and with a number of samples that takes about the processor time of
   the first setting. The time grows more slowly with the size than the number of multiplications:
   by that number, d_model 64 would be nearly four times as fast as 128, but it is about twice as
@@ -179,8 +180,13 @@ def train_in_stages(setting: Setting, store: Path, folder: Path, samples: int) -
         seconds += train(store, run, options, *init_from)
         init_from = ["--init-from", str(run)]
         if setting.stages == "progress" and stage != last:
-            models = [run / "checkpoints" / f"step-{half:08}", run]
-            measured = [learning_progress.losses(tpt, model, store, MODULES) for model in models]
+            models = {"half": run / "checkpoints" / f"step-{half:08}", "end": run}
+            measured = [
+                learning_progress.losses(
+                    tpt, model, store, MODULES, folder / f"stage-{stage + 1}-{place}.json"
+                )
+                for place, model in models.items()
+            ]
             weights = learning_progress.weights(*(losses for losses, _ in measured))
             seconds += sum(spent for _, spent in measured)
     return seconds

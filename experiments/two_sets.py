@@ -30,7 +30,7 @@ def write(store: Path, out: Path, modules: tuple[str, ...], held_out: int, repea
     split = original[TRAIN]
     segments = split.select(modules)
     expected = validation(original, modules, held_out)
-    source = {"kind": "two sets", "original": original.source, "repeated": repeated}
+    source = {"kind": "two sets", "original": split.digest, "repeated": repeated}
     out.parent.mkdir(parents=True, exist_ok=True)
     with write_store(out, original.task, source) as writer:
         for segment in segments:
