@@ -12,9 +12,10 @@ and the processor time of its commands.
 
 - Two sets: a quarter of the samples are repetitions of few questions (`two_sets.py`).
 - Stages: four runs, each from the weights of the one before, with a new state of the optimizer and
-  new samples; the cooldown is the fourth run. Weights by learning progress
-  (`learning_progress.py`) are to be compared with equal weights in stages, which differ in nothing
-  else.
+  another seed of the samples; the cooldown is the fourth run. With weights by learning progress
+  (`learning_progress.py`), the shares of the modules in a stage follow the decrease of their losses
+  in the second half of the stage before. The setting to compare them with is that of four stages
+  with equal weights.
 - Sizes: with the same samples, and with a number of samples that takes about the processor time of
   the first setting. The time grows more slowly with the size than the number of multiplications:
   by that number, d_model 64 would be nearly four times as fast as 128, but it is about twice as
