@@ -111,6 +111,25 @@ def test_logits_of_known_answers_are_those_of_the_cells(monkeypatch, called, bin
     assert len(called) == 6
 
 
+@pytest.mark.parametrize("n_copies", [2, 60])
+@torch.no_grad()
+def test_equal_rows_are_computed_once_with_the_results_of_the_cells(monkeypatch, n_copies):
+    model = model_of()
+    ids, layout = Packed.lay_out(model.vocabulary.encode(QUESTIONS * n_copies), 0)
+    previous = 3 + torch.arange(len(layout)) % 2  # two tokens among the rows
+    with monkeypatch.context() as without:
+        without.setattr(native, "library", lambda: None)
+        memory = model.encode(ids, layout)
+        wanted, state = memory.state, model.begin(memory, 2)
+        wanted_logits = [model.step(previous + step, state) for step in range(2)]
+    memory = model.encode(ids, layout)
+    torch.testing.assert_close(memory.state, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(*memory.state.chunk(2, dim=1))
+    state = model.begin(memory, 2)
+    logits = [model.step(previous + step, state) for step in range(2)]
+    torch.testing.assert_close(logits, wanted_logits, rtol=1e-4, atol=1e-4)
+
+
 @torch.no_grad()
 def test_large_layers_are_computed_in_parts(monkeypatch):
     model = model_of(d_model=576, d_ff=1040, n_layers=1)

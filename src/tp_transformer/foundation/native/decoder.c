@@ -117,13 +117,18 @@ static void attend_across(const Step *step, Int row, Int layer, const float *pro
            scores, bound);
 }
 
-/* Embed tokens, each at its position or, if `positions` is NULL, all at the same one. */
-static void embed(const Embedding *embedding, Int d_model, Int n, const Int *ids,
-                  const Int *positions, Int position, float *state, float *role) {
+typedef struct {
+    Int id, position;
+} Token;
+
+#define TOKEN_WORDS (Int)(sizeof(Token) / sizeof(uint64_t))
+
+static void embed(const Embedding *embedding, Int d_model, Int n, const Token *tokens, float *state,
+                  float *role) {
     float scale = sqrtf((float)d_model);
     for (Int row = 0; row < n; row++) {
-        const float *symbol = embedding->symbols + ids[row] * d_model;
-        const float *place = embedding->positions + (positions ? positions[row] : position) * d_model;
+        const float *symbol = embedding->symbols + tokens[row].id * d_model;
+        const float *place = embedding->positions + tokens[row].position * d_model;
         for (Int i = 0; i < d_model; i++) state[row * d_model + i] = symbol[i] * scale + place[i];
     }
     if (!embedding->role.weight && !embedding->role.packed) return;
@@ -134,7 +139,7 @@ static void embed(const Embedding *embedding, Int d_model, Int n, const Int *ids
 typedef struct {
     Int n_positions, n_blocks, d_model;
     const Embedding *embedding;
-    const Int *ids, *positions;
+    const Token *tokens;
     float *state;
 } Embed;
 
@@ -144,8 +149,7 @@ static int embed_block(void *argument, Int block) {
     Int n = first_of_block(work->n_positions, work->n_blocks, block + 1) - first;
     float *role = malloc(n * d * sizeof(float));
     if (!role) return 1;
-    embed(work->embedding, d, n, work->ids + first, work->positions + first, 0,
-          work->state + first * d, role);
+    embed(work->embedding, d, n, work->tokens + first, work->state + first * d, role);
     free(role);
     return 0;
 }
@@ -154,17 +158,50 @@ static int embed_block(void *argument, Int block) {
    `run_step`. */
 EXPORT int embed_forward(const Int *sizes, const Embedding *embedding, const Int *ends,
                          const Int *ids, float *state) {
-    Int n_rows = sizes[0], n = ends[n_rows];
+    Int n_rows = sizes[0], n = ends[n_rows], n_threads = sizes[3];
     for (Int i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= sizes[2]) return 2;
-    Int *positions = malloc((n + 1) * sizeof(Int));
-    if (!positions) return 1;
+    Token *tokens = malloc((n + 1) * sizeof(Token));
+    if (!tokens) return 1;
     for (Int row = 0; row < n_rows; row++)
-        for (Int i = ends[row]; i < ends[row + 1]; i++) positions[i] = i - ends[row];
-    Embed work = {.n_positions = n, .n_blocks = n_blocks_of(n, sizes[3]), .d_model = sizes[1],
-                  .embedding = embedding, .ids = ids, .positions = positions, .state = state};
-    int failed = in_parallel(&work, embed_block, work.n_blocks, sizes[3]);
-    free(positions);
+        for (Int i = ends[row]; i < ends[row + 1]; i++) tokens[i] = (Token){ids[i], i - ends[row]};
+    Distinct found;
+    int failed = find_distinct(n, TOKEN_WORDS, tokens, &found);
+    if (!failed) {
+        compact(&found, TOKEN_WORDS, tokens);
+        Embed work = {.n_positions = n_computed(&found), .d_model = sizes[1],
+                      .embedding = embedding, .tokens = tokens, .state = state};
+        work.n_blocks = n_blocks_of(work.n_positions, n_threads);
+        failed = in_parallel(&work, embed_block, work.n_blocks, n_threads);
+        expand(&found, sizes[1] / 2, state);
+        free_distinct(&found);
+    }
+    free(tokens);
+    return failed;
+}
+
+/* Embed the last tokens of `n` rows from `first` on, and project them to queries, keys, values and
+   roles (`wide`) of the first layer, once for equal tokens. `other` has the size of the states. Returns
+   whether there was too little memory. */
+static int begin_rows(const Step *step, Int first, Int n, float *state, float *other, float *wide) {
+    Int d_model = step->d_head * step->n_heads, width = (step->binds ? 4 : 3) * d_model;
+    Token *tokens = malloc(n * sizeof(Token));
+    Distinct found;
+    if (!tokens) return 1;
+    for (Int row = 0; row < n; row++)
+        tokens[row] = (Token){step->previous[first + row], step->position};
+    int failed = find_distinct(n, TOKEN_WORDS, tokens, &found);
+    if (!failed) {
+        Int computed = n_computed(&found);
+        compact(&found, TOKEN_WORDS, tokens);
+        embed(step->embedding, d_model, computed, tokens, state, other);
+        normalise(computed, d_model, state, step->layers->norms[0], other);
+        affine(computed, d_model, width, other, step->layers->self_in, wide, PLAIN);
+        expand(&found, d_model / 2, state);
+        expand(&found, width / 2, wide);
+        free_distinct(&found);
+    }
+    free(tokens);
     return failed;
 }
 
@@ -179,11 +216,16 @@ static int run_rows(const Step *step, Int first, Int n) {
                           sizeof(float));
     if (!state) return 1;
     float *other = state + n * d_model, *wide = other + n * d_model, *scores = wide + n * widest;
-    embed(step->embedding, d_model, n, step->previous + first, NULL, step->position, state, other);
+    if (begin_rows(step, first, n, state, other, wide)) {
+        free(state);
+        return 1;
+    }
     for (Int number = 0; number < step->n_layers; number++) {
         const Layer *layer = step->layers + number;
-        normalise(n, d_model, state, layer->norms[0], other);
-        affine(n, d_model, n_self * d_model, other, layer->self_in, wide, PLAIN);
+        if (number) {
+            normalise(n, d_model, state, layer->norms[0], other);
+            affine(n, d_model, n_self * d_model, other, layer->self_in, wide, PLAIN);
+        }
         for (Int row = 0; row < n; row++)
             attend_self(step, first + row, number, wide + row * n_self * d_model, scores,
                         other + row * d_model);
