@@ -3,8 +3,10 @@
    Keys and values, of the source in the memory and of the target in the cache, are read once per
    step and layer, which is most of the time of a step of many rows. They are therefore contiguous
    for each layer and row, so that the processor fetches them ahead. Nothing is copied when rows
-   leave the batch. Rows are divided among threads. */
+   leave the batch. Rows are divided among threads. Instead of keys and values of the source, the
+   memory can have their maps (absorbed.h). */
 
+#include "absorbed.h"
 #include "layers.h"
 #include "parallel.h"
 
@@ -19,8 +21,9 @@ typedef struct {
     Int n_blocks;
     const Embedding *embedding;
     const Layer *layers;
-    const float *const *memory; /* keys and values of the source, by layer */
-    const Int *starts, *lengths; /* of each question in the memory */
+    const float *const *memory; /* keys and values of the source, by layer, or their maps */
+    const float *source;         /* its states, if the memory has maps, or NULL */
+    const Int *starts, *lengths; /* of each question in the source */
     Int cache_rows;
     float *cache;            /* (layer, key or value, cache row, room, head, d_head) */
     const Int *cache_row;    /* of each row; NULL if row i has cache row i */
@@ -106,15 +109,40 @@ static void attend_self(const Step *step, Int row, Int layer, const float *proje
            step->binds ? projected + 3 * d_model : NULL, scores, bound);
 }
 
+static Int question_of(const Step *step, Int row) {
+    return cache_row_of(step, row) / (step->cache_rows / step->n_questions);
+}
+
 /* Cross-attention of a row; `projected` is query and role. */
 static void attend_across(const Step *step, Int row, Int layer, const float *projected,
                           float *scores, float *bound) {
     Int d_model = step->d_head * step->n_heads, stride = step->memory_position;
-    Int question = cache_row_of(step, row) / (step->cache_rows / step->n_questions);
-    Int first = step->starts[question] * stride;
+    Int question = question_of(step, row), first = step->starts[question] * stride;
     attend(step, step->lengths[question], projected, step->memory[2 * layer] + first,
            step->memory[2 * layer + 1] + first, stride, step->binds ? projected + d_model : NULL,
            scores, bound);
+}
+
+/* The same for `n` rows from `first` on by the maps of keys and values; returns whether there was too
+   little memory. */
+static int attend_to_states(const Step *step, Int first, Int n, Int layer, const float *projected,
+                            float *bound) {
+    Int d_model = step->d_head * step->n_heads, width = (step->binds ? 2 : 1) * d_model;
+    const Affine *map = (const Affine *)step->memory + layer;
+    Source *sources = malloc(n * sizeof(Source));
+    if (!sources) return 1;
+    for (Int row = 0; row < n; row++) {
+        Int question = question_of(step, first + row);
+        sources[row] = (Source){step->source + step->starts[question] * d_model,
+                                step->lengths[question]};
+    }
+    int failed = absorbed_attention(n, step->n_heads, step->d_head, projected, width, sources,
+                                    map->weight, map->bias, bound);
+    free(sources);
+    for (Int row = 0; step->binds && row < n; row++)
+        for (Int i = 0; i < d_model; i++)
+            bound[row * d_model + i] *= projected[row * width + d_model + i];
+    return failed;
 }
 
 typedef struct {
@@ -216,11 +244,8 @@ static int run_rows(const Step *step, Int first, Int n) {
                           sizeof(float));
     if (!state) return 1;
     float *other = state + n * d_model, *wide = other + n * d_model, *scores = wide + n * widest;
-    if (begin_rows(step, first, n, state, other, wide)) {
-        free(state);
-        return 1;
-    }
-    for (Int number = 0; number < step->n_layers; number++) {
+    int failed = begin_rows(step, first, n, state, other, wide);
+    for (Int number = 0; number < step->n_layers && !failed; number++) {
         const Layer *layer = step->layers + number;
         if (number) {
             normalise(n, d_model, state, layer->norms[0], other);
@@ -232,9 +257,12 @@ static int run_rows(const Step *step, Int first, Int n) {
         affine(n, d_model, d_model, other, layer->self_out, state, ADDED);
         normalise(n, d_model, state, layer->norms[1], other);
         affine(n, d_model, n_cross * d_model, other, layer->cross_in, wide, PLAIN);
-        for (Int row = 0; row < n; row++)
-            attend_across(step, first + row, number, wide + row * n_cross * d_model, scores,
-                          other + row * d_model);
+        if (step->source)
+            failed = attend_to_states(step, first, n, number, wide, other);
+        else
+            for (Int row = 0; row < n; row++)
+                attend_across(step, first + row, number, wide + row * n_cross * d_model, scores,
+                              other + row * d_model);
         affine(n, d_model, d_model, other, layer->cross_out, state, ADDED);
         normalise(n, d_model, state, layer->norms[2], other);
         feed_forward(n, d_model, d_ff, other, layer, wide, state);
@@ -243,7 +271,7 @@ static int run_rows(const Step *step, Int first, Int n) {
     Affine output = {step->embedding->symbols, NULL, NULL};
     affine(n, d_model, step->n_vocab, state, output, step->logits + first * step->n_vocab, PLAIN);
     free(state);
-    return 0;
+    return failed;
 }
 
 static int run_block(void *work, Int block) {
@@ -261,26 +289,26 @@ static int run_step(Step *step, Int n_threads) {
 }
 
 /* Sizes: see Step, up to the stride of the memory. `weights` has the embedding (role map, symbols,
-   positions), then the layers, in the order of the structures. */
+   positions), then the layers, in the order of the structures. `source` may be NULL. */
 static Step step_of(const Int *sizes, const float *const *weights, const float *const *memory,
-                    const Int *starts, const Int *lengths, float *cache, const Int *previous,
-                    float *logits) {
+                    const float *source, const Int *starts, const Int *lengths, float *cache,
+                    const Int *previous, float *logits) {
     return (Step){.n_rows = sizes[0], .n_questions = sizes[1], .n_layers = sizes[2],
                   .n_heads = sizes[3], .d_head = sizes[4], .d_ff = sizes[5], .n_vocab = sizes[6],
                   .position = sizes[7], .room = sizes[8], .binds = sizes[9],
                   .memory_position = sizes[10],
                   .embedding = (const Embedding *)weights,
                   .layers = (const Layer *)((const Embedding *)weights + 1), .memory = memory,
-                  .starts = starts, .lengths = lengths, .cache_rows = sizes[0], .cache = cache,
-                  .previous = previous, .logits = logits};
+                  .source = source, .starts = starts, .lengths = lengths, .cache_rows = sizes[0],
+                  .cache = cache, .previous = previous, .logits = logits};
 }
 
 /* The logits of the next token of each row. The last size is the number of threads. Returns as
    `run_step`. */
 EXPORT int decoder_step(const Int *sizes, const float *const *weights,
-                        const float *const *memory, const Int *starts, const Int *lengths,
-                        float *cache, const Int *previous, float *logits) {
-    Step step = step_of(sizes, weights, memory, starts, lengths, cache, previous, logits);
+                        const float *const *memory, const float *source, const Int *starts,
+                        const Int *lengths, float *cache, const Int *previous, float *logits) {
+    Step step = step_of(sizes, weights, memory, source, starts, lengths, cache, previous, logits);
     return run_step(&step, sizes[11]);
 }
 
@@ -296,10 +324,10 @@ static Int largest(const float *numbers, Int n) {
    and the length of a row of `tokens`. `running` has the rows that have not ended, of which
    `n_running` are left, and `previous` their last tokens. Returns as `run_step`. */
 EXPORT int decoder_greedy(const Int *sizes, const float *const *weights,
-                          const float *const *memory, const Int *starts, const Int *lengths,
-                          float *cache, Int *previous, float *logits, Int *n_running, Int *running,
-                          Int *tokens) {
-    Step step = step_of(sizes, weights, memory, starts, lengths, cache, previous, logits);
+                          const float *const *memory, const float *source, const Int *starts,
+                          const Int *lengths, float *cache, Int *previous, float *logits,
+                          Int *n_running, Int *running, Int *tokens) {
+    Step step = step_of(sizes, weights, memory, source, starts, lengths, cache, previous, logits);
     Int eos = sizes[12], length = sizes[13];
     step.cache_row = running;
     int problem = 0;
