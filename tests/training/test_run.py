@@ -52,7 +52,7 @@ def test_settings_survive_the_folder():
 
 
 def test_the_command_line_trains_and_tells_what_next(capsys, store, tmp_path):
-    run = tmp_path / "run"
+    run = tmp_path / "a run"
     arguments = [*command(store, run, training__steps=2), "--modules", "*gcd", "--device", "cpu"]
     code, out, _ = tpt(capsys, *arguments)
     assert code == 0

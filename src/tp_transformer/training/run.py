@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tp_transformer.data.store import Store
 from tp_transformer.foundation import settings
+from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import (
     Ranks,
     has_bfloat16,
@@ -57,7 +58,8 @@ class Outcome:
         """Return the result and the next command, as lines to print."""
         if self.signal is not None:
             return self.result()
-        return [*self.result(), f"next: tpt solve --model {self.run} {quote(self.question)}"]
+        solve = command_line("solve", model=self.run)
+        return [*self.result(), f"next: {solve} {quote(self.question)}"]
 
     def result(self) -> list[str]:
         """Return the result as lines to print."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tp_transformer.data.store import Store
 from tp_transformer.foundation import settings
+from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import open_ranks, unchanged_random_state
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.foundation.run_folder import CONFIG, ORIGIN, read_origin, seed_folder, seed_runs
@@ -74,4 +75,5 @@ def seed_lines(outcomes: Sequence[Outcome]) -> list[str]:
     if outcomes[-1].signal is not None:
         return lines
     folder, data = outcomes[0].run.parent, read_origin(outcomes[0].run)["data"]
-    return [*lines, f"next: tpt evaluate --model {folder} --data {data} --out {folder.name}.json"]
+    out = f"{folder.name}.json"
+    return [*lines, f"next: {command_line('evaluate', model=folder, data=data, out=out)}"]

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from tp_transformer.scoring.options import Choice, Work
@@ -51,7 +52,7 @@ class Evaluate(ModelVerb):
         )
         if is_first_process():
             render_results(results, Console(highlight=False))
-            print(f"{out}: the results; `tpt compare {out}` compares them with others")
+            print(f"{out}: the results; `tpt compare {quote(str(out))}` compares them with others")
 
 
 def _of_seed(file: Path, run: Path) -> Path:
