@@ -3,8 +3,8 @@
     python benchmarks/all.py STORE [--quick]
 
 Decoding, scoring and training are measured one after the other, each as its own script does by
-default, and with `--quick` on few questions. A benchmark that fails is named on the page, and the
-exit code is then 1. Needs `pip install '.[bench]'`.
+default, and with `--quick` in one round or on few questions, which takes about 20 minutes. A
+benchmark that fails is named on the page, and the exit code is then 1. Needs `pip install '.[bench]'`.
 """
 
 import argparse
@@ -20,9 +20,9 @@ import measured
 
 HERE = Path(__file__).parent
 QUICK = {
-    "decode": ["--sizes", "tp-transformer-small:1,64,256", "tp-transformer:1,64", "--rounds", "2"],
-    "evaluate": ["--sizes", "tp-transformer-small:256", "tp-transformer:8", "--parts", "2"],
-    "train": ["--sizes", "tp-transformer-small:32", "--batches", "3"],
+    "decode": ["--rounds", "1", "--precisions", "float32", "int8"],
+    "evaluate": ["--sizes", "tp-transformer-small:1024", "tp-transformer:32", "--parts", "2"],
+    "train": ["--sizes", "tp-transformer-small:64", "tp-transformer:64", "--batches", "2"],
 }
 
 
