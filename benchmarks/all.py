@@ -4,7 +4,7 @@
 
 Decoding, scoring and training are measured one after the other, each as its own script does by
 default, and with `--quick` in one round or on few questions, which takes about 20 minutes. A
-benchmark that fails is named on the page, and the exit code is then 1. Needs `pip install '.[bench]'`.
+benchmark that fails is named on the page, and the exit code is then 1. Needs the extra `bench`.
 """
 
 import argparse
