@@ -1,17 +1,15 @@
 """The figures of docs/findings.md, from the values of docs/update_findings.py."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tp_transformer.foundation import figures
 
-if TYPE_CHECKING:
-    from update_findings import Found
-
+Values = dict[str, Any]
 IN_ROW = 4  # panels
-TEXT, FREQUENT = figures.COLOURS[2], "#909090"
+SERIES = (0, 4, 1, 5)  # colours: two shades of blue, two of orange
 
 
-def best_probe(values: dict[str, Any], label: str, layer: int | None = None) -> dict[str, Any]:
+def best_probe(values: Values, label: str, layer: int | None = None) -> Values:
     """Return the score of the head that predicts a label best, of all layers or of one."""
     own = [
         score
@@ -21,72 +19,71 @@ def best_probe(values: dict[str, Any], label: str, layer: int | None = None) -> 
     return max(own, key=lambda score: score["probe"]["accuracy"])
 
 
-def scored_labels(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def scored_labels(values: Values) -> dict[str, Values]:
     """Return the labels that the probes of a result predict, by name."""
     return {label["name"]: label for label in values["labels"] if label["obstacle"] is None}
 
 
-def text_probe(label: dict[str, Any]) -> dict[str, Any]:
+def text_probe(label: Values) -> Values:
     """Return the best text probe of a label."""
     return max(label["readers"].values(), key=lambda probe: probe["accuracy"])
 
 
-def plot_probes(names: list[str], found: "Found", modules: tuple[str, ...]) -> "figures.Figure":
+def plot_probes(series: dict[str, dict[str, Values]], modules: tuple[str, ...]) -> "figures.Figure":
     """Plot the accuracy of the best head of each layer, a panel for each label and module."""
-    panels = [
-        (module, label)
-        for module in modules
-        for label in scored_labels(found[names[0], "roles", module])
-    ]
+    first = next(iter(series.values()))
+    panels = [(module, label) for module in modules for label in scored_labels(first[module])]
     n_rows = -(-len(panels) // IN_ROW)
     with figures.blank(figures.PAGE, 1.25 * n_rows + 0.5) as drawn:
-        grid = drawn.subplots(n_rows, IN_ROW, squeeze=False, sharex=True, sharey=True)
+        grid = drawn.subplots(n_rows, IN_ROW, squeeze=False, sharey=True)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
         for (module, label), axes in zip(panels, grid.flat, strict=False):
-            _draw_panel(axes, names, found, module, label)
-        for axes in grid[:, 0]:
-            axes.set_ylabel("accuracy")
-        for axes in grid.flat[len(panels) - IN_ROW : len(panels)]:
-            axes.set_xlabel("encoder layer")
-            axes.tick_params(labelbottom=True)
+            _draw_panel(axes, {title: own[module] for title, own in series.items()}, label)
+            axes.set_title(f"{label}\n{module}")
+        drawn.supxlabel("encoder layer", fontsize=figures.STYLE["axes.labelsize"])
+        drawn.supylabel("accuracy of the best head", fontsize=figures.STYLE["axes.labelsize"])
         handles, titles = grid.flat[0].get_legend_handles_labels()
-        drawn.legend(handles, titles, loc="outside upper center", ncols=len(titles))
+        drawn.legend(handles, titles, loc="outside upper center", ncols=-(-len(titles) // 2))
         return drawn
 
 
-def _draw_panel(
-    axes: "figures.Axes", names: list[str], found: "Found", module: str, label: str
-) -> None:
-    """Draw the models, the best untrained heads, the text probe and the most frequent label."""
-    n_layers = 1 + max(score["layer"] for score in found[names[0], "roles", module]["scores"])
-    for number, name in enumerate(names):
-        values = found[name, "roles", module]
-        labels = scored_labels(values)
-        if label not in labels:
+def _draw_panel(axes: "figures.Axes", series: dict[str, Values], label: str) -> None:
+    """Draw a line for each series, and the controls of the first one."""
+    first = next(iter(series.values()))
+    own = scored_labels(first)[label]
+    controls = {
+        "untrained": max(probe["accuracy"] for probe in own["initial"]),
+        "text probe": text_probe(own)["accuracy"],
+        "most frequent label": best_probe(first, label)["probe"]["majority"],
+    }
+    for number, (title, values) in enumerate(series.items()):
+        if label not in scored_labels(values):
             continue
-        best = [best_probe(values, label, layer)["probe"] for layer in range(n_layers)]
-        heights = [probe["accuracy"] for probe in best]
-        ends = [
-            [abs(probe["interval"][end] - probe["accuracy"]) for probe in best] for end in (0, 1)
-        ]
-        look = {"color": figures.COLOURS[number], "markersize": 3, "linewidth": 1}
-        at = [layer + 0.08 * number for layer in range(n_layers)]
-        axes.errorbar(at, heights, ends, marker="o", label=f"{name}, {values['vectors']}s", **look)
-        initial = max(probe["accuracy"] for probe in labels[label]["initial"])
-        axes.axhline(initial, linestyle=":", label=f"untrained {name}", **look)
-    if label in scored_labels(found[names[0], "roles", module]):
-        own = scored_labels(found[names[0], "roles", module])[label]
-        axes.axhline(text_probe(own)["accuracy"], linestyle="--", color=TEXT, label="text probe")
-    majority = best_probe(found[names[0], "roles", module], label)["probe"]["majority"]
-    axes.axhline(majority, linestyle="-.", color=FREQUENT, linewidth=1, label="most frequent label")
-    axes.set_title(f"{label}\n{module}")
+        layers = sorted({score["layer"] for score in values["scores"]})
+        best = [best_probe(values, label, layer)["probe"] for layer in layers]
+        accuracy = [probe["accuracy"] for probe in best]
+        low, high = zip(*(probe["interval"] for probe in best), strict=True)
+        below = [middle - end for middle, end in zip(accuracy, low, strict=True)]
+        above = [end - middle for middle, end in zip(accuracy, high, strict=True)]
+        axes.errorbar(
+            [layer + 0.08 * (number - 1) for layer in layers],
+            accuracy,
+            [below, above],
+            marker="o",
+            color=figures.COLOURS[SERIES[number]],
+            markersize=2.5,
+            linewidth=1,
+            label=title,
+        )
+        axes.set_xticks(layers)
+    for (title, height), line in zip(controls.items(), (":", "--", "-."), strict=True):
+        axes.axhline(height, linestyle=line, color="#606060", linewidth=0.8, label=title)
     axes.set_ylim(0, 1.05)
-    axes.set_xticks(range(n_layers))
 
 
 def plot_relations(
-    names: list[str], rows: list[tuple[str, list[dict[str, Any]]]], least: float
+    names: list[str], rows: list[tuple[str, list[Values]]], least: float
 ) -> "figures.Figure":
     """Plot the margin of the best head of each model for each relation, and the thresholds."""
     with figures.figure(figures.PAGE, 0.24 * len(rows) + 0.7) as (drawn, axes):

@@ -41,9 +41,15 @@ from tp_transformer.show.document import markdown_table
 PAGE = ROOT / "docs" / "findings.md"
 SUMS, DIGITS = "arithmetic__add_or_sub", "numbers__place_value"
 MODULES = (SUMS, DIGITS, "comparison__sort", "calculus__differentiate")
-ROLES, ATTENTION, SURGERY = "roles", "attention", "surgery"
-BY_MODULE = (ROLES, ATTENTION, SURGERY)  # on questions that the model answers correctly
-OF_ROLES = {SURGERY, "interchange", "tensor-product"}  # analyses that a model without roles lacks
+ROLES, VALUES, ATTENTION, SURGERY = "roles", "values", "attention", "surgery"
+BY_MODULE = (ROLES, VALUES, ATTENTION, SURGERY)  # on questions that the model answers correctly
+OF_ROLES = {VALUES, SURGERY, "interchange", "tensor-product"}  # not for a model without roles
+BOTH, UNTRAINED, TEXT, NONE = EXCEEDED = (
+    "both controls",
+    "untrained models only",
+    "the text probe only",
+    "neither",
+)
 CROSS_ATTENTION = "cross-attention"  # an analysis of this file
 SHOWN = ("zero", "random", "swap", "as far as swap", "centroid", "as far as centroid")
 Values = dict[str, Any]
@@ -101,13 +107,14 @@ def analyses(
         any_questions = partial(drawn, module=SUMS, answered=False)
         yield name, SUMS, partial(_values, name, model, any_questions)
     for name in ("binding", "interchange"):
-        yield name, "", partial(_values, name, model, partial(drawn_sample, count, 0))
+        yield name, "", partial(_values, name, model, partial(drawn_sample, 4 * count, 0))
 
 
 def _values(name: str, model: Transformer, questions: Callable[[], Sample]) -> Values:
     """Return the values of an analysis without attention maps, which are large."""
-    options = {"head": 0, "shown": 1} if name == ATTENTION else {}
-    values = ANALYSES[name](model, questions(), seed=0, **options).to_json()
+    options = {ATTENTION: {"head": 0, "shown": 1}, VALUES: {"vectors": "value"}}
+    analysis = ANALYSES[ROLES if name == VALUES else name]
+    values = analysis(model, questions(), seed=0, **options.get(name, {})).to_json()
     return {key: value for key, value in values.items() if key not in {"maps", "shortest"}}
 
 
@@ -176,28 +183,45 @@ def _code(names: list[str]) -> list[str]:
     return [f"`{name}`" for name in names]
 
 
+def probed(names: list[str], found: Found) -> dict[str, dict[str, Values]]:
+    """Return the results of probes by model and vectors, then by module.
+
+    The vectors of a model without roles are its values.
+    """
+    return {
+        f"{name}, {found[name, analysis, SUMS]['vectors']}s": {
+            module: found[name, analysis, module] for module in MODULES
+        }
+        for name in names
+        for analysis in (ROLES, VALUES)
+        if (name, analysis, SUMS) in found
+    }
+
+
 def _roles(names: list[str], found: Found) -> list[str]:
     """A row for each label, and which scores are above the controls."""
+    series = probed(names, found)
+    first = next(iter(series.values()))
     rows = []
-    above: dict[tuple[str, str], list[str]] = {
-        (name, control): [] for name in names for control in ("untrained models", "the text")
+    exceeded: dict[str, dict[str, list[str]]] = {
+        title: {controls: [] for controls in EXCEEDED} for title in series
     }
     for module in MODULES:
-        for title, label in scored_labels(found[names[0], ROLES, module]).items():
-            row = [f"`{module}`", title]
-            for name in names:
-                row.append(_accuracy(found[name, ROLES, module], title))
-                for control in _exceeded(found[name, ROLES, module], title):
-                    above[name, control].append(f"{title} (`{module}`)")
+        for name, label in scored_labels(first[module]).items():
+            row = [f"{name} ({module.partition('__')[2]})"]
+            for title, own in series.items():
+                exceeded[title][_exceeded(own[module], name)].append(row[0])
+            row += [_accuracy(own[module], name) for own in series.values()]
             initial = max(one["accuracy"] for one in label["initial"])
-            majority = best_probe(found[names[0], ROLES, module], title)["probe"]["majority"]
+            majority = best_probe(first[module], name)["probe"]["majority"]
             row += [f"{initial:.0%}", f"{text_probe(label)['accuracy']:.0%}", f"{majority:.0%}"]
             rows.append(row)
-    columns = ["module", "label", *(f"`{name}`, {vectors(found, name)}s" for name in names)]
-    lines = markdown_table([*columns, "untrained", "text", "most frequent"], rows)
-    for (name, control), titles in above.items():
-        lines += ["", f"`{name}`, clearly above {control}: {', '.join(titles) or 'no label'}."]
-    return [*lines, "", *_clusters(names, found)]
+    lines = markdown_table(["label", *series, "untrained", "text", "most frequent"], rows)
+    lines += ["", "Labels whose scores are clearly above the controls:", ""]
+    for title, labels in exceeded.items():
+        said = [f"{controls}: {', '.join(own) or 'none'}" for controls, own in labels.items()]
+        lines.append(f"- {title}: above {'; '.join(said)}.")
+    return [*lines, "", *_clusters(series)]
 
 
 def _accuracy(values: Values, label: str) -> str:
@@ -207,39 +231,38 @@ def _accuracy(values: Values, label: str) -> str:
     best = best_probe(values, label)
     low, high = best["probe"]["interval"]
     accuracy = f"{best['probe']['accuracy']:.0%} ({low:.0%} to {high:.0%})"
-    return f"{accuracy}, head {best['layer']}.{best['head']}"
+    return f"{accuracy}, {best['layer']}.{best['head']}"
 
 
-def _exceeded(values: Values, label: str) -> Iterator[str]:
-    """Yield the controls that the interval of the best head for a label is above."""
+def _exceeded(values: Values, label: str) -> str:
+    """Return the controls that the interval of the best head for a label is above."""
     own = scored_labels(values).get(label)
-    if own is not None:
-        low = best_probe(values, label)["probe"]["interval"][0]
-        if low > max(one["interval"][1] for one in own["initial"]):
-            yield "untrained models"
-        if low > text_probe(own)["interval"][1]:
-            yield "the text"
+    if own is None:
+        return NONE
+    low = best_probe(values, label)["probe"]["interval"][0]
+    is_learned = low > max(one["interval"][1] for one in own["initial"])
+    is_beyond_text = low > text_probe(own)["interval"][1]
+    if is_learned and is_beyond_text:
+        return BOTH
+    if is_learned:
+        return UNTRAINED
+    return TEXT if is_beyond_text else NONE
 
 
-def vectors(found: Found, name: str) -> str:
-    """Return the name of the vectors whose clusters were analysed."""
-    return str(found[name, ROLES, SUMS]["vectors"])
-
-
-def _clusters(names: list[str], found: Found) -> list[str]:
+def _clusters(series: dict[str, dict[str, Values]]) -> list[str]:
+    """The number of clusters, of names, and of names that say more than the character."""
     rows = []
     for module in MODULES:
         row = [f"`{module}`"]
-        for name in names:
-            values = found[name, ROLES, module]
-            named = [one for head in values["heads"] for one in head["names"]]
+        for own in series.values():
+            named = [one for head in own[module]["heads"] for one in head["names"]]
             structural = sum(one["is_structural"] for one in named if one)
             row.append(
                 f"{len(named)}, {sum(one is not None for one in named)}, {structural} "
-                f"({values['initial_structural_names']})"
+                f"({own[module]['initial_structural_names']})"
             )
         rows.append(row)
-    return markdown_table(["clusters, named, structural (untrained)", *_code(names)], rows)
+    return markdown_table(["clusters, named, structural (untrained)", *series], rows)
 
 
 def _attention(names: list[str], found: Found) -> list[str]:
@@ -387,7 +410,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", type=Path, help="a store with the test questions of all modules")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
-    parser.add_argument("--count", type=int, default=128, help="questions of each analysis")
+    parser.add_argument("--count", type=int, default=64, help="questions of each analysis")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to rewrite")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -399,12 +422,12 @@ def main() -> None:
     folder = given.page.parent / "figures"
     folder.mkdir(exist_ok=True)
     plots = {
-        "findings-probes": plot_probes(names, found, MODULES),
+        "findings-probes": plot_probes(probed(names, found), MODULES),
         "findings-relations": plot_relations(names, relations(names, found), LEAST_MARGIN),
     }
     for name, drawn in plots.items():
         figures.save(drawn, given.out, name)
-        shutil.copy(given.out / f"{name}.png", folder)
+        shutil.copy(given.out / f"{name}.svg", folder)
     given.page.write_text(page, "utf-8")
     print(given.page)
 

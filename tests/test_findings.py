@@ -63,8 +63,8 @@ def test_the_command_writes_the_page(tmp_path, monkeypatch):
     assert marks(page).keys() == marks(PAGE.read_text("utf-8")).keys()
     assert page != PAGE.read_text("utf-8")
     assert {file.name for file in (tmp_path / "figures").iterdir()} == {
-        "findings-probes.png",
-        "findings-relations.png",
+        "findings-probes.svg",
+        "findings-relations.svg",
     }
     monkeypatch.setattr(update_findings, "ANALYSES", {})
     update_findings.main()
