@@ -31,6 +31,7 @@ from tp_transformer.interpret.core.record import CROSS, point, record, untrained
 from tp_transformer.interpret.core.relations import RELATIONS, SKIPPED, TO_DIGIT
 from tp_transformer.interpret.core.result import plain
 from tp_transformer.interpret.core.sample import Sample, draw
+from tp_transformer.interpret.surgery.result import OPERATIONS, PAIRS
 from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.model.identity import describe
@@ -51,7 +52,7 @@ BOTH, UNTRAINED, TEXT, NONE = EXCEEDED = (
     "neither",
 )
 CROSS_ATTENTION = "cross-attention"  # an analysis of this file
-SHOWN = ("zero", "random", "swap", "as far as swap", "centroid", "as far as centroid")
+ALL_HEADS = "all heads"  # the target of surgery
 Values = dict[str, Any]
 Found = dict[tuple[str, str, str], Values]  # by model, analysis and module (or "")
 
@@ -324,15 +325,22 @@ def _decoder(names: list[str], found: Found) -> list[str]:
 
 
 def _information(names: list[str], found: Found) -> list[str]:
+    """R2 of the input and the output of the last layer, with its controls."""
+    results = [found[name, "information", SUMS] for name in names]
     rows = []
     for state in ("input", "output"):
-        for title, cell in (
-            ("R2", lambda one: _with_ends(one["average_r2"], one["average_interval"])),
-            ("R2 of random value maps", lambda one: _ends(one["random_map_range"])),
-            ("R2 of the best 16 numbers", lambda one: f"{one['optimum_r2']:.2f}"),
-        ):
-            own = [found[name, "information", SUMS]["states"][state]["held_out"] for name in names]
-            rows.append([f"{state} of the last layer, {title}", *map(cell, own)])
+        own = [values["states"][state]["held_out"] for values in results]
+        rows += [
+            [
+                f"{state} of the last layer, R2",
+                *(_with_ends(one["average_r2"], one["average_interval"]) for one in own),
+            ],
+            [f"{state}, random value maps", *(_ends(one["random_map_range"]) for one in own)],
+            [
+                f"{state}, best {results[0]['d_head']} numbers",
+                *(f"{one['optimum_r2']:.2f}" for one in own),
+            ],
+        ]
     return markdown_table(["", *_code(names)], rows)
 
 
@@ -374,28 +382,32 @@ def _binding(names: list[str], found: Found) -> list[str]:
 def _surgery(names: list[str], found: Found) -> list[str]:
     """The shares of changed answers if the roles of all heads of the last layer are changed."""
     name = next(name for name in names if (name, SURGERY, SUMS) in found)
-    rows, lines = [], []
-    for module in MODULES:
-        values = found[name, SURGERY, module]
-        whole = {
-            effect["operation"]: effect
-            for effect in values["effects"]
-            if effect["target"] == "all heads"
-        }
-        cells = [
-            "{:.0%} ({:.0%} to {:.0%})".format(
-                whole[operation]["changed_share"], *whole[operation]["changed_interval"]
+    results = [found[name, SURGERY, module] for module in MODULES]
+    rows = []
+    for operation in OPERATIONS:
+        row = [operation]
+        for values in results:
+            (effect,) = (
+                effect
+                for effect in values["effects"]
+                if (effect["target"], effect["operation"]) == (ALL_HEADS, operation)
             )
-            for operation in SHOWN
-        ]
-        rows.append([f"`{module}`", *cells])
+            low, high = effect["changed_interval"]
+            row.append(f"{effect['changed_share']:.0%} ({low:.0%} to {high:.0%})")
+        rows.append(row)
+    lines = markdown_table(["roles of the last layer", *_code(list(MODULES))], rows)
+    for operation, control in PAIRS:
         said = [
-            f"{one['operation']}: {one['says']} (p = {one['p_value']:.2g})"
+            f"{one['says']} (p = {one['p_value']:.2g}, `{module}`)"
+            for module, values in zip(MODULES, results, strict=True)
             for one in values["comparisons"]
-            if one["target"] == "all heads" and one["control_target"] == "all heads"
+            if (one["target"], one["operation"]) == (ALL_HEADS, operation)
         ]
-        lines += ["", f"`{module}`, compared with the control: {'; '.join(said)}."]
-    return [*markdown_table(["module", *SHOWN], rows), *lines]
+        lines += [
+            "",
+            f"Changed answers after {operation}, compared with {control}: {'; '.join(said)}.",
+        ]
+    return lines
 
 
 def _tensor_product(names: list[str], found: Found) -> list[str]:
