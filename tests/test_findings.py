@@ -56,7 +56,7 @@ def test_the_command_writes_the_page(tmp_path, monkeypatch):
     sizes = ["--count=1", "--test-count=40", "--workers=1"]
     main(["data", "generate", "--out=math", "--modules", *update_findings.MODULES, *sizes])
     shutil.copy(PAGE, tmp_path)
-    arguments = ["math", "--out", "out", "--count", "12", "--page", "findings.md"]
+    arguments = ["math", "--out", "out", "--count", "24", "--page", "findings.md"]
     monkeypatch.setattr(sys, "argv", ["update_findings.py", *arguments])
     update_findings.main()
     page = (tmp_path / "findings.md").read_text("utf-8")
