@@ -382,7 +382,8 @@ all take their turn. Ratios are to {PEER} in the same precision; "at least" is t
 round's. CTranslate2 has the fastest of these batches:
 {", ".join(f"{size} {kind}" for size, kind in BATCHES)}.
 The second table of each size has the shares of the kernels in the time of `solve`; the rest is
-Python, and what the kernels do not support.
+Python, and what the kernels do not support. GFLOPS count all operations of the model, also those
+that `solve` omits.
 """
     return "\n".join([head, *map(table, result["results"])])
 

@@ -1,23 +1,45 @@
 """Compare settings of training: what does a small TP-Transformer learn most from in little time?
 
-    python experiments/recipe.py STORE --out FOLDER [--only NAME ...] [--samples 64000]
+    python experiments/recipe.py STORE --out FOLDER [--only NAME ...] [--processes 2]
 
 STORE has the modules of the Mathematics Dataset, from `tpt data generate`. Each setting trains the
-preset tp-transformer-small by `tpt train` from the same initial weights, on one thread, on eight
-modules that can be learned in short runs, and differs from the first setting in one thing. Adam's
-average of squared gradients, the warmup and the moving average of the weights cover the same number
-of samples for every batch size. Settings that are finished are kept in FOLDER, so that an
-interrupted study can be continued. The table has the loss and the exact match of each setting on
-held-out questions, and its processor time. The results are in docs/experiments.md.
+preset tp-transformer-small by `tpt train`, on one thread, on eight modules that can be learned in
+short runs, and differs from the first setting in one thing; the initial weights of equal sizes are
+the same. Adam's average of squared gradients, the warmup and the moving average of the weights
+cover the same number of samples for every batch size. The table has the loss and the exact match
+of each setting on the same held-out questions (of the averaged weights, if there is an average),
+and the processor time of its commands.
+
+- Two sets: a quarter of the samples are repetitions of few questions (`two_sets.py`).
+- Stages: four runs, each from the weights of the one before, with a new state of the optimizer and
+  another seed of the samples; the cooldown is the fourth run. With weights by learning progress
+  (`learning_progress.py`), the shares of the modules in a stage follow the decrease of their losses
+  in the second half of the stage before. The setting to compare them with is that of four stages
+  with equal weights.
+- Sizes: with the same samples, and with a number of samples that takes about the processor time of
+  the first setting. The time grows more slowly with the size than the number of multiplications:
+  by that number, d_model 64 would be nearly four times as fast as 128, but it is about twice as
+  fast.
+
+Settings that are finished are kept in FOLDER, so that an interrupted study can be continued; a
+setting that is not finished is trained from its start, so that its processor time is complete. The
+results are in docs/experiments.md.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import learning_progress
+import two_sets
 
 MODULES = (
     "arithmetic__add_or_sub",
@@ -29,99 +51,194 @@ MODULES = (
     "numbers__round_number",
     "polynomials__collect",
 )
+SAMPLES = 64_000
+HELD_OUT = 3_200  # questions
 HALF_LIFE = 8_000  # of Adam's average of squared gradients, in samples
 AVERAGED = 3_000  # half-life of the moving average of the weights, in samples
-WARMUP = 6_400  # samples
-ADAM = {"optim.optimizer": "adam", "optim.adam_rate": 1.0}
+WARMUP = 0.1  # of the samples
+N_STAGES = 4
 
-# What differs from the first setting; "batch" and "average" set several fields.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "Muon, learning rate 2e-3, batches of 64": {},
-    "learning rate 5e-4": {"optim.learning_rate": 5e-4},
-    "learning rate 1e-3": {"optim.learning_rate": 1e-3},
-    "learning rate 4e-3": {"optim.learning_rate": 4e-3},
-    "batches of 128": {"batch": 128},
-    "batches of 128, learning rate 2.8e-3": {"batch": 128, "optim.learning_rate": 2.8e-3},
-    "batches of 32": {"batch": 32},
-    "batches of 32, learning rate 1.4e-3": {"batch": 32, "optim.learning_rate": 1.4e-3},
-    "batches of 16, learning rate 1e-3": {"batch": 16, "optim.learning_rate": 1e-3},
-    "Adam, learning rate 5e-4": ADAM | {"optim.learning_rate": 5e-4},
-    "Adam, learning rate 1e-3": ADAM | {"optim.learning_rate": 1e-3},
-    "Adam, learning rate 2e-3": ADAM,
-    "cosine": {"optim.schedule": "cosine", "optim.cooldown": 0.0},
-    "constant rate, moving average": {"optim.cooldown": 0.0, "average": True},
-    "cooldown, moving average": {"average": True},
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A setting of the comparison; the defaults are those of the first one.
+
+    Attributes:
+        optimizer: of `tpt train`
+        rate: the learning rate
+        batch: samples in a batch
+        schedule: of the learning rate
+        cooldown: share of the run in which the learning rate decreases
+        average: whether there is a moving average of the weights
+        d_model: size of the model; d_ff is four times as large
+        samples: number of samples, relative to that of the first setting
+        repeated: number of questions of each module and difficulty in the small set of two; 0: none
+        stages: none, or equal weights or weights by learning progress in each
+    """
+
+    optimizer: str = "muon"
+    rate: float = 2e-3
+    batch: int = 64
+    schedule: str = "constant"
+    cooldown: float = 0.25
+    average: bool = False
+    d_model: int = 128
+    samples: float = 1.0
+    repeated: int = 0
+    stages: str | None = None
+
+    def options(self, samples: int) -> dict[str, Any]:
+        """Return the options of `tpt train` for a number of samples."""
+        steps = samples // self.batch
+        return {
+            "model.d_model": self.d_model,
+            "model.d_ff": 4 * self.d_model,
+            "data.batch_size": self.batch,
+            "data.modules": MODULES,
+            "optim.optimizer": self.optimizer,
+            "optim.learning_rate": self.rate,
+            "optim.adam_rate": 0.7 if self.optimizer == "muon" else 1.0,
+            "optim.betas": (0.9, 0.5 ** (self.batch / HALF_LIFE)),
+            "optim.clip_norm": 1.0,
+            "optim.schedule": self.schedule,
+            "optim.warmup": int(WARMUP * samples) // self.batch,
+            "optim.cooldown": self.cooldown,
+            "training.steps": steps,
+            "training.ema": 0.5 ** (self.batch / AVERAGED) if self.average else None,
+            "training.precision": "bfloat16",
+            "training.log_every": max(steps // 10, 1),
+            "validation.every": steps,
+            "validation.count": HELD_OUT,
+        }
+
+
+SETTINGS = {
+    "Muon, learning rate 2e-3, batches of 64": Setting(),
+    "learning rate 5e-4": Setting(rate=5e-4),
+    "learning rate 1e-3": Setting(rate=1e-3),
+    "learning rate 4e-3": Setting(rate=4e-3),
+    "batches of 128": Setting(batch=128),
+    "batches of 128, learning rate 2.8e-3": Setting(batch=128, rate=2.8e-3),
+    "batches of 32": Setting(batch=32),
+    "batches of 32, learning rate 1.4e-3": Setting(batch=32, rate=1.4e-3),
+    "batches of 16, learning rate 1e-3": Setting(batch=16, rate=1e-3),
+    "Adam, learning rate 5e-4": Setting(optimizer="adam", rate=5e-4),
+    "Adam, learning rate 1e-3": Setting(optimizer="adam", rate=1e-3),
+    "Adam, learning rate 2e-3": Setting(optimizer="adam"),
+    "cosine": Setting(schedule="cosine", cooldown=0.0),
+    "constant rate, moving average": Setting(cooldown=0.0, average=True),
+    "cooldown, moving average": Setting(average=True),
+    "two sets, 2016 repeated questions": Setting(repeated=84),
+    "two sets, 192 repeated questions": Setting(repeated=8),
+    "four stages, equal weights": Setting(stages="equal"),
+    "four stages, weights by learning progress": Setting(stages="progress"),
+    "d_model 64": Setting(d_model=64),
+    "d_model 64, twice the samples": Setting(d_model=64, samples=2),
+    "d_model 192": Setting(d_model=192),
+    "d_model 192, half the samples": Setting(d_model=192, samples=1 / 2),
+    "d_model 256": Setting(d_model=256),
+    "d_model 256, a third of the samples": Setting(d_model=256, samples=1 / 3),
 }
 
 
-def settings(change: dict[str, Any], samples: int) -> dict[str, Any]:
-    """Return the settings of a run of `tpt train`."""
-    change = dict(change)
-    batch = change.pop("batch", 64)
-    average = change.pop("average", False)
-    chosen: dict[str, Any] = {
-        "data.batch_size": batch,
-        "data.modules": MODULES,
-        "optim.optimizer": "muon",
-        "optim.learning_rate": 2e-3,
-        "optim.adam_rate": 0.7,
-        "optim.betas": [0.9, 0.5 ** (batch / HALF_LIFE)],
-        "optim.clip_norm": 1.0,
-        "optim.schedule": "constant",
-        "optim.warmup": WARMUP // batch,
-        "optim.cooldown": 0.25,
-        "training.steps": samples // batch,
-        "training.ema": 0.5 ** (batch / AVERAGED) if average else None,
-        "training.precision": "bfloat16",
-        "training.log_every": max(samples // batch // 10, 1),
-        "validation.every": samples // batch,
-        "validation.count": 3_200,
-    }
-    return chosen | change
+def tpt(*arguments: str) -> float:
+    """Run a command of the package on one thread; return its processor seconds."""
+    command = [str(Path(sys.executable).with_name("tpt")), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(command, stdout=sys.stderr, env=environment)  # noqa: S603
+    # The time of this child; `os.times` would include children that run at the same time.
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        sys.exit(f"{' '.join(command[:2])} failed with exit code {child.returncode}")
+    return usage.ru_utime + usage.ru_stime
 
 
-def train(name: str, store: Path, out: Path, samples: int) -> dict[str, Any]:
+def train(store: Path, run: Path, options: dict[str, Any], *more: str) -> float:
+    """Train a model in a new run folder; return the processor seconds."""
+    where = ["--data", str(store), "--run", str(run), "--threads", "1"]
+    flags = [f"--{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in options.items()]
+    return tpt("train", "--config", "tp-transformer-small", *where, *flags, *more)
+
+
+def train_in_stages(setting: Setting, store: Path, folder: Path, samples: int) -> float:
+    """Train in stages of equally many samples; return the processor seconds of all commands."""
+    seconds, weights = 0.0, dict.fromkeys(MODULES, 1.0)
+    init_from: list[str] = []
+    first, *_, last = range(N_STAGES)
+    for stage in range(N_STAGES):
+        options = setting.options(samples // N_STAGES)
+        half = max(options["training.steps"] // 2, 1)
+        options |= {
+            "data.weights": weights,
+            "optim.cooldown": 1.0 if stage == last else 0.0,
+            "training.keep_every": half,
+            "training.seed": stage,
+        }
+        if stage == first:  # later warmups follow a warmup, and are shorter
+            options["optim.warmup"] = setting.options(samples)["optim.warmup"]
+        run = folder / ("run" if stage == last else f"stage-{stage + 1}")
+        seconds += train(store, run, options, *init_from)
+        init_from = ["--init-from", str(run)]
+        if setting.stages == "progress" and stage != last:
+            models = {"half": run / "checkpoints" / f"step-{half:08}", "end": run}
+            measured = [
+                learning_progress.losses(
+                    tpt, model, store, MODULES, folder / f"stage-{stage + 1}-{place}.json"
+                )
+                for place, model in models.items()
+            ]
+            weights = learning_progress.weights(*(losses for losses, _ in measured))
+            seconds += sum(spent for _, spent in measured)
+    return seconds
+
+
+def measure(name: str, store: Path, out: Path, first_samples: int) -> dict[str, Any]:
     """Train with one setting, unless that was done before; return what the table needs."""
-    folder = out / name.replace(" ", "-").replace(",", "")
-    result = folder.with_suffix(".json")
+    setting, file_name = SETTINGS[name], name.replace(" ", "-").replace(",", "")
+    samples = round(setting.samples * first_samples)
+    folder, result = out / file_name, out / f"{file_name}.json"
     if result.exists():
-        found: dict[str, Any] = json.loads(result.read_text("utf-8"))
+        found: dict[str, Any] = {"samples": SAMPLES} | json.loads(result.read_text("utf-8"))
+        if found["samples"] != samples:
+            sys.exit(f"{result} is the result of {found['samples']} samples; use another --out")
         return found
-    tpt = [str(Path(sys.executable).with_name("tpt")), "train", "--config", "tp-transformer-small"]
-    where = ["--data", str(store), "--run", str(folder), "--threads", "1"]
-    chosen = settings(SETTINGS[name], samples).items()
-    flags = [f"--{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in chosen]
-    before = os.times()
-    subprocess.run([*tpt, *where, *flags], check=True, stdout=sys.stderr)  # noqa: S603
-    after = os.times()
-    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    if folder.exists():
+        shutil.rmtree(folder)
+    if setting.repeated:
+        store = two_sets.write(store, folder / "store", MODULES, HELD_OUT, setting.repeated)
+    if setting.stages:
+        seconds = train_in_stages(setting, store, folder, samples)
+    else:
+        seconds = train(store, folder / "run", setting.options(samples))
+    lines = (folder / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
     last = [line for line in map(json.loads, lines) if line["kind"] == "validation"][-1]
-    found = {
-        "loss": last["loss"],
-        "exact_match": last["exact_match"],
-        "seconds": after.children_user
-        + after.children_system
-        - before.children_user
-        - before.children_system,
-    }
+    scores = {"loss": last["loss"], "exact_match": last["exact_match"]}
+    found = scores | {"seconds": seconds, "samples": samples}
     result.write_text(json.dumps(found, indent=1), "utf-8")
     return found
 
 
 def main() -> None:
-    """Train with each setting and print the table."""
+    """Train with each setting and print the table, in which the settings keep their order."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument("--samples", type=int, default=64_000)
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    print("| setting | loss | exact match | processor seconds |\n|---|---:|---:|---:|")
-    for name in options.only:
-        found = train(name, options.store, options.out, options.samples)
-        row = f"| {name} | {found['loss']:.4f} | {found['exact_match']:.1%} |"
-        print(f"{row} {found['seconds']:.0f} |", flush=True)
+    parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="of the first setting")
+    parser.add_argument("--processes", type=int, default=1, help="settings that train at once")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    print("| setting | samples | loss | exact match | processor seconds |")
+    print("|---|---:|---:|---:|---:|", flush=True)
+    one = partial(measure, store=given.store, out=given.out, first_samples=given.samples)
+    pool = ThreadPoolExecutor(given.processes)  # its threads wait for processes
+    try:
+        for name, found in zip(given.only, pool.map(one, given.only), strict=True):
+            row = f"| {name} | {found['samples']:,} | {found['loss']:.4f} |"
+            print(f"{row} {found['exact_match']:.1%} | {found['seconds']:.0f} |", flush=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 if __name__ == "__main__":

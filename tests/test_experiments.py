@@ -1,17 +1,25 @@
 """What the experiments show, on a small scale; docs/experiments.md has the rest."""
 
-from itertools import islice
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, pairwise
+from pathlib import Path
 
 import attention_search
+import learning_progress
 import numpy as np
 import pytest
+import recipe
 import roles_simulations
+import two_sets
 from degree import ATTENTION, HELD, ROLES, SCALE, degree, degrees
 
 import tp_transformer as tpt
-from corpora import make_store
+from corpora import make_store, pairs
 from documents import ROOT
 from planted import nested, quotients
+from tp_transformer.data.feed import Feed
 from tp_transformer.expressions import parse
 from tp_transformer.interpret.core.structure import LABELS, RELATIONS
 from tp_transformer.interpret.roles.positions import Positions
@@ -159,3 +167,117 @@ def test_the_simulation_of_draws_from_a_model(monkeypatch, capsys, tmp_path):
     for _, mean, low, high, held in (row.values() for row in table):
         assert 0 < float(low) < float(mean) < float(high)
         assert percent(held) > 50
+
+
+def pairs_by_segment(modules, count):
+    keys = [("train", module, difficulty) for module in modules for difficulty in ("easy", "hard")]
+    return {key: pairs("".join(key), count) for key in keys}
+
+
+def test_a_store_of_two_sets(tmp_path):
+    modules = recipe.MODULES[:2]
+    make_store(tmp_path / "store", pairs_by_segment(recipe.MODULES[:3], 400))
+    original = tpt.data.open(tmp_path / "store")
+    made = tpt.data.open(two_sets.write(original.path, tmp_path / "two", modules, 40, 5))
+    first, second = (
+        Feed(store["train"], batch_size=1, modules=modules, held_out=40)
+        for store in (original, made)
+    )
+    texts = [feed.split.rows(feed.held_out_rows) for feed in (first, second)]
+    assert len(texts[0][0]) == 40
+    assert texts[0] == texts[1]
+    for segment in made["train"].segments:
+        counts = Counter(made["train"].rows(segment.rows[:-10])[0])  # of the questions trained on
+        assert len(counts) == 390
+        repeated = [n for n in counts.values() if n > 1]
+        assert len(repeated) == 5
+        assert sum(repeated) / counts.total() == pytest.approx(two_sets.SHARE, abs=0.01)
+
+
+def test_two_sets_need_as_many_held_out_questions_as_without(tmp_path):
+    make_store(tmp_path / "store", pairs_by_segment(recipe.MODULES[:1], 100))
+    with pytest.raises(SystemExit, match="too few questions"):
+        two_sets.write(tmp_path / "store", tmp_path / "two", recipe.MODULES[:1], 40, 5)
+
+
+def test_weights_by_learning_progress():
+    before = {"a": 1.0, "b": 2.0, "c": 0.5, "d": 0.1}
+    after = {"a": 0.7, "b": 1.9, "c": 0.5, "d": 0.2}
+    found = learning_progress.weights(before, after)
+    assert found == pytest.approx({"a": 3.0, "b": 1.0, "c": 0.2, "d": 0.2})
+    assert learning_progress.weights(after, after) == dict.fromkeys(after, 1.0)
+
+
+def test_the_processor_time_of_each_of_several_commands(tmp_path, monkeypatch):
+    command = tmp_path / "tpt"
+    busy = "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done"
+    command.write_text(f'#!/bin/sh\nif [ "$1" = busy ]; then {busy}; else sleep 1; fi\n')
+    command.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with ThreadPoolExecutor(2) as pool:
+        idle, calculating = pool.map(recipe.tpt, ("idle", "busy"))
+    assert calculating > 5 * idle
+
+
+def options_of(arguments):
+    """The options of a command, given as --name=value or as --name value."""
+    given = [one.split("=", 1) for one in arguments if one.startswith("--") and "=" in one]
+    named = pairwise(arguments)
+    return {**dict(given), **{k: v for k, v in named if k.startswith("--") and "=" not in k}}
+
+
+def run_recipe(monkeypatch, capsys, out, *more):
+    """Run the comparison without training; return the commands and the rows of the table."""
+    commands = []
+
+    def tpt_command(verb, *arguments):
+        options = options_of(arguments)
+        commands.append((verb, options))
+        if verb == "train":
+            run = Path(options["--run"])
+            run.mkdir(parents=True)
+            line = {"kind": "validation", "loss": 1.0, "exact_match": 0.5}
+            (run / "metrics.jsonl").write_text(json.dumps(line))
+        else:
+            falling = "step" in Path(options["--model"]).name
+            scores = {one: {"loss": 1.0 + falling * n} for n, one in enumerate(recipe.MODULES)}
+            Path(options["--out"]).write_text(
+                json.dumps({"splits": {"train": {"modules": scores}}})
+            )
+        return 1.0
+
+    monkeypatch.setattr(recipe, "tpt", tpt_command)
+    monkeypatch.setattr("sys.argv", ["recipe.py", "math", "--out", str(out), *more])
+    recipe.main()
+    return commands, capsys.readouterr().out.splitlines()[2:]
+
+
+def test_the_stages_of_the_recipe(monkeypatch, capsys, tmp_path):
+    equal, by_progress = (name for name, one in recipe.SETTINGS.items() if one.stages)
+    found = {}
+    for name, n_seconds in ((equal, 4), (by_progress, 10)):
+        commands, rows = run_recipe(monkeypatch, capsys, tmp_path, "--only", name)
+        assert rows == [f"| {name} | 64,000 | 1.0000 | 50.0% | {n_seconds} |"]
+        found[name] = [options for verb, options in commands if verb == "train"]
+        assert sum(int(one["--training.steps"]) for one in found[name]) * 64 == 64_000
+        assert [float(one["--optim.cooldown"]) for one in found[name]] == [0, 0, 0, 1]
+        starts = [one.get("--init-from") for one in found[name]]
+        assert starts == [None, *(one["--run"] for one in found[name][:-1])]
+    differing = [
+        {key for key in one if one[key] != other[key]} - {"--run", "--init-from"}
+        for one, other in zip(*found.values(), strict=True)
+    ]
+    assert differing == [set(), *[{"--data.weights"}] * 3]
+    again, _ = run_recipe(monkeypatch, capsys, tmp_path, "--only", equal, by_progress)
+    assert again == []
+
+
+def test_the_table_of_the_recipe_keeps_the_order_of_the_settings(monkeypatch, capsys, tmp_path):
+    names = [name for name, one in recipe.SETTINGS.items() if not one.repeated]
+    _, rows = run_recipe(
+        monkeypatch, capsys, tmp_path, "--processes", "2", "--samples", "6400", "--only", *names
+    )
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == names
+    assert len(list(tmp_path.glob("*.json"))) == len(names)
+    with pytest.raises(SystemExit, match="6400 samples; use another --out"):
+        run_recipe(monkeypatch, capsys, tmp_path, "--only", names[0])

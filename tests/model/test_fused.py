@@ -8,11 +8,12 @@ from tp_transformer.data.layout.packed import Packed, PackedPattern
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import native
 from tp_transformer.foundation.errors import TextError
-from tp_transformer.model import fused
+from tp_transformer.model import fused, fused_state
 from tp_transformer.model.attention import Attention, CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding
 from tp_transformer.model.cache import KeyValueCache
-from tp_transformer.model.fused import FusedState, is_fusible
+from tp_transformer.model.fused import is_fusible
+from tp_transformer.model.fused_state import FusedState
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.solver import Solver
 from tp_transformer.model.trace import Traced
@@ -43,11 +44,24 @@ def begin_both(model, monkeypatch):
     return own, other
 
 
+@pytest.fixture(params=["keys and values", "states"])
+def what_is_read(request, monkeypatch):
+    """What the steps read of the source."""
+    monkeypatch.setattr(fused_state, "EXPECTED_STEPS", 0)
+    many = 1 if request.param == "states" else 10**6
+    monkeypatch.setattr(fused_state, "MANY_QUESTIONS", many)
+    return request.param
+
+
 @pytest.mark.parametrize("binding", ["hadamard", "none"])
+@pytest.mark.parametrize("heads", [{}, {"d_model": 40, "n_heads": 5}, {"n_heads": 1}])
 @torch.no_grad()
-def test_steps_are_those_of_the_cells_also_when_rows_leave(monkeypatch, binding):
-    model = model_of(binding=binding, embedding_binding=binding != "none")
+def test_steps_are_those_of_the_cells_also_when_rows_leave(
+    monkeypatch, called, what_is_read, binding, heads
+):
+    model = model_of(binding=binding, embedding_binding=binding != "none", **heads)
     states = begin_both(model, monkeypatch)
+    assert ("memory_forward" in called) == (what_is_read == "keys and values")
     rows = torch.arange(len(QUESTIONS))
     for step in range(12):
         previous = 3 + (7 * rows + step) % 60
@@ -62,6 +76,7 @@ def test_steps_are_those_of_the_cells_also_when_rows_leave(monkeypatch, binding)
         model.step(previous, states[0])
 
 
+@pytest.mark.usefixtures("what_is_read")
 @torch.no_grad()
 def test_several_rows_of_a_question_share_its_memory(monkeypatch):
     model = model_of()
@@ -111,6 +126,26 @@ def test_logits_of_known_answers_are_those_of_the_cells(monkeypatch, called, bin
     assert len(called) == 6
 
 
+@pytest.mark.parametrize("n_copies", [2, 60])
+@pytest.mark.usefixtures("what_is_read")
+@torch.no_grad()
+def test_equal_rows_are_computed_once_with_the_results_of_the_cells(monkeypatch, n_copies):
+    model = model_of()
+    ids, layout = Packed.lay_out(model.vocabulary.encode(QUESTIONS * n_copies), 0)
+    previous = 3 + torch.arange(len(layout)) % 2  # two tokens among the rows
+    with monkeypatch.context() as without:
+        without.setattr(native, "library", lambda: None)
+        memory = model.encode(ids, layout)
+        wanted, state = memory.state, model.begin(memory, 2)
+        wanted_logits = [model.step(previous + step, state) for step in range(2)]
+    memory = model.encode(ids, layout)
+    torch.testing.assert_close(memory.state, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(*memory.state.chunk(2, dim=1))
+    state = model.begin(memory, 2)
+    logits = [model.step(previous + step, state) for step in range(2)]
+    torch.testing.assert_close(logits, wanted_logits, rtol=1e-4, atol=1e-4)
+
+
 @torch.no_grad()
 def test_large_layers_are_computed_in_parts(monkeypatch):
     model = model_of(d_model=576, d_ff=1040, n_layers=1)
@@ -118,6 +153,15 @@ def test_large_layers_are_computed_in_parts(monkeypatch):
     previous = 3 + torch.arange(len(QUESTIONS))
     logits, wanted = model.step(previous, own), model.step(previous, other)
     torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-3)
+
+
+@torch.no_grad()
+def test_steps_read_states_for_many_long_sources(called):
+    model = model_of(d_model=128, n_heads=2, n_positions=100)
+    for n_questions, length, n_calls in ((20, 60, 0), (20, 10, 1), (2, 60, 1)):
+        called.clear()
+        model.solve(["1" * length] * n_questions, max_length=2)
+        assert called.count("memory_forward") == n_calls
 
 
 @pytest.mark.parametrize("beam", [1, 3])

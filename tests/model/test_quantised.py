@@ -10,7 +10,7 @@ import tp_transformer as tpt
 from tp_transformer.cli import main
 from tp_transformer.foundation import native
 from tp_transformer.foundation.errors import FolderError, SettingsError
-from tp_transformer.model.fused import FusedState, fused_memory
+from tp_transformer.model.fused_state import FusedState, fused_memory
 from tp_transformer.model.quantised import MOST, Int8Linear
 
 needs_kernels = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.model.fused import FusedState
+from tp_transformer.model.fused_state import FusedState
 
 # Finished rows are removed when they are this share of the batch, as removal copies the others.
 # With answers as long as those of the dataset, removal halves the time; 1/8 to 1/2 are alike.

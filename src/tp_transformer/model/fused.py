@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,11 +21,10 @@ from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.foundation import native
 from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding
-from tp_transformer.model.cache import FIRST_ROOM, KeyValueCache
+from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.fused_weights import (
     Cell,
     addresses,
-    affine,
     cell_weights,
     embedding_weights,
     fit,
@@ -77,102 +75,6 @@ ORIGINALS = [
 ]
 
 
-class FusedState:
-    """The state of the decoder between steps of the kernel."""
-
-    def __init__(
-        self,
-        embedding: Embedding,
-        known: "Known",
-        memory: Tensor,
-        ends: list[int],
-        max_length: int,
-    ) -> None:
-        # Another reference to their memory, which a cast or a move of the model does not release.
-        self._weights = [weight.detach() for weight in known.weights if weight is not None]
-        self._weight_addresses = known.addresses
-        self._memory = memory  # (layer, key or value, position, head, d_head)
-        self._memory_addresses = addresses(memory.flatten(0, 1).unbind())
-        offsets = torch.from_numpy(np.asarray(ends))
-        self._starts, self._lengths = offsets[:-1], offsets.diff()
-        n_heads, d_head, d_ff, binds = known.sizes
-        # (layer, key or value, row, room, d_model)
-        self._cache = memory.new_empty(len(memory), 2, len(ends) - 1, 0, n_heads * d_head)
-        self._embedding = embedding
-        self.model: Any = None  # the one whose steps these are
-        self._position, self._max_length = 0, max_length
-        self._n_vocab = embedding.symbols.num_embeddings
-        self._sizes = [len(memory), n_heads, d_head, d_ff, self._n_vocab]
-        self._last_sizes = [binds, n_heads * d_head, torch.get_num_threads()]
-
-    def select(self, rows: Tensor, questions: Tensor | None) -> None:
-        """Keep these rows, and these questions or all of them."""
-        self._cache = self._cache.index_select(2, rows)
-        if questions is not None:
-            self._starts, self._lengths = self._starts[questions], self._lengths[questions]
-
-    def step(self, previous: Tensor) -> Tensor:
-        """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
-        if previous.shape != self._cache.shape[2:3]:
-            raise ValueError(f"the state has {self._n_rows} rows, not {len(previous)}")
-        self._make_room()
-        logits = self._cache.new_empty(len(previous), self._n_vocab)
-        self._call("decoder_step", [], previous.to(torch.int64).contiguous(), logits)
-        self._position += 1
-        return logits
-
-    def greedy(self, sos: int, eos: int, pad: int) -> Tensor:
-        """Return the answers by greedy search, as `decoding.greedy` does."""
-        n_rows = self._n_rows
-        previous, tokens = torch.full((n_rows,), sos), torch.full((n_rows, self._max_length), pad)
-        n_running, running = torch.tensor([n_rows]), torch.arange(n_rows)
-        logits = self._cache.new_empty(n_rows, self._n_vocab)
-        while n_running.item() and self._position < self._max_length:
-            self._make_room()
-            last_sizes = [eos, self._max_length]
-            self._call("decoder_greedy", last_sizes, previous, logits, n_running, running, tokens)
-            self._position = self._cache.shape[3]
-        if n_running.item():
-            return tokens
-        n_steps = (tokens == eos).any(dim=0).nonzero().max() + 1
-        return tokens[:, : int(n_steps)]
-
-    @property
-    def _n_rows(self) -> int:
-        return self._cache.shape[2]
-
-    def _make_room(self) -> None:
-        """Double the cache if it is full; it starts small, because most answers are short."""
-        n_questions = len(self._lengths)
-        if self._n_rows // max(1, n_questions) * n_questions != self._n_rows:
-            raise ValueError(f"{self._n_rows} rows are not those of {n_questions} questions")
-        self._embedding.check_length(self._position + 1)
-        room = self._cache.shape[3]
-        if self._position < room:
-            return
-        larger = min(self._max_length, max(FIRST_ROOM, 2 * room), self._embedding.n_positions)
-        if self._position == larger:
-            raise ValueError(f"the cache has {room} positions")
-        shape = list(self._cache.shape)
-        shape[3] = larger
-        cache = self._cache.new_empty(shape)
-        cache[:, :, :, : self._position] = self._cache
-        self._cache = cache
-
-    def _call(self, kernel: str, last_sizes: list[int], *arguments: Tensor) -> None:
-        sizes = [self._n_rows, len(self._lengths), *self._sizes, self._position]
-        native.call(
-            kernel,
-            native.integers([*sizes, self._cache.shape[3], *self._last_sizes, *last_sizes]),
-            self._weight_addresses,
-            self._memory_addresses,
-            self._starts,
-            self._lengths,
-            self._cache,
-            *arguments,
-        )
-
-
 class Known:
     """An embedding and cells that the kernels know, and what the kernels read of them.
 
@@ -181,11 +83,11 @@ class Known:
     """
 
     def __init__(self, embedding: Embedding, cells: Sequence[Cell]) -> None:
-        self.sizes = sizes_of(cells[0])
+        self.sizes, self.n_layers = sizes_of(cells[0]), len(cells)
         own = [*embedding_weights(embedding)]
         decoder_cells = [cell for cell in cells if isinstance(cell, DecoderCell)]
         maps = memory_maps(decoder_cells) if decoder_cells else None
-        self.weights = [*own, *cell_weights(cells)]
+        self.weights, self.maps = [*own, *cell_weights(cells)], maps
         self.addresses = addresses(self.weights)
         self.cell_addresses = addresses(self.weights[len(own) :])
         self.map_addresses = None if maps is None else addresses(maps)
@@ -215,7 +117,7 @@ def fused_embedding(
     embedding: Embedding, known: Known, source: Tensor, layout: Layout
 ) -> Tensor | None:
     """Return the embedded tokens of rows, or None if the kernel does not support their layout."""
-    ends = _ends(layout)
+    ends = packed_ends(layout)
     is_plain_ids = source.dtype == torch.int64 and source.is_cpu and source.is_contiguous()
     if ends is None or source.shape != (1, ends[-1]) or not is_plain_ids:
         return None
@@ -228,54 +130,6 @@ def fused_embedding(
         *(source, state),
     )
     return state
-
-
-def fused_state(
-    embedding: Embedding, known: Known, state: Tensor, layout: Layout, max_length: int
-) -> FusedState | None:
-    """Return the state before the first step, or None if the kernel does not support the layout.
-
-    `state` is the output of the encoder in `layout`, and `known` has the decoder.
-    """
-    ends = _ends(layout)
-    if ends is None or known.map_addresses is None or state.shape[:2] != (1, ends[-1]):
-        return None
-    memory = _memory(known.sizes, known.map_addresses, state)
-    if memory is None:
-        return None
-    return FusedState(embedding, known, memory, ends, max_length)
-
-
-def fused_memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:
-    """Return the keys and values of the source for each cell, or None if that is not supported.
-
-    `state` is the output of the encoder (1, source, d_model). They are contiguous for each cell.
-    """
-    if not is_fusible(cells) or any(sizes_of(cell) != sizes_of(cells[0]) for cell in cells):
-        return None
-    maps = memory_maps(cells)
-    memory = None if maps is None else _memory(sizes_of(cells[0]), addresses(maps), state)
-    if memory is None:
-        return None
-    return [(key.transpose(0, 1)[None], value.transpose(0, 1)[None]) for key, value in memory]
-
-
-def _memory(sizes: tuple[int, int, int, int], maps: Any, state: Tensor) -> Tensor | None:
-    """Return the keys and values (layer, key or value, position, head, d_head) by maps."""
-    n_heads, d_head, _, _ = sizes
-    d_model, n_layers = n_heads * d_head, len(maps) // len(affine(None))
-    if not is_plain(state) or state.dim() != 3 or len(state) != 1 or state.shape[2] != d_model:
-        return None
-    n_positions = state.shape[1]
-    memory = state.new_empty(n_layers, 2, n_positions, n_heads, d_head)
-    native.call(
-        "memory_forward",
-        native.integers([n_positions, n_layers, d_model, torch.get_num_threads()]),
-        maps,
-        state,
-        memory,
-    )
-    return memory
 
 
 def fused_cells(
@@ -294,7 +148,8 @@ def fused_cells(
     """
     if known is None and not (is_fusible(cells) and fit(cells)):
         return None
-    ends, memory_ends = _ends(layout), None if memory_layout is None else _ends(memory_layout)
+    ends = packed_ends(layout)
+    memory_ends = None if memory_layout is None else packed_ends(memory_layout)
     n_heads, d_head, d_ff, binds = sizes_of(cells[0])
     d_model = n_heads * d_head
     if ends is None or not is_plain(state) or state.shape != (1, ends[-1], d_model):
@@ -437,7 +292,7 @@ def _has_vectors(memory: Memory, cells: Sequence[Cell], ends: list[int]) -> bool
     )
 
 
-def _ends(layout: Layout) -> list[int] | None:
+def packed_ends(layout: Layout) -> list[int] | None:
     """Return the offsets of packed rows; a single row is packed; None if rows are padded."""
     if type(layout) is Packed:
         return cast(list[int], layout.offsets.tolist())

@@ -20,14 +20,12 @@ from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.fused import (
-    FusedState,
     Known,
     fused_cells,
     fused_embedding,
-    fused_memory,
-    fused_state,
     known_stack,
 )
+from tp_transformer.model.fused_state import FusedState, fused_memory, fused_state
 from tp_transformer.model.fused_training import trained_cells
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss

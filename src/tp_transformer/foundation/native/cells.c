@@ -40,6 +40,21 @@ static int before_attention(void *argument, Int block) {
     return 0;
 }
 
+/* `before_attention` of the first layer, once for equal states. */
+static int before_first_attention(Work *work, Int width, Int n_threads) {
+    Distinct found;
+    if (find_distinct(work->n_positions, work->d_model / 2, work->state, &found)) return 1;
+    Work own = *work;
+    own.n_positions = n_computed(&found);
+    own.n_blocks = n_blocks_of(own.n_positions, n_threads);
+    compact(&found, work->d_model / 2, work->state);
+    int failed = in_parallel(&own, before_attention, own.n_blocks, n_threads);
+    expand(&found, work->d_model / 2, work->state);
+    expand(&found, width / 2, work->wide);
+    free_distinct(&found);
+    return failed;
+}
+
 /* Bind fillers to roles, and add their map to the states. */
 static int after_attention(void *argument, Int block) {
     const Work *work = argument;
@@ -98,7 +113,9 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
                 key = memory[2 * number], value = memory[2 * number + 1];
                 strides[2] = strides[4] = sizes[7], strides[3] = strides[5] = sizes[8];
             }
-            failed = in_parallel(&work, before_attention, n_blocks, n_threads) ||
+            failed = (number || crosses
+                          ? in_parallel(&work, before_attention, n_blocks, n_threads)
+                          : before_first_attention(&work, width, n_threads)) ||
                      attention_forward(own, strides, ends, crosses ? memory_ends : ends,
                                        (const char *)wide, key, value, (char *)work.filler, NULL) ||
                      in_parallel(&work, after_attention, n_blocks, n_threads);

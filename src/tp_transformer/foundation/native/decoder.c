@@ -3,8 +3,10 @@
    Keys and values, of the source in the memory and of the target in the cache, are read once per
    step and layer, which is most of the time of a step of many rows. They are therefore contiguous
    for each layer and row, so that the processor fetches them ahead. Nothing is copied when rows
-   leave the batch. Rows are divided among threads. */
+   leave the batch. Rows are divided among threads. Instead of keys and values of the source, the
+   memory can have their maps (absorbed.h). */
 
+#include "absorbed.h"
 #include "layers.h"
 #include "parallel.h"
 
@@ -19,8 +21,9 @@ typedef struct {
     Int n_blocks;
     const Embedding *embedding;
     const Layer *layers;
-    const float *const *memory; /* keys and values of the source, by layer */
-    const Int *starts, *lengths; /* of each question in the memory */
+    const float *const *memory; /* keys and values of the source, by layer, or their maps */
+    const float *source;         /* its states, if the memory has maps, or NULL */
+    const Int *starts, *lengths; /* of each question in the source */
     Int cache_rows;
     float *cache;            /* (layer, key or value, cache row, room, head, d_head) */
     const Int *cache_row;    /* of each row; NULL if row i has cache row i */
@@ -106,24 +109,54 @@ static void attend_self(const Step *step, Int row, Int layer, const float *proje
            step->binds ? projected + 3 * d_model : NULL, scores, bound);
 }
 
+static Int question_of(const Step *step, Int row) {
+    return cache_row_of(step, row) / (step->cache_rows / step->n_questions);
+}
+
 /* Cross-attention of a row; `projected` is query and role. */
 static void attend_across(const Step *step, Int row, Int layer, const float *projected,
                           float *scores, float *bound) {
     Int d_model = step->d_head * step->n_heads, stride = step->memory_position;
-    Int question = cache_row_of(step, row) / (step->cache_rows / step->n_questions);
-    Int first = step->starts[question] * stride;
+    Int question = question_of(step, row), first = step->starts[question] * stride;
     attend(step, step->lengths[question], projected, step->memory[2 * layer] + first,
            step->memory[2 * layer + 1] + first, stride, step->binds ? projected + d_model : NULL,
            scores, bound);
 }
 
-/* Embed tokens, each at its position or, if `positions` is NULL, all at the same one. */
-static void embed(const Embedding *embedding, Int d_model, Int n, const Int *ids,
-                  const Int *positions, Int position, float *state, float *role) {
+/* The same for `n` rows from `first` on by the maps of keys and values; returns whether there was too
+   little memory. */
+static int attend_to_states(const Step *step, Int first, Int n, Int layer, const float *projected,
+                            float *bound) {
+    Int d_model = step->d_head * step->n_heads, width = (step->binds ? 2 : 1) * d_model;
+    const Affine *map = (const Affine *)step->memory + layer;
+    Source *sources = malloc(n * sizeof(Source));
+    if (!sources) return 1;
+    for (Int row = 0; row < n; row++) {
+        Int question = question_of(step, first + row);
+        sources[row] = (Source){step->source + step->starts[question] * d_model,
+                                step->lengths[question]};
+    }
+    int failed = absorbed_attention(n, step->n_heads, step->d_head, projected, width, sources,
+                                    map->weight, map->bias, bound);
+    free(sources);
+    for (Int row = 0; step->binds && row < n; row++)
+        for (Int i = 0; i < d_model; i++)
+            bound[row * d_model + i] *= projected[row * width + d_model + i];
+    return failed;
+}
+
+typedef struct {
+    Int id, position;
+} Token;
+
+#define TOKEN_WORDS (Int)(sizeof(Token) / sizeof(uint64_t))
+
+static void embed(const Embedding *embedding, Int d_model, Int n, const Token *tokens, float *state,
+                  float *role) {
     float scale = sqrtf((float)d_model);
     for (Int row = 0; row < n; row++) {
-        const float *symbol = embedding->symbols + ids[row] * d_model;
-        const float *place = embedding->positions + (positions ? positions[row] : position) * d_model;
+        const float *symbol = embedding->symbols + tokens[row].id * d_model;
+        const float *place = embedding->positions + tokens[row].position * d_model;
         for (Int i = 0; i < d_model; i++) state[row * d_model + i] = symbol[i] * scale + place[i];
     }
     if (!embedding->role.weight && !embedding->role.packed) return;
@@ -134,7 +167,7 @@ static void embed(const Embedding *embedding, Int d_model, Int n, const Int *ids
 typedef struct {
     Int n_positions, n_blocks, d_model;
     const Embedding *embedding;
-    const Int *ids, *positions;
+    const Token *tokens;
     float *state;
 } Embed;
 
@@ -144,8 +177,7 @@ static int embed_block(void *argument, Int block) {
     Int n = first_of_block(work->n_positions, work->n_blocks, block + 1) - first;
     float *role = malloc(n * d * sizeof(float));
     if (!role) return 1;
-    embed(work->embedding, d, n, work->ids + first, work->positions + first, 0,
-          work->state + first * d, role);
+    embed(work->embedding, d, n, work->tokens + first, work->state + first * d, role);
     free(role);
     return 0;
 }
@@ -154,17 +186,50 @@ static int embed_block(void *argument, Int block) {
    `run_step`. */
 EXPORT int embed_forward(const Int *sizes, const Embedding *embedding, const Int *ends,
                          const Int *ids, float *state) {
-    Int n_rows = sizes[0], n = ends[n_rows];
+    Int n_rows = sizes[0], n = ends[n_rows], n_threads = sizes[3];
     for (Int i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= sizes[2]) return 2;
-    Int *positions = malloc((n + 1) * sizeof(Int));
-    if (!positions) return 1;
+    Token *tokens = malloc((n + 1) * sizeof(Token));
+    if (!tokens) return 1;
     for (Int row = 0; row < n_rows; row++)
-        for (Int i = ends[row]; i < ends[row + 1]; i++) positions[i] = i - ends[row];
-    Embed work = {.n_positions = n, .n_blocks = n_blocks_of(n, sizes[3]), .d_model = sizes[1],
-                  .embedding = embedding, .ids = ids, .positions = positions, .state = state};
-    int failed = in_parallel(&work, embed_block, work.n_blocks, sizes[3]);
-    free(positions);
+        for (Int i = ends[row]; i < ends[row + 1]; i++) tokens[i] = (Token){ids[i], i - ends[row]};
+    Distinct found;
+    int failed = find_distinct(n, TOKEN_WORDS, tokens, &found);
+    if (!failed) {
+        compact(&found, TOKEN_WORDS, tokens);
+        Embed work = {.n_positions = n_computed(&found), .d_model = sizes[1],
+                      .embedding = embedding, .tokens = tokens, .state = state};
+        work.n_blocks = n_blocks_of(work.n_positions, n_threads);
+        failed = in_parallel(&work, embed_block, work.n_blocks, n_threads);
+        expand(&found, sizes[1] / 2, state);
+        free_distinct(&found);
+    }
+    free(tokens);
+    return failed;
+}
+
+/* Embed the last tokens of `n` rows from `first` on, and project them to queries, keys, values and
+   roles (`wide`) of the first layer, once for equal tokens. `other` has the size of the states. Returns
+   whether there was too little memory. */
+static int begin_rows(const Step *step, Int first, Int n, float *state, float *other, float *wide) {
+    Int d_model = step->d_head * step->n_heads, width = (step->binds ? 4 : 3) * d_model;
+    Token *tokens = malloc(n * sizeof(Token));
+    Distinct found;
+    if (!tokens) return 1;
+    for (Int row = 0; row < n; row++)
+        tokens[row] = (Token){step->previous[first + row], step->position};
+    int failed = find_distinct(n, TOKEN_WORDS, tokens, &found);
+    if (!failed) {
+        Int computed = n_computed(&found);
+        compact(&found, TOKEN_WORDS, tokens);
+        embed(step->embedding, d_model, computed, tokens, state, other);
+        normalise(computed, d_model, state, step->layers->norms[0], other);
+        affine(computed, d_model, width, other, step->layers->self_in, wide, PLAIN);
+        expand(&found, d_model / 2, state);
+        expand(&found, width / 2, wide);
+        free_distinct(&found);
+    }
+    free(tokens);
     return failed;
 }
 
@@ -179,20 +244,25 @@ static int run_rows(const Step *step, Int first, Int n) {
                           sizeof(float));
     if (!state) return 1;
     float *other = state + n * d_model, *wide = other + n * d_model, *scores = wide + n * widest;
-    embed(step->embedding, d_model, n, step->previous + first, NULL, step->position, state, other);
-    for (Int number = 0; number < step->n_layers; number++) {
+    int failed = begin_rows(step, first, n, state, other, wide);
+    for (Int number = 0; number < step->n_layers && !failed; number++) {
         const Layer *layer = step->layers + number;
-        normalise(n, d_model, state, layer->norms[0], other);
-        affine(n, d_model, n_self * d_model, other, layer->self_in, wide, PLAIN);
+        if (number) {
+            normalise(n, d_model, state, layer->norms[0], other);
+            affine(n, d_model, n_self * d_model, other, layer->self_in, wide, PLAIN);
+        }
         for (Int row = 0; row < n; row++)
             attend_self(step, first + row, number, wide + row * n_self * d_model, scores,
                         other + row * d_model);
         affine(n, d_model, d_model, other, layer->self_out, state, ADDED);
         normalise(n, d_model, state, layer->norms[1], other);
         affine(n, d_model, n_cross * d_model, other, layer->cross_in, wide, PLAIN);
-        for (Int row = 0; row < n; row++)
-            attend_across(step, first + row, number, wide + row * n_cross * d_model, scores,
-                          other + row * d_model);
+        if (step->source)
+            failed = attend_to_states(step, first, n, number, wide, other);
+        else
+            for (Int row = 0; row < n; row++)
+                attend_across(step, first + row, number, wide + row * n_cross * d_model, scores,
+                              other + row * d_model);
         affine(n, d_model, d_model, other, layer->cross_out, state, ADDED);
         normalise(n, d_model, state, layer->norms[2], other);
         feed_forward(n, d_model, d_ff, other, layer, wide, state);
@@ -201,7 +271,7 @@ static int run_rows(const Step *step, Int first, Int n) {
     Affine output = {step->embedding->symbols, NULL, NULL};
     affine(n, d_model, step->n_vocab, state, output, step->logits + first * step->n_vocab, PLAIN);
     free(state);
-    return 0;
+    return failed;
 }
 
 static int run_block(void *work, Int block) {
@@ -219,26 +289,26 @@ static int run_step(Step *step, Int n_threads) {
 }
 
 /* Sizes: see Step, up to the stride of the memory. `weights` has the embedding (role map, symbols,
-   positions), then the layers, in the order of the structures. */
+   positions), then the layers, in the order of the structures. `source` may be NULL. */
 static Step step_of(const Int *sizes, const float *const *weights, const float *const *memory,
-                    const Int *starts, const Int *lengths, float *cache, const Int *previous,
-                    float *logits) {
+                    const float *source, const Int *starts, const Int *lengths, float *cache,
+                    const Int *previous, float *logits) {
     return (Step){.n_rows = sizes[0], .n_questions = sizes[1], .n_layers = sizes[2],
                   .n_heads = sizes[3], .d_head = sizes[4], .d_ff = sizes[5], .n_vocab = sizes[6],
                   .position = sizes[7], .room = sizes[8], .binds = sizes[9],
                   .memory_position = sizes[10],
                   .embedding = (const Embedding *)weights,
                   .layers = (const Layer *)((const Embedding *)weights + 1), .memory = memory,
-                  .starts = starts, .lengths = lengths, .cache_rows = sizes[0], .cache = cache,
-                  .previous = previous, .logits = logits};
+                  .source = source, .starts = starts, .lengths = lengths, .cache_rows = sizes[0],
+                  .cache = cache, .previous = previous, .logits = logits};
 }
 
 /* The logits of the next token of each row. The last size is the number of threads. Returns as
    `run_step`. */
 EXPORT int decoder_step(const Int *sizes, const float *const *weights,
-                        const float *const *memory, const Int *starts, const Int *lengths,
-                        float *cache, const Int *previous, float *logits) {
-    Step step = step_of(sizes, weights, memory, starts, lengths, cache, previous, logits);
+                        const float *const *memory, const float *source, const Int *starts,
+                        const Int *lengths, float *cache, const Int *previous, float *logits) {
+    Step step = step_of(sizes, weights, memory, source, starts, lengths, cache, previous, logits);
     return run_step(&step, sizes[11]);
 }
 
@@ -254,10 +324,10 @@ static Int largest(const float *numbers, Int n) {
    and the length of a row of `tokens`. `running` has the rows that have not ended, of which
    `n_running` are left, and `previous` their last tokens. Returns as `run_step`. */
 EXPORT int decoder_greedy(const Int *sizes, const float *const *weights,
-                          const float *const *memory, const Int *starts, const Int *lengths,
-                          float *cache, Int *previous, float *logits, Int *n_running, Int *running,
-                          Int *tokens) {
-    Step step = step_of(sizes, weights, memory, starts, lengths, cache, previous, logits);
+                          const float *const *memory, const float *source, const Int *starts,
+                          const Int *lengths, float *cache, Int *previous, float *logits,
+                          Int *n_running, Int *running, Int *tokens) {
+    Step step = step_of(sizes, weights, memory, source, starts, lengths, cache, previous, logits);
     Int eos = sizes[12], length = sizes[13];
     step.cache_row = running;
     int problem = 0;

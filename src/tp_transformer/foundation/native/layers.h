@@ -3,8 +3,7 @@
 #ifndef TPT_LAYERS_H
 #define TPT_LAYERS_H
 
-#include <stdlib.h>
-
+#include "distinct.h"
 #include "int8.h"
 #include "kernels.h"
 
@@ -222,6 +221,13 @@ INLINE Int n_blocks_of(Int n_rows, Int n_threads) {
     Int wanted = (n_rows + AT_ONCE * n_threads - 1) / (AT_ONCE * n_threads) * n_threads;
     Int most = n_rows < 2 * MANY ? 1 : n_rows / MANY;
     return wanted < most ? wanted : most;
+}
+
+/* How many of the different rows and copies of them to compute: at least MANY, if there are so many
+   rows, so that the order of additions stays the same. */
+INLINE Int n_computed(const Distinct *found) {
+    Int least = found->n < MANY ? found->n : MANY;
+    return found->n_distinct < least ? least : found->n_distinct;
 }
 
 INLINE Int first_of_block(Int n_rows, Int n_blocks, Int block) { return n_rows * block / n_blocks; }
