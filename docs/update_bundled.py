@@ -15,7 +15,6 @@ from tp_transformer.show.document import markdown_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")
-BEGIN, END = "<!-- bundled models -->\n", "<!-- end of bundled models -->"
 SURE, HALF = 0.9, 0.5
 
 
@@ -83,13 +82,14 @@ def _sentences(names: list[str], results: Results, compared: dict[str, SplitPair
     return lines
 
 
-def rewritten(page: str, text: str) -> str:
-    """Return a page with the part between the two marks replaced."""
-    before, mark, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise SystemExit(f"the page lacks {BEGIN.strip()!r} or {END!r}")
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+def rewritten(page: str, text: str, name: str = "bundled models") -> str:
+    """Return a page with the part between the two marks of this name replaced."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    before, is_begun, rest = page.partition(begin)
+    _, is_ended, after = rest.partition(end)
+    if not is_begun or not is_ended:
+        raise SystemExit(f"the page lacks {begin.strip()!r} or {end!r}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import update_bundled
 import yaml
 
 import tp_transformer as tpt
@@ -87,15 +88,12 @@ def test_the_reference_has_every_public_name():
 
 def test_what_pages_say_of_the_bundled_models_is_what_they_are():
     """If this fails after `tpt bundle`, run `python docs/update_bundled.py`."""
-    spec = importlib.util.spec_from_file_location("update_bundled", DOCS / "update_bundled.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    text = script.summary()
+    text = update_bundled.summary()
     assert (len(text) > 500) == bool(bundled.names())
-    for page in script.PAGES:
+    for page in update_bundled.PAGES:
         found = page.read_text("utf-8")
-        assert script.rewritten(found, text) == found, f"{page.name} is stale"
-    assert script.rewritten(found, "other") != found
+        assert update_bundled.rewritten(found, text) == found, f"{page.name} is stale"
+    assert update_bundled.rewritten(found, "other") != found
 
 
 @pytest.mark.slow

@@ -344,7 +344,7 @@ def test_few_questions_say_nothing():
 def test_what_nobody_has_cannot_be_ranked():
     relation = "opening to closing parenthesis"
     weights = [np.full((1, 1, 5, 5), 0.2)] * 2
-    found = rank(relation, weights, [parse("1/2"), None])
+    found = rank(relation, weights, [parse("1/2"), "no"])
     assert (found.n_positions, found.n_questions, found.heads) == (0, 0, ())
-    attention = following.ModelAttention.of(weights, [None, None])
+    attention = following.ModelAttention.of(weights, ["no", "no"])
     assert following.largest_margin(relation, RELATIONS[relation], attention) == 0

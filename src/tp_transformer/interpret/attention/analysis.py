@@ -23,9 +23,9 @@ from tp_transformer.interpret.core.record import (
     record,
     untrained,
 )
+from tp_transformer.interpret.core.relations import RELATIONS
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_texts
-from tp_transformer.interpret.core.structure import RELATIONS
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
@@ -113,4 +113,4 @@ def _attention(model: Transformer, sample: Sample) -> ModelAttention:
     names = [point(ENCODER, layer, "weights") for layer in range(model.config.n_layers)]
     found = record(model, sample, names)
     weights = [np.stack(layers) for layers in zip(*(found[name] for name in names), strict=True)]
-    return ModelAttention.of(weights, sample.expressions)
+    return ModelAttention.of(weights, sample.parsed)

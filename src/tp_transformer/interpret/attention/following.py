@@ -26,12 +26,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm, t
 
-from tp_transformer.expressions import Expression
 from tp_transformer.foundation.statistics import CONFIDENCE, FEWEST, Interval
 from tp_transformer.interpret.attention.text_attention import text_attention
 from tp_transformer.interpret.core.arrays import Floats
+from tp_transformer.interpret.core.relations import RELATIONS, SKIPPED, Parsed, Relation
 from tp_transformer.interpret.core.sample import token_characters
-from tp_transformer.interpret.core.structure import SKIPPED, Pairs, Relation
+from tp_transformer.interpret.core.structure import Pairs
 
 RESAMPLES = 2_000
 # Simulated structure-blind heads have margins up to 0.034, or up to 0.063 if the baselines do not
@@ -88,27 +88,28 @@ class Ranking:
 class ModelAttention:
     """The attention of all heads in each question, and that of structure-blind heads."""
 
-    expressions: tuple[Expression, ...]
+    questions: tuple[Parsed, ...]
     weights: tuple[Floats, ...]  # (layer, head, query, key)
     by_text: tuple[Floats, ...]  # (layer, head, query, key)
 
     @classmethod
     def of(
-        cls,
-        weights: Sequence[npt.NDArray[np.floating]],
-        expressions: Sequence[Expression | None],
+        cls, weights: Sequence[npt.NDArray[np.floating]], questions: Sequence[Parsed]
     ) -> "ModelAttention":
-        """Keep the questions that have an expression, and fit structure-blind heads to them."""
+        """Keep the questions that have a structure, and fit structure-blind heads to them."""
         found = [
-            (own.astype(np.float64), expression)
-            for own, expression in zip(weights, expressions, strict=True)
-            if expression is not None
+            (own.astype(np.float64), question)
+            for own, question in zip(weights, questions, strict=True)
+            if not isinstance(question, str)
+            or any(relation(question) for relation in RELATIONS.values())
         ]
         kept = tuple(own for own, _ in found)
-        kept_expressions = tuple(expression for _, expression in found)
-        texts = [token_characters(expression.question) for expression in kept_expressions]
+        texts = [
+            token_characters(question if isinstance(question, str) else question.question)
+            for _, question in found
+        ]
         return cls(
-            expressions=kept_expressions,
+            questions=tuple(question for _, question in found),
             weights=kept,
             by_text=text_attention(kept, texts),
         )
@@ -185,12 +186,12 @@ def _mass(weights: Floats, pairs: Pairs) -> Floats:
 
 def _measure(name: str, relation: Relation, attention: ModelAttention) -> list[_Measured]:
     """Score every question that has the relation."""
-    found = zip(attention.expressions, attention.weights, attention.by_text, strict=True)
+    found = zip(attention.questions, attention.weights, attention.by_text, strict=True)
     skipped = SKIPPED.get(name)
     return [
-        _Measured.of(weights, by_text, pairs, skipped(expression) if skipped else [])
-        for expression, weights, by_text in found
-        if (pairs := relation(expression))
+        _Measured.of(weights, by_text, pairs, skipped(question) if skipped else [])
+        for question, weights, by_text in found
+        if (pairs := relation(question))
     ]
 
 

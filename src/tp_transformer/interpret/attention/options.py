@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tp_transformer.foundation.ranges import Count
 from tp_transformer.interpret.core.options import HeadOptions, Where, chosen
-from tp_transformer.interpret.core.structure import RELATIONS
+from tp_transformer.interpret.core.relations import RELATIONS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from tp_transformer.foundation.figures import TOKENS
 from tp_transformer.foundation.statistics import FEWEST
 from tp_transformer.interpret.attention.following import Ranking
+from tp_transformer.interpret.core import structure
 from tp_transformer.interpret.core.record import ENCODER, TITLES, Activations
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
 
@@ -97,7 +98,11 @@ class AttentionResult(Result):
 
 
 def _findings(rankings: tuple[Ranking, ...]) -> list[str]:
-    """Return a line for each kind of finding, with the relations that it is about."""
+    """Return a line for each kind of finding, with the relations that it is about.
+
+    Relations of expressions are not listed as absent if there is no expression, and others if there
+    is no other structure.
+    """
     followed, unclear, few, absent = [], [], [], []
     for ranking in rankings:
         name = ranking.relation
@@ -114,7 +119,12 @@ def _findings(rankings: tuple[Ranking, ...]) -> list[str]:
         else:
             unclear.append(name)
     if rankings and len(absent) == len(rankings):
-        return [f"No question has any of the {len(absent)} relations, which are of expressions."]
+        return [
+            f"No question has any of the {len(absent)} relations, which are of expressions, lists, "
+            "digits and polynomials."
+        ]
+    present = {ranking.relation in structure.RELATIONS for ranking in rankings if ranking.heads}
+    absent = [name for name in absent if (name in structure.RELATIONS) in present]
     kinds = {
         "Followed": followed,
         "Followed by no head beyond the baselines": unclear,

@@ -58,6 +58,14 @@ class Sample:
         """The expression of each question, or None; parsed once."""
         return tuple(map(parse, self.questions))
 
+    @property
+    def parsed(self) -> tuple[Expression | str, ...]:
+        """The expression of each question, or the text of a question that has none."""
+        return tuple(
+            question if expression is None else expression
+            for question, expression in zip(self.questions, self.expressions, strict=True)
+        )
+
     def some(self, indices: Sequence[int]) -> "Sample":
         """Return the questions at these indices."""
         return Sample(

@@ -83,13 +83,19 @@ def wording_labels(question: str) -> dict[str, list[str | None]]:
 
 
 Marks = Iterator[tuple[str, tuple[int, int], str]]  # label, characters of the question, value
+Spans = list[tuple[int, int]]  # characters of the question
 
 
-def _in_list(question: str) -> Marks:
+def items(question: str) -> tuple[Spans, list[Fraction]]:
+    """Find the numbers of a list, and their values."""
     spans = [found.span(1) for found in _OPTION.finditer(question)]
     if not spans and (row := _LIST.search(question)):
         spans = [found.span() for found in re.compile(_ITEM).finditer(question, *row.span())]
-    values = [Fraction(question[start:end]) for start, end in spans]
+    return spans, [Fraction(question[start:end]) for start, end in spans]
+
+
+def _in_list(question: str) -> Marks:
+    spans, values = items(question)
     for number, (span, value) in enumerate(zip(spans, values, strict=True), start=1):
         yield ITEM, span, str(number)
         if min(values) < max(values):
@@ -97,15 +103,38 @@ def _in_list(question: str) -> Marks:
             yield RANK, span, extreme.get(value, BETWEEN)
 
 
+def asked_digit(question: str) -> tuple[tuple[int, int], int, tuple[int, int]] | None:
+    """Find the name of a digit, the index of the digit asked for, and the number.
+
+    The index is before the number if the digit is a zero that is not written.
+    """
+    found = _DIGIT.fullmatch(question)
+    if found is None:
+        return None
+    return found.span(1), found.end(2) - 1 - DIGIT_NAMES.index(found[1]), found.span(2)
+
+
 def _in_digits(question: str) -> Marks:
-    if found := _DIGIT.fullmatch(question):
-        asked = found.end(2) - 1 - DIGIT_NAMES.index(found[1])
-        for at in range(*found.span(2)):
+    if found := asked_digit(question):
+        _, asked, number = found
+        for at in range(*number):
             yield ASKED, (at, at + 1), YES if at == asked else NO
 
 
 def _in_polynomial(question: str) -> Marks:
-    """Mark the first polynomial that has a power; other letters may be words, such as `a`."""
+    for parts, start in terms(question):
+        degree = (parts[3] or "1") if parts[2] else "0"
+        yield DEGREE, (start, start + len(parts[0])), degree
+        for group, part in enumerate((COEFFICIENT, VARIABLE, EXPONENT), start=1):
+            if parts[group]:
+                yield PART, (start + parts.start(group), start + parts.end(group)), part
+
+
+def terms(question: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Find the terms of the first polynomial that has a power, with their first characters.
+
+    Other letters may be words, such as `a`.
+    """
     polynomials = (found for found in _POLYNOMIAL.finditer(question) if "*" in found[0])
     found = next(polynomials, None)
     if found is None or len(set(re.findall("[a-z]", found[0]))) != 1:
@@ -113,9 +142,4 @@ def _in_polynomial(question: str) -> Marks:
     for term in re.compile(r"[0-9a-z*]+").finditer(question, *found.span()):
         parts = _PARTS.fullmatch(term[0])
         assert parts is not None  # noqa: S101, terms of `_POLYNOMIAL` consist of these parts
-        degree = (parts[3] or "1") if parts[2] else "0"
-        yield DEGREE, term.span(), degree
-        for group, part in enumerate((COEFFICIENT, VARIABLE, EXPONENT), start=1):
-            if parts[group]:
-                start, end = parts.span(group)
-                yield PART, (term.start() + start, term.start() + end), part
+        yield parts, term.start()

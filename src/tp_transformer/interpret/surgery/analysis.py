@@ -52,9 +52,9 @@ from tp_transformer.interpret.core.operations import (
 )
 from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import checked_model, record
+from tp_transformer.interpret.core.relations import PLACES
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
-from tp_transformer.interpret.core.structure import PLACES
 from tp_transformer.interpret.surgery.options import SurgeryOptions
 from tp_transformer.interpret.surgery.result import (
     OPERATIONS,
@@ -109,7 +109,7 @@ def _targets(
     positions = None
     if options.at is not None:
         find = PLACES[options.at]
-        positions = tuple(() if one is None else tuple(find(one)) for one in sample.expressions)
+        positions = tuple(tuple(find(question)) for question in sample.parsed)
     named: dict[str, tuple[int, ...]] = {
         f"head {head}": (head,) for head in head_indices(options.head, n_heads)
     }

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tp_transformer.foundation.ranges import PositiveInt
 from tp_transformer.interpret.core.options import HeadOptions, chosen
-from tp_transformer.interpret.core.structure import PLACES
+from tp_transformer.interpret.core.relations import PLACES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +13,8 @@ class SurgeryOptions(HeadOptions):
 
     Attributes:
         at: change roles only at numbers, numerators, denominators, first arguments, second
-            arguments or operators
+            arguments or operators; or at the digit asked for, coefficients, exponents or items of a
+            list
         clusters: the number of clusters of each head
     """
 
