@@ -122,6 +122,10 @@ SETTINGS = {
     "batches of 32": Setting(batch=32),
     "batches of 32, learning rate 1.4e-3": Setting(batch=32, rate=1.4e-3),
     "batches of 16, learning rate 1e-3": Setting(batch=16, rate=1e-3),
+    "batches of 64, 1.75 times the samples": Setting(samples=1.75),
+    "batches of 32, learning rate 1.4e-3, 1.4 times the samples": Setting(
+        batch=32, rate=1.4e-3, samples=1.4
+    ),
     "Adam, learning rate 5e-4": Setting(optimizer="adam", rate=5e-4),
     "Adam, learning rate 1e-3": Setting(optimizer="adam", rate=1e-3),
     "Adam, learning rate 2e-3": Setting(optimizer="adam"),
