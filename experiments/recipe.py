@@ -5,10 +5,10 @@
 STORE has the modules of the Mathematics Dataset, from `tpt data generate`. Each setting trains the
 preset tp-transformer-small by `tpt train`, on one thread, on eight modules that can be learned in
 short runs, and differs from the first setting in what its name says; the initial weights of equal
-sizes are the same. Adam's average of squared gradients, the warmup and the moving average of the weights
-cover the same number of samples for every batch size. The table has the loss and the exact match
-of each setting on the same held-out questions (of the averaged weights, if there is an average),
-and the processor time of its commands.
+sizes are the same. Adam's average of squared gradients, the warmup and the moving average of the
+weights cover the same number of samples for every batch size. The table has the loss and the exact
+match of each setting on the same held-out questions (of the averaged weights, if there is an
+average), and the processor time of its commands.
 
 - Two sets: a quarter of the samples are repetitions of few questions (`two_sets.py`).
 - Stages: four runs, each from the weights of the one before, with a new state of the optimizer and
