@@ -4,18 +4,20 @@
 
 STORE has the modules of the Mathematics Dataset, from `tpt data generate`. Each setting trains the
 preset tp-transformer-small by `tpt train`, on one thread, on eight modules that can be learned in
-short runs, and differs from the first setting in one thing; the initial weights of equal sizes are
-the same. Adam's average of squared gradients, the warmup and the moving average of the weights
-cover the same number of samples for every batch size. The table has the loss and the exact match
-of each setting on the same held-out questions (of the averaged weights, if there is an average),
-and the processor time of its commands.
+short runs, and differs from the first setting in what its name says; the initial weights of equal
+sizes are the same. Adam's average of squared gradients, the warmup and the moving average of the
+weights cover the same number of samples for every batch size. The table has the loss and the exact
+match of each setting on the same held-out questions (of the averaged weights, if there is an
+average), and the processor time of its commands.
 
 - Two sets: a quarter of the samples are repetitions of few questions (`two_sets.py`).
 - Stages: four runs, each from the weights of the one before, with a new state of the optimizer and
-  another seed of the samples; the cooldown is the fourth run. With weights by learning progress
+  another seed of the samples; the cooldown is the fourth run. All of them are validated, which
+  counts in the processor time. With weights by learning progress
   (`learning_progress.py`), the shares of the modules in a stage follow the decrease of their losses
   in the second half of the stage before. The setting to compare them with is that of four stages
   with equal weights.
+- Batch sizes: with the same samples, and with as many as take about the time of batches of 16.
 - Sizes: with the same samples, and with a number of samples that takes about the processor time of
   the first setting. The time grows more slowly with the size than the number of multiplications:
   by that number, d_model 64 would be nearly four times as fast as 128, but it is about twice as
@@ -36,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import learning_progress
 import two_sets
@@ -73,7 +75,7 @@ class Setting:
         d_model: size of the model; d_ff is four times as large
         samples: number of samples, relative to that of the first setting
         repeated: number of questions of each module and difficulty in the small set of two; 0: none
-        stages: none, or equal weights or weights by learning progress in each
+        stages: what weights of the modules the stages have; None: there are no stages
     """
 
     optimizer: str = "muon"
@@ -85,7 +87,7 @@ class Setting:
     d_model: int = 128
     samples: float = 1.0
     repeated: int = 0
-    stages: str | None = None
+    stages: Literal["equal", "progress"] | None = None
 
     def options(self, samples: int) -> dict[str, Any]:
         """Return the options of `tpt train` for a number of samples."""
@@ -200,10 +202,10 @@ def train_in_stages(setting: Setting, store: Path, folder: Path, samples: int) -
 def measure(name: str, store: Path, out: Path, first_samples: int) -> dict[str, Any]:
     """Train with one setting, unless that was done before; return what the table needs."""
     setting, file_name = SETTINGS[name], name.replace(" ", "-").replace(",", "")
-    samples = round(setting.samples * first_samples)
+    samples = round(setting.samples * first_samples) // setting.batch * setting.batch
     folder, result = out / file_name, out / f"{file_name}.json"
     if result.exists():
-        found: dict[str, Any] = {"samples": SAMPLES} | json.loads(result.read_text("utf-8"))
+        found: dict[str, Any] = json.loads(result.read_text("utf-8"))
         if found["samples"] != samples:
             sys.exit(f"{result} is the result of {found['samples']} samples; use another --out")
         return found

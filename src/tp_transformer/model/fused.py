@@ -1,11 +1,11 @@
 """The cells of a Transformer by C kernels, which compute the same.
 
-A decoding step of a single question consists of hundreds of small operations, whose start takes
-longer than their arithmetic; a kernel computes all layers in one call. Another kernel computes all
-cells of the encoder, or of the decoder for known answers, on packed rows. Kernels are used for
-inference in float32 on a CPU, with the cells of this package as they are. A subclass, a hook, a
-trace, a replaced method (of an instance or, after the import of this module, of a class) or layers
-of other sizes make the functions here return None, and the model then runs its cells.
+A kernel computes all cells of the encoder, or of the decoder for known answers, on packed rows;
+`fused_state.py` has the decoding steps. A step of a single question consists of hundreds of small
+operations, whose start takes longer than their arithmetic. Kernels are used for inference
+in float32 on a CPU, with the cells of this package as they are. A subclass, a hook, a trace, a
+replaced method (of an instance or, after the import of this module, of a class) or layers of other
+sizes make the functions here return None, and the model then runs its cells.
 """
 
 from collections.abc import Sequence

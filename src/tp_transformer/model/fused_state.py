@@ -11,7 +11,14 @@ from tp_transformer.data.layout.base import Layout
 from tp_transformer.foundation import native
 from tp_transformer.model.cache import FIRST_ROOM
 from tp_transformer.model.fused import Known, Memory, is_fusible, packed_ends
-from tp_transformer.model.fused_weights import addresses, affine, is_plain, memory_maps, sizes_of
+from tp_transformer.model.fused_weights import (
+    addresses,
+    affine,
+    has_int8,
+    is_plain,
+    memory_maps,
+    sizes_of,
+)
 from tp_transformer.model.layers import DecoderCell, Embedding
 
 # To choose what steps read of the source: the tokens of an answer, and the number of questions from
@@ -35,11 +42,11 @@ class FusedState:
         weights = (*known.weights, *(known.maps or ()))
         self._weights = [weight.detach() for weight in weights if weight is not None]
         self._weight_addresses = known.addresses
-        # (layer, key or value, position, head, d_head), or None: the kernel reads the source
-        self._memory, self._source = memory, None if memory is not None else source
-        self._memory_addresses = (
-            known.map_addresses if memory is None else addresses(memory.flatten(0, 1).unbind())
-        )
+        # (layer, key or value, position, head, d_head), or None: then steps read the source
+        self._memory, self._source, self._memory_addresses = memory, source, None
+        self._map_addresses = known.map_addresses
+        if memory is not None:
+            self._memory_addresses = addresses(memory.flatten(0, 1).unbind())
         offsets = torch.from_numpy(np.asarray(ends))
         self._starts, self._lengths = offsets[:-1], offsets.diff()
         n_heads, d_head, d_ff, binds = known.sizes
@@ -113,6 +120,7 @@ class FusedState:
             native.integers([*sizes, self._cache.shape[3], *self._last_sizes, *last_sizes]),
             self._weight_addresses,
             self._memory_addresses,
+            self._map_addresses,
             self._source,
             self._starts,
             self._lengths,
@@ -133,9 +141,8 @@ def fused_state(
         return None
     if not _is_source(state, known.sizes):
         return None
-    is_int8 = any(packed is not None for packed in known.maps[2 :: len(affine(None))])
     memory = None
-    if is_int8 or not _reads_states(known.sizes, ends):
+    if has_int8(known.maps) or not _reads_states(known.sizes, ends, max_length):
         memory = _memory(known.sizes, known.map_addresses, state)
     return FusedState(embedding, known, state, memory, ends, max_length)
 
@@ -146,18 +153,19 @@ def _is_source(state: Tensor, sizes: tuple[int, int, int, int]) -> bool:
     return is_plain(state) and state.dim() == 3 and len(state) == 1 and state.shape[2] == d_model
 
 
-def _reads_states(sizes: tuple[int, int, int, int], ends: list[int]) -> bool:
-    """Whether steps that read the states of the source take fewer operations in total.
+def _reads_states(sizes: tuple[int, int, int, int], ends: list[int], max_length: int) -> bool:
+    """Whether a greedy search that reads the states of the source takes fewer operations.
 
     For each layer, keys and values of a source of n positions take 2 n d² multiplications. Without
-    them, a step takes 2 d² and 2 n d h more for h heads. Most answers are short.
+    them, a step takes 2 d² and 2 n d h more for h heads. Most answers are short. A beam search has
+    several rows of a question, and loses some time.
     """
     n_heads, d_head, _, _ = sizes
     d_model, n_questions = n_heads * d_head, len(ends) - 1
     if n_questions < MANY_QUESTIONS:
         return False
-    n_positions = ends[-1] / n_questions
-    return n_positions * d_model > EXPECTED_STEPS * (d_model + n_positions * n_heads)
+    n_positions, n_steps = ends[-1] / n_questions, min(EXPECTED_STEPS, max_length)
+    return n_positions * d_model > n_steps * (d_model + n_positions * n_heads)
 
 
 def fused_memory(cells: Sequence[DecoderCell], state: Tensor) -> Memory | None:

@@ -69,6 +69,11 @@ def memory_maps(cells: Sequence[DecoderCell]) -> list[Tensor | None] | None:
     return [weight for one in maps for weight in affine(one)]
 
 
+def has_int8(maps: Sequence[Tensor | None]) -> bool:
+    """Whether one of these maps, as `affine` returns them, is in int8."""
+    return any(packed is not None for packed in maps[2 :: len(affine(None))])
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Whether a kernel can read a tensor; those of `torch.export`, for example, have no memory."""
     return (

@@ -76,9 +76,9 @@ static void softmax(float *scores, Int n, float scale) {
 }
 
 /* Replace the vectors of all heads of a row, K' q, by the weighted sums of the source. Meanwhile the
-   source of the next row is fetched to the second-level cache: a fifteenth of the time of steps. */
-static void attend(Int n_heads, Int d_head, Source source, Source next, float *scores,
-                   float *vectors) {
+   source of the next row is fetched to the second-level cache. */
+static void attend_to_source(Int n_heads, Int d_head, Source source, Source next, float *scores,
+                             float *vectors) {
     Int d = n_heads * d_head, padded = rounded_up(source.length), line = 0;
     Int n_lines = next.length * d / (2 * WIDTH);
     dots(n_heads, source.length, d, vectors, d, source.states, d, scores, padded);
@@ -108,9 +108,9 @@ int absorbed_attention(Int n_rows, Int n_heads, Int d_head, const float *queries
             multiply(n, d, d_head, queries + first * query_row + head * d_head, query_row, 1,
                      weight + head * d_head * d, d, vectors + head * d, n_heads * d, 0);
         for (Int row = 0; row < n; row++)
-            attend(n_heads, d_head, sources[first + row],
-                   first + row + 1 < n_rows ? sources[first + row + 1] : (Source){NULL, 0},
-                   vectors + ROWS * n_heads * d, vectors + row * n_heads * d);
+            attend_to_source(n_heads, d_head, sources[first + row],
+                             first + row + 1 < n_rows ? sources[first + row + 1] : (Source){NULL, 0},
+                             vectors + ROWS * n_heads * d, vectors + row * n_heads * d);
         for (Int head = 0; head < n_heads; head++)
             dots(n, d_head, d, vectors + head * d, n_heads * d, value + head * d_head * d, d,
                  filler + head * d_head, d);

@@ -47,10 +47,10 @@ static int before_first_attention(Work *work, Int width, Int n_threads) {
     Work own = *work;
     own.n_positions = n_computed(&found);
     own.n_blocks = n_blocks_of(own.n_positions, n_threads);
-    compact(&found, work->d_model / 2, work->state);
+    gather_rows(&found, work->d_model / 2, work->state);
     int failed = in_parallel(&own, before_attention, own.n_blocks, n_threads);
-    expand(&found, work->d_model / 2, work->state);
-    expand(&found, width / 2, work->wide);
+    spread_rows(&found, work->d_model / 2, work->state);
+    spread_rows(&found, width / 2, work->wide);
     free_distinct(&found);
     return failed;
 }

@@ -3,8 +3,8 @@
    Keys and values, of the source in the memory and of the target in the cache, are read once per
    step and layer, which is most of the time of a step of many rows. They are therefore contiguous
    for each layer and row, so that the processor fetches them ahead. Nothing is copied when rows
-   leave the batch. Rows are divided among threads. Instead of keys and values of the source, the
-   memory can have their maps (absorbed.h). */
+   leave the batch. Rows are divided among threads. Without keys and values of the source, steps use
+   their maps (absorbed.h). */
 
 #include "absorbed.h"
 #include "layers.h"
@@ -21,8 +21,9 @@ typedef struct {
     Int n_blocks;
     const Embedding *embedding;
     const Layer *layers;
-    const float *const *memory; /* keys and values of the source, by layer, or their maps */
-    const float *source;         /* its states, if the memory has maps, or NULL */
+    const float *const *memory; /* keys and values of the source, by layer */
+    const Affine *maps;         /* of keys and values, by layer, if there is no memory */
+    const float *source;        /* the states of the source, for the maps */
     const Int *starts, *lengths; /* of each question in the source */
     Int cache_rows;
     float *cache;            /* (layer, key or value, cache row, room, head, d_head) */
@@ -128,7 +129,7 @@ static void attend_across(const Step *step, Int row, Int layer, const float *pro
 static int attend_to_states(const Step *step, Int first, Int n, Int layer, const float *projected,
                             float *bound) {
     Int d_model = step->d_head * step->n_heads, width = (step->binds ? 2 : 1) * d_model;
-    const Affine *map = (const Affine *)step->memory + layer;
+    const Affine *map = step->maps + layer;
     Source *sources = malloc(n * sizeof(Source));
     if (!sources) return 1;
     for (Int row = 0; row < n; row++) {
@@ -196,12 +197,12 @@ EXPORT int embed_forward(const Int *sizes, const Embedding *embedding, const Int
     Distinct found;
     int failed = find_distinct(n, TOKEN_WORDS, tokens, &found);
     if (!failed) {
-        compact(&found, TOKEN_WORDS, tokens);
+        gather_rows(&found, TOKEN_WORDS, tokens);
         Embed work = {.n_positions = n_computed(&found), .d_model = sizes[1],
                       .embedding = embedding, .tokens = tokens, .state = state};
         work.n_blocks = n_blocks_of(work.n_positions, n_threads);
         failed = in_parallel(&work, embed_block, work.n_blocks, n_threads);
-        expand(&found, sizes[1] / 2, state);
+        spread_rows(&found, sizes[1] / 2, state);
         free_distinct(&found);
     }
     free(tokens);
@@ -221,12 +222,12 @@ static int begin_rows(const Step *step, Int first, Int n, float *state, float *o
     int failed = find_distinct(n, TOKEN_WORDS, tokens, &found);
     if (!failed) {
         Int computed = n_computed(&found);
-        compact(&found, TOKEN_WORDS, tokens);
+        gather_rows(&found, TOKEN_WORDS, tokens);
         embed(step->embedding, d_model, computed, tokens, state, other);
         normalise(computed, d_model, state, step->layers->norms[0], other);
         affine(computed, d_model, width, other, step->layers->self_in, wide, PLAIN);
-        expand(&found, d_model / 2, state);
-        expand(&found, width / 2, wide);
+        spread_rows(&found, d_model / 2, state);
+        spread_rows(&found, width / 2, wide);
         free_distinct(&found);
     }
     free(tokens);
@@ -257,7 +258,7 @@ static int run_rows(const Step *step, Int first, Int n) {
         affine(n, d_model, d_model, other, layer->self_out, state, ADDED);
         normalise(n, d_model, state, layer->norms[1], other);
         affine(n, d_model, n_cross * d_model, other, layer->cross_in, wide, PLAIN);
-        if (step->source)
+        if (!step->memory)
             failed = attend_to_states(step, first, n, number, wide, other);
         else
             for (Int row = 0; row < n; row++)
@@ -269,7 +270,8 @@ static int run_rows(const Step *step, Int first, Int n) {
         normalise(n, d_model, state, layer->norms[3], state);
     }
     Affine output = {step->embedding->symbols, NULL, NULL};
-    affine(n, d_model, step->n_vocab, state, output, step->logits + first * step->n_vocab, PLAIN);
+    if (!failed)
+        affine(n, d_model, step->n_vocab, state, output, step->logits + first * step->n_vocab, PLAIN);
     free(state);
     return failed;
 }
@@ -289,26 +291,29 @@ static int run_step(Step *step, Int n_threads) {
 }
 
 /* Sizes: see Step, up to the stride of the memory. `weights` has the embedding (role map, symbols,
-   positions), then the layers, in the order of the structures. `source` may be NULL. */
+   positions), then the layers, in the order of the structures. There is a memory, or maps and a source;
+   the others are NULL. */
 static Step step_of(const Int *sizes, const float *const *weights, const float *const *memory,
-                    const float *source, const Int *starts, const Int *lengths, float *cache,
-                    const Int *previous, float *logits) {
+                    const Affine *maps, const float *source, const Int *starts, const Int *lengths,
+                    float *cache, const Int *previous, float *logits) {
     return (Step){.n_rows = sizes[0], .n_questions = sizes[1], .n_layers = sizes[2],
                   .n_heads = sizes[3], .d_head = sizes[4], .d_ff = sizes[5], .n_vocab = sizes[6],
                   .position = sizes[7], .room = sizes[8], .binds = sizes[9],
                   .memory_position = sizes[10],
                   .embedding = (const Embedding *)weights,
                   .layers = (const Layer *)((const Embedding *)weights + 1), .memory = memory,
-                  .source = source, .starts = starts, .lengths = lengths, .cache_rows = sizes[0],
-                  .cache = cache, .previous = previous, .logits = logits};
+                  .maps = maps, .source = source, .starts = starts, .lengths = lengths,
+                  .cache_rows = sizes[0], .cache = cache, .previous = previous, .logits = logits};
 }
 
 /* The logits of the next token of each row. The last size is the number of threads. Returns as
    `run_step`. */
 EXPORT int decoder_step(const Int *sizes, const float *const *weights,
-                        const float *const *memory, const float *source, const Int *starts,
-                        const Int *lengths, float *cache, const Int *previous, float *logits) {
-    Step step = step_of(sizes, weights, memory, source, starts, lengths, cache, previous, logits);
+                        const float *const *memory, const Affine *maps, const float *source,
+                        const Int *starts, const Int *lengths, float *cache, const Int *previous,
+                        float *logits) {
+    Step step = step_of(sizes, weights, memory, maps, source, starts, lengths, cache, previous,
+                        logits);
     return run_step(&step, sizes[11]);
 }
 
@@ -324,10 +329,11 @@ static Int largest(const float *numbers, Int n) {
    and the length of a row of `tokens`. `running` has the rows that have not ended, of which
    `n_running` are left, and `previous` their last tokens. Returns as `run_step`. */
 EXPORT int decoder_greedy(const Int *sizes, const float *const *weights,
-                          const float *const *memory, const float *source, const Int *starts,
-                          const Int *lengths, float *cache, Int *previous, float *logits,
-                          Int *n_running, Int *running, Int *tokens) {
-    Step step = step_of(sizes, weights, memory, source, starts, lengths, cache, previous, logits);
+                          const float *const *memory, const Affine *maps, const float *source,
+                          const Int *starts, const Int *lengths, float *cache, Int *previous,
+                          float *logits, Int *n_running, Int *running, Int *tokens) {
+    Step step = step_of(sizes, weights, memory, maps, source, starts, lengths, cache, previous,
+                        logits);
     Int eos = sizes[12], length = sizes[13];
     step.cache_row = running;
     int problem = 0;

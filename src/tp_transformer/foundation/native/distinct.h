@@ -9,9 +9,9 @@
 #include "kernels.h"
 
 typedef struct {
-    Int n, n_distinct; /* rows, and different ones among them */
-    Int *first;        /* of each different row, the first row like it */
-    Int *which;        /* of each row, its number among the different ones, in their order */
+    Int n, n_distinct; /* rows, and distinct ones among them */
+    Int *first;        /* of each distinct row, the first row that equals it */
+    Int *index_of;     /* of each row, its number among the distinct ones, in their order */
 } Distinct;
 
 static uint64_t hash_of(const char *row, Int n_words) {
@@ -28,9 +28,9 @@ static uint64_t hash_of(const char *row, Int n_words) {
 static int find_distinct(Int n, Int n_words, const void *rows, Distinct *found) {
     Int n_slots = 4, size = n_words * sizeof(uint64_t);
     while (n_slots < 2 * n) n_slots *= 2;
-    Int *first = malloc((2 * n + n_slots) * sizeof(Int)), *which = first + n, *slots = which + n;
+    Int *first = malloc((2 * n + n_slots) * sizeof(Int)), *index_of = first + n, *slots = index_of + n;
     if (!first) return 1;
-    *found = (Distinct){n, 0, first, which};
+    *found = (Distinct){n, 0, first, index_of};
     for (Int slot = 0; slot < n_slots; slot++) slots[slot] = -1;
     for (Int row = 0; row < n; row++) {
         const char *own = (const char *)rows + row * size;
@@ -42,28 +42,28 @@ static int find_distinct(Int n, Int n_words, const void *rows, Distinct *found) 
             slots[slot] = found->n_distinct;
             first[found->n_distinct++] = row;
         }
-        which[row] = slots[slot];
+        index_of[row] = slots[slot];
     }
     return 0;
 }
 
 static void free_distinct(Distinct *found) { free(found->first); }
 
-/* Move the different rows, as in `find_distinct`, to the front. */
-static void compact(const Distinct *found, Int n_words, void *rows) {
+/* Move the distinct rows, as in `find_distinct`, to the front. */
+static void gather_rows(const Distinct *found, Int n_words, void *rows) {
     Int size = n_words * sizeof(uint64_t);
     for (Int i = 0; i < found->n_distinct; i++)
         if (found->first[i] != i)
             memcpy((char *)rows + i * size, (char *)rows + found->first[i] * size, size);
 }
 
-/* Copy the different rows, which are at the front, to all rows like them. The number of a row is never
-   larger than its place, so that the last rows come first. */
-static void expand(const Distinct *found, Int n_words, void *rows) {
+/* Copy the distinct rows, which are at the front, to all rows that equal them. The index of a row is
+   never larger than its place. Going backwards, no row is read after it was overwritten. */
+static void spread_rows(const Distinct *found, Int n_words, void *rows) {
     Int size = n_words * sizeof(uint64_t);
     for (Int row = found->n - 1; row >= 0; row--)
-        if (found->which[row] != row)
-            memcpy((char *)rows + row * size, (char *)rows + found->which[row] * size, size);
+        if (found->index_of[row] != row)
+            memcpy((char *)rows + row * size, (char *)rows + found->index_of[row] * size, size);
 }
 
 #endif

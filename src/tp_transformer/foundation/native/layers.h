@@ -223,8 +223,8 @@ INLINE Int n_blocks_of(Int n_rows, Int n_threads) {
     return wanted < most ? wanted : most;
 }
 
-/* How many of the different rows and copies of them to compute: at least MANY, if there are so many
-   rows, so that the order of additions stays the same. */
+/* How many rows to compute for all: the distinct ones, but at least MANY if there are so many, so that
+   the order of additions stays the same. */
 INLINE Int n_computed(const Distinct *found) {
     Int least = found->n < MANY ? found->n : MANY;
     return found->n_distinct < least ? least : found->n_distinct;
