@@ -20,6 +20,7 @@ BOTH, UNTRAINED, TEXT, NONE = EXCEEDED = (
 )
 CROSS_ATTENTION = "cross-attention"  # an analysis of this file
 ALL_HEADS = "all heads"  # the target of surgery
+SPLIT = "interpolate"  # of the questions
 Values = dict[str, Any]
 Found = dict[tuple[str, str, str], Values]  # by model, analysis and module (or "")
 
@@ -42,12 +43,10 @@ def parts(names: list[str], found: Found) -> dict[str, str]:
 def _models(names: list[str], found: Found) -> list[str]:
     """The models, and the modules of the analyses."""
     scores = [
-        next(iter(Results.read(bundled.find(name) / bundled.RESULTS).splits.values())).modules
-        for name in names
+        Results.read(bundled.find(name) / bundled.RESULTS).splits[SPLIT].modules for name in names
     ]
-    rows = [
-        ["SHA-256", *(f"`{found[name, 'binding', '']['made']['sha256'][:12]}`" for name in names)]
-    ]
+    hashes = [found[name, "binding", ""]["origin"]["sha256"] for name in names]
+    rows = [["SHA-256 of the model", *(f"`{sha256[:12]}`" for sha256 in hashes)]]
     rows += [
         [f"correct answers, `{module}`", *(f"{own[module].accuracy:.1%}" for own in scores)]
         for module in MODULES
@@ -159,7 +158,7 @@ def _attention(names: list[str], found: Found) -> list[str]:
             best = ranking["best"]
             low, high = best["interval"]
             row.append(
-                f"{100 * best['margin']:.0f} ({100 * low:.0f} to {100 * high:.0f}), "
+                f"{_points(best['margin'])} ({_points(low)} to {_points(high)}), "
                 f"head {best['layer']}.{best['head']}, {best['hits']:.0%}"
             )
             if best["is_clear"]:
@@ -169,6 +168,11 @@ def _attention(names: list[str], found: Found) -> list[str]:
     for name, titles in followed.items():
         lines += ["", f"`{name}` clearly follows: {'; '.join(titles) or 'no relation'}."]
     return lines
+
+
+def _points(share: float) -> str:
+    """Return a share in percentage points, without the sign of a zero."""
+    return str(round(100 * share))
 
 
 def relations(names: list[str], found: Found) -> list[tuple[str, list[Values]]]:
@@ -254,11 +258,11 @@ def _binding(names: list[str], found: Found) -> list[str]:
     ]
     lines = markdown_table(["", *_code(names)], rows)
     for name, values in zip(names, own, strict=True):
-        verdict = values["summary"][1].rpartition("times. ")[2]
-        lines += ["", f"`{name}`: {verdict}"]
+        lines += ["", f"The ratio of `{name}` is {values['verdict']}."]
     for name in names:
         if (name, "interchange", "") in found:
-            lines += ["", *(f"{line}  " for line in found[name, "interchange", ""]["summary"])]
+            lines += ["", f"Interchange in `{name}`:", ""]
+            lines += [f"- {line}" for line in found[name, "interchange", ""]["summary"]]
     return lines
 
 

@@ -3,9 +3,10 @@
     python docs/update_findings.py math --out findings
 
 STORE has test questions of the modules below, such as the store of the model cards. The results of
-the analyses are written to the folder `--out`; a result that is there already for the same weights
-and count is used again, so that an interrupted command can be repeated. Run it after
-`tpt bundle`.
+the analyses are written to the folder `--out`; a result that is there already for the same weights,
+store, count and commit of the code is used again, so that an interrupted command can be repeated.
+Uncommitted changes of the code are not told apart: delete the folder after such a change. Run it
+after `tpt bundle`.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from findings_text import (
     DIGITS,
     MODULES,
     ROLES,
+    SPLIT,
     SUMS,
     SURGERY,
     VALUES,
@@ -34,8 +36,9 @@ from findings_text import (
 )
 from update_bundled import ROOT, rewritten
 
-from tp_transformer.data.store import Store, open_store
-from tp_transformer.foundation import atomic, figures
+from tp_transformer.data.store import MANIFEST, Store, open_store
+from tp_transformer.foundation import atomic, figures, provenance
+from tp_transformer.foundation.run_folder import sha256
 from tp_transformer.foundation.statistics import resample
 from tp_transformer.interpret.analyses import ANALYSES
 from tp_transformer.interpret.attention.following import LEAST_MARGIN
@@ -97,7 +100,7 @@ def analyses(
     model: Transformer, store: Store, count: int
 ) -> Iterator[tuple[str, str, Callable[[], Values]]]:
     """Yield each analysis of a model with its module, and a function that computes its values."""
-    drawn = partial(draw, model, store, count=count)
+    drawn = partial(draw, model, store, split=SPLIT, count=count)
     for module in MODULES:
         for name in BY_MODULE:
             yield name, module, partial(_values, name, model, partial(drawn, module=module))
@@ -125,15 +128,20 @@ def analysed(names: list[str], store: Store, out: Path, count: int) -> Found:
         model = load(name)
         if not isinstance(model, Transformer):
             raise SystemExit(f"{name} is not a Transformer")
-        made = {"sha256": describe(model, name)["sha256"], "count": count}
+        origin = {
+            "sha256": describe(model, name)["sha256"],
+            "data_sha256": sha256(store.path / MANIFEST),
+            "count": count,
+            "commit": provenance.commit(),
+        }
         for analysis, module, compute in analyses(model, store, count):
             if analysis in OF_ROLES and not model.config.d_role:
                 continue
             file = out / f"{name}-{analysis}{'-' if module else ''}{module}.json"
             values = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-            if values.get("made") != made:
+            if values.get("origin") != origin:
                 print(file.name, flush=True)
-                values = {**plain(compute()), "made": made}
+                values = {**plain(compute()), "origin": origin}
                 with atomic.whole(file) as unfinished:
                     unfinished.write_text(json.dumps(values), "utf-8")
             found[name, analysis, module] = values

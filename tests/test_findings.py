@@ -3,14 +3,20 @@
 import re
 import shutil
 import sys
+from types import SimpleNamespace
 
+import findings_text
 import pytest
+import torch
 import update_findings
 
 import tp_transformer as tpt
 from documents import ROOT
 from tp_transformer.cli import main
+from tp_transformer.data.store import MANIFEST
 from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.model import bundled
+from tp_transformer.model.identity import model_hash
 
 PAGE = ROOT / "docs" / "findings.md"
 QUESTIONS = tuple(f"What is the tens digit of {number}?" for number in range(5310, 5350))
@@ -26,6 +32,50 @@ def test_every_part_of_the_page_has_been_written():
     found = marks(PAGE.read_text("utf-8"))
     assert len(found) == 8
     assert all("|---" in text for text in found.values())
+
+
+def test_the_page_is_about_the_bundled_models():
+    """If this fails after `tpt bundle`, run `python docs/update_findings.py`."""
+    table = marks(PAGE.read_text("utf-8"))["models"]
+    assert bundled.names()
+    for name in bundled.names():
+        sha256 = model_hash(tpt.load(name))
+        assert f"`{name}`" in table
+        assert f"`{sha256[:12]}`" in table, f"the page is about other weights of {name}"
+
+
+def test_points_have_no_negative_zero():
+    shares = (-0.004, 0.004, -0.006, 0.146)
+    assert [findings_text._points(share) for share in shares] == ["0", "0", "-1", "15"]
+
+
+def test_results_of_other_weights_data_or_code_are_not_used_again(tmp_path, monkeypatch):
+    computed = []
+    compute = ("binding", "", lambda: {"number": computed.append(1) or len(computed)})
+    monkeypatch.setattr(update_findings, "analyses", lambda *_: [compute])
+    state = {"commit": "a", "seed": 0}
+
+    def load(_):
+        torch.manual_seed(state["seed"])
+        return tpt.build("tp-transformer-tiny", d_model=32)
+
+    monkeypatch.setattr(update_findings, "load", load)
+    monkeypatch.setattr(update_findings.provenance, "commit", lambda: state["commit"])
+    store = SimpleNamespace(path=tmp_path)
+
+    def number(count=24):
+        found = update_findings.analysed(["model"], store, tmp_path, count)
+        return found["model", "binding", ""]["number"]
+
+    (tmp_path / MANIFEST).write_text("{}", "utf-8")
+    assert [number(), number()] == [1, 1]
+    (tmp_path / MANIFEST).write_text("[]", "utf-8")
+    assert [number(), number()] == [2, 2]
+    state["commit"] = "b"
+    assert [number(), number()] == [3, 3]
+    state["seed"] = 1
+    assert [number(), number()] == [4, 4]
+    assert [number(25), number(25)] == [5, 5]
 
 
 def test_a_head_that_attends_to_the_digit_asked_for_is_found():

@@ -240,7 +240,8 @@ def test_relations_that_no_question_has_are_one_line(model):
 
 @pytest.mark.usefixtures("_one_initial_draw")
 def test_questions_without_expressions(model):
-    texts = tuple(f"Mirror {'ab' * number}c" for number in range(1, 13))
+    mirrored = [f"Mirror {'ab' * number}c" for number in range(1, 12)]
+    texts = (*mirrored, "Sort 1/0, 3.")  # not a list of numbers either
     found = attention(
         model, Sample(questions=texts, answers=("c",) * 12, origin="words"), head=0, layer=0
     )

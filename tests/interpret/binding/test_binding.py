@@ -14,7 +14,14 @@ import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.interpret import binding
 from tp_transformer.interpret.binding import analysis
-from tp_transformer.interpret.binding.result import CONFUSABLE, CONTROL, NEIGHBOURS
+from tp_transformer.interpret.binding.result import (
+    CONFUSABLE,
+    CONTROL,
+    HIGHER,
+    LOWER,
+    NEIGHBOURS,
+    UNCLEAR,
+)
 from tp_transformer.interpret.binding.simplified import STRUCTURES, SimplifiedNetwork
 from tp_transformer.interpret.core.nested import NestedFraction, drawn_sample, nested_fractions
 
@@ -81,6 +88,7 @@ def test_a_model_that_cannot_tell_structures_apart_is_seen_through():
         assert one.at_operator < 1e-5
         assert one.elsewhere < 1e-5
     assert result.ratio is None
+    assert result.verdict is None
     assert "does not move" in " ".join(result.summary())
 
 
@@ -119,7 +127,7 @@ def test_random_weights_prefer_no_exchange(preset, monkeypatch):
         assert result.ratio.value == pytest.approx(1, abs=0.2)
         assert np.mean(result.initial_ratios) == pytest.approx(1, abs=0.1)
         assert len(set(result.initial_ratios)) == 5
-        assert "not clearly different" in result.summary()[1]
+        assert result.verdict == UNCLEAR
 
 
 def distances_of(confusable, control):
@@ -184,9 +192,9 @@ def with_planted_states(model, makes):
 @pytest.mark.parametrize(
     ("makes", "least", "most", "verdict"),
     [
-        (of_pairs, 0, 0.1, "less: a trace of the binding problem"),
-        (of_value, 10, np.inf, "more: a trace of the value"),
-        (of_places, 0.99, 1.01, "not clearly different"),
+        (of_pairs, 0, 0.1, LOWER),
+        (of_value, 10, np.inf, HIGHER),
+        (of_places, 0.99, 1.01, UNCLEAR),
     ],
 )
 def test_planted_states_are_told_apart(makes, least, most, verdict, monkeypatch):
@@ -195,7 +203,8 @@ def test_planted_states_are_told_apart(makes, least, most, verdict, monkeypatch)
     monkeypatch.setattr(model, "solve", Solver(confuses=False))
     with with_planted_states(model, makes):
         result = binding(model, drawn_sample(40, 0), draws=1)
-    assert verdict in result.summary()[1]
+    assert result.verdict == result.to_json()["verdict"] == verdict
+    assert result.summary()[1].endswith(f"The ratio is {verdict}.")
     assert least < result.ratio.value < most
 
 
@@ -260,6 +269,6 @@ def test_one_question_is_enough_and_an_lstm_is_refused():
     assert result.context.sample.origin == "1 nested fraction of digits (seed 0)"
     text = " ".join(result.summary())
     assert "times (no interval: fewer than 10 questions)" in text
-    assert "too few questions to say more" in text
+    assert "because there are too few questions." in text
     with pytest.raises(UserError, match="LSTM"):
         binding(tpt.build("lstm-saxton", d_hidden=8), drawn_sample(1, 0))

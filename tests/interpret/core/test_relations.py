@@ -48,6 +48,7 @@ def test_the_other_digits_are_the_skipped_ones():
         "What is the millions digit of 531?",  # a zero that is not written
         "What is the units digit of 5?",  # no other digit
         "Sort 4, 4.",
+        "Sort 1/0, 3.",
         "Find the first derivative of 3*x + 4.",
         "Is 7 prime?",
         "",
@@ -69,6 +70,7 @@ def test_expressions_keep_their_relations_and_places():
     [
         ("numbers", SORT, "4-712"),
         ("items of a list", SORT, "4-712"),
+        ("items of a list", "Sort 1/0, 3.", ""),
         ("digit asked for", DIGIT, "3"),
         ("coefficients", POLYNOMIAL, "3154"),
         ("exponents", POLYNOMIAL, "210"),

@@ -14,6 +14,17 @@ CONTROL = ("ad", "bc")
 NEIGHBOURS = ("ab", "cd")
 INITIAL_DRAWS = 5  # untrained models
 
+# What a ratio is, and shows.
+LOWER = "below 1 and below those of untrained models: a trace of the binding problem"
+HIGHER = (
+    "above 1 and above those of untrained models: a trace of the value, which the control keeps"
+)
+UNCLEAR = (
+    "not clearly different from 1 or from those of untrained models, so it shows neither the "
+    "binding problem nor a value"
+)
+TOO_FEW = "not compared with those of untrained models, because there are too few questions"
+
 
 @dataclass(frozen=True, kw_only=True)
 class NumberExchange:
@@ -78,14 +89,14 @@ class BindingResult(Result):
             "Simplified network: the relative distance of the two structures is at most "
             f"{largest:.1e} with standard attention and at least {smallest:.1e} with TP-attention.",
         ]
-        if self.ratio is None or len(self.initial_ratios) < INITIAL_DRAWS:
+        if self.ratio is None or self.verdict is None:
             lines.append("The state of the outer operator does not move with any of the numbers.")
         else:
             lines.append(
                 "This model, outer operator: the exchanges that standard attention would confuse "
                 f"move the state {self.ratio} as far as the control; in {len(self.initial_ratios)} "
                 f"untrained models, {min(self.initial_ratios):.2f} to "
-                f"{max(self.initial_ratios):.2f} times. {self._verdict(self.ratio)}"
+                f"{max(self.initial_ratios):.2f} times. The ratio is {self.verdict}."
             )
         own = [exchange for exchange in self.exchanges if exchange.letters in CONFUSABLE]
         n = sum(exchange.n_answered for exchange in own)
@@ -98,28 +109,32 @@ class BindingResult(Result):
             f"and gives the right one {sum(exchange.n_right for exchange in own)} times.",
         ]
 
-    def _verdict(self, ratio: Ratio) -> str:
-        """Return what the ratio shows.
+    @property
+    def verdict(self) -> str | None:
+        """What the ratio is, and shows; None if the numbers do not move the state.
 
         Its interval must exclude 1 and the interval that is expected to hold 95% of the ratios of
         further untrained models.
         """
-        if ratio.interval is None:
-            return "There are too few questions to say more."
-        low, high = ratio.interval
+        if self.ratio is None or len(self.initial_ratios) < INITIAL_DRAWS:
+            return None
+        if self.ratio.interval is None:
+            return TOO_FEW
+        low, high = self.ratio.interval
         n = len(self.initial_ratios)
         quantile = t.ppf((1 + CONFIDENCE) / 2, n - 1) * (1 + 1 / n) ** 0.5
         middle, reach = np.mean(self.initial_ratios), quantile * np.std(self.initial_ratios, ddof=1)
         if high < min(1, middle - reach):
-            return "That is less: a trace of the binding problem."
+            return LOWER
         if low > max(1, middle + reach):
-            return "That is more: a trace of the value, which the control keeps."
-        return "That is not clearly different, so it shows neither the binding problem nor a value."
+            return HIGHER
+        return UNCLEAR
 
     def values(self) -> Values:
         """Return the numbers."""
         return {
             "layer": self.layer,
+            "verdict": self.verdict,
             "simplified": self.simplified.values(),
             "exchanges": self.exchanges,
             "ratio_to_control": self.ratio,

@@ -46,6 +46,7 @@ DIGIT_NAMES = (
 _NUMERAL = re.compile(r"(?<![\w.)*])-?[0-9]+(?:\.[0-9]+)?|(?<![0-9.])[0-9]+(?:\.[0-9]+)?")
 _ITEM = r"-?[0-9]+(?:\.[0-9]+|/[0-9]+)?"
 _LIST = re.compile(rf"(?<![\w.,/])(?<!, ){_ITEM}(?:, {_ITEM})+(?![\w*(/]|,|\.[0-9])")
+_HAS_NO_VALUE = re.compile(r"/0+$")
 _OPTION = re.compile(rf"  \([a-z]\) ({_ITEM})(?=  |$)")
 _DIGIT = re.compile(rf"What is the ({'|'.join(DIGIT_NAMES)}) digit of ([0-9]+)\?")
 _TERM = r"-?(?:[0-9]+(?:\*[a-z](?:\*\*[0-9]+)?)?|[a-z](?:\*\*[0-9]+)?)"
@@ -87,11 +88,14 @@ Spans = list[tuple[int, int]]  # characters of the question
 
 
 def items(question: str) -> tuple[Spans, list[Fraction]]:
-    """Find the numbers of a list, and their values."""
+    """Find the numbers of a list, and their values; none if a denominator is 0."""
     spans = [found.span(1) for found in _OPTION.finditer(question)]
     if not spans and (row := _LIST.search(question)):
         spans = [found.span() for found in re.compile(_ITEM).finditer(question, *row.span())]
-    return spans, [Fraction(question[start:end]) for start, end in spans]
+    texts = [question[start:end] for start, end in spans]
+    if any(_HAS_NO_VALUE.search(text) for text in texts):
+        return [], []
+    return spans, [Fraction(text) for text in texts]
 
 
 def _in_list(question: str) -> Marks:
