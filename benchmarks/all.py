@@ -3,7 +3,7 @@
     python benchmarks/all.py STORE [--quick]
 
 Decoding, scoring and training are measured one after the other, each as its own script does by
-default, and with `--quick` in one round or on few questions, which takes about 20 minutes. A
+default, and with `--quick` in one round or on few questions, which takes about 10 minutes. A
 benchmark that fails is named on the page, and the exit code is then 1. Needs the extra `bench`.
 """
 

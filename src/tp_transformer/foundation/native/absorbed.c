@@ -58,20 +58,9 @@ static void dots(Int n_a, Int n_b, Int d, const float *a, Int a_row, const float
 /* Replace scores by their softmax, after a multiplication by `scale`. There is room for a multiple
    of 8. */
 static void softmax(float *scores, Int n, float scale) {
-    Int padded = rounded_up(n);
-    for (Int j = n; j < padded; j++) scores[j] = -INFINITY;
-    __m256 most = _mm256_set1_ps(-INFINITY), total = _mm256_setzero_ps();
-    for (Int j = 0; j < padded; j += WIDTH) most = _mm256_max_ps(most, _mm256_loadu_ps(scores + j));
-    __m256 shift = _mm256_set1_ps(max8(most)), factor = _mm256_set1_ps(scale);
-    for (Int j = 0; j < padded; j += WIDTH) {
-        __m256 below = _mm256_sub_ps(_mm256_loadu_ps(scores + j), shift);
-        _mm256_storeu_ps(scores + j, exp8(_mm256_mul_ps(below, factor)));
-    }
-    for (Int j = n; j < padded; j++) scores[j] = 0;
-    for (Int j = 0; j < padded; j += WIDTH)
-        total = _mm256_add_ps(total, _mm256_loadu_ps(scores + j));
-    __m256 inverse = _mm256_set1_ps(1 / sum8(total));
-    for (Int j = 0; j < padded; j += WIDTH)
+    float largest, total = exponentials(scores, n, rounded_up(n), scale, &largest);
+    __m256 inverse = _mm256_set1_ps(1 / total);
+    for (Int j = 0; j < n; j += WIDTH)
         _mm256_storeu_ps(scores + j, _mm256_mul_ps(_mm256_loadu_ps(scores + j), inverse));
 }
 

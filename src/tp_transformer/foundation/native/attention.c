@@ -57,21 +57,6 @@ static void transpose(const float *from, Int rows, Int columns, float *to, Int t
     }
 }
 
-/* Softmax without its division: exp of the scores minus the largest; returns the sum. */
-INLINE float exponentials(float *scores, Int n, Int padded, float *largest) {
-    for (Int j = n; j < padded; j++) scores[j] = -INFINITY;
-    __m256 most = _mm256_set1_ps(-INFINITY), total = _mm256_setzero_ps();
-    for (Int j = 0; j < padded; j += WIDTH) most = _mm256_max_ps(most, _mm256_loadu_ps(scores + j));
-    *largest = max8(most);
-    __m256 shift = _mm256_set1_ps(*largest);
-    for (Int j = 0; j < padded; j += WIDTH)
-        _mm256_storeu_ps(scores + j, exp8(_mm256_sub_ps(_mm256_loadu_ps(scores + j), shift)));
-    for (Int j = n; j < padded; j++) scores[j] = 0;
-    for (Int j = 0; j < padded; j += WIDTH)
-        total = _mm256_add_ps(total, _mm256_loadu_ps(scores + j));
-    return sum8(total);
-}
-
 static void forward_task(const Work *work, Int row, Int head, float *scratch) {
     Int first_query = work->query_ends[row], n = work->query_ends[row + 1] - first_query;
     Int first_key = work->key_ends[row], m = work->key_ends[row + 1] - first_key;
@@ -94,7 +79,7 @@ static void forward_task(const Work *work, Int row, Int head, float *scratch) {
         for (Int i = 0; i < block; i++) {
             float largest;
             Int seen = work->causal && start + i + 1 < m ? start + i + 1 : m;
-            totals[i] = exponentials(weights + i * padded, seen, padded, &largest);
+            totals[i] = exponentials(weights + i * padded, seen, padded, 1, &largest);
             Int place = head * work->query_ends[work->n_rows] + first_query + start + i;
             if (work->log_sum) work->log_sum[place] = largest + logf(totals[i]);
         }

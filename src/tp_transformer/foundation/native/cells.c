@@ -22,7 +22,7 @@ static Int first_of(const Work *work, Int block) {
 }
 
 static Int size_of(const Work *work, Int block) {
-    return first_of(work, block + 1) - first_of(work, block);
+    return size_of_block(work->n_positions, work->n_blocks, block);
 }
 
 /* Normalise, and project to queries, keys, values and roles. */
@@ -137,7 +137,7 @@ typedef struct {
 static int remember(void *argument, Int block) {
     const Remember *work = argument;
     Int d = work->d_model, first = first_of_block(work->n_positions, work->n_blocks, block);
-    Int n = first_of_block(work->n_positions, work->n_blocks, block + 1) - first;
+    Int n = size_of_block(work->n_positions, work->n_blocks, block);
     const float *state = work->state + first * d;
     for (Int layer = 0; layer < work->n_layers; layer++) {
         Affine key = work->maps[layer], value = {key.weight + d * d, key.bias + d, NULL};

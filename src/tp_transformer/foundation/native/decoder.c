@@ -175,7 +175,7 @@ typedef struct {
 static int embed_block(void *argument, Int block) {
     const Embed *work = argument;
     Int d = work->d_model, first = first_of_block(work->n_positions, work->n_blocks, block);
-    Int n = first_of_block(work->n_positions, work->n_blocks, block + 1) - first;
+    Int n = size_of_block(work->n_positions, work->n_blocks, block);
     float *role = malloc(n * d * sizeof(float));
     if (!role) return 1;
     embed(work->embedding, d, n, work->tokens + first, work->state + first * d, role);
@@ -278,8 +278,8 @@ static int run_rows(const Step *step, Int first, Int n) {
 
 static int run_block(void *work, Int block) {
     const Step *step = work;
-    Int first = first_of_block(step->n_rows, step->n_blocks, block);
-    return run_rows(step, first, first_of_block(step->n_rows, step->n_blocks, block + 1) - first);
+    return run_rows(step, first_of_block(step->n_rows, step->n_blocks, block),
+                    size_of_block(step->n_rows, step->n_blocks, block));
 }
 
 /* Run a step; returns 0, 1 if there was too little memory, 2 if a token is not in the vocabulary. */

@@ -1,4 +1,4 @@
-/* What the kernels share: vectors of 8 floats (AVX2 and FMA), their sums, and exp. */
+/* What the kernels share: vectors of 8 floats (AVX2 and FMA), their sums, exp and softmax. */
 
 #ifndef TPT_KERNELS_H
 #define TPT_KERNELS_H
@@ -47,6 +47,24 @@ INLINE float max8(__m256 x) {
     __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_max_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+/* Replace scores by exp of their distance from the largest, times `scale`, and those from `n` to
+   `padded`, a multiple of 8, by 0; returns the sum: a softmax without its division. */
+INLINE float exponentials(float *scores, Int n, Int padded, float scale, float *largest) {
+    for (Int j = n; j < padded; j++) scores[j] = -INFINITY;
+    __m256 most = _mm256_set1_ps(-INFINITY), total = _mm256_setzero_ps();
+    for (Int j = 0; j < padded; j += WIDTH) most = _mm256_max_ps(most, _mm256_loadu_ps(scores + j));
+    *largest = max8(most);
+    __m256 shift = _mm256_set1_ps(*largest), factor = _mm256_set1_ps(scale);
+    for (Int j = 0; j < padded; j += WIDTH) {
+        __m256 below = _mm256_sub_ps(_mm256_loadu_ps(scores + j), shift);
+        _mm256_storeu_ps(scores + j, exp8(_mm256_mul_ps(below, factor)));
+    }
+    for (Int j = n; j < padded; j++) scores[j] = 0;
+    for (Int j = 0; j < padded; j += WIDTH)
+        total = _mm256_add_ps(total, _mm256_loadu_ps(scores + j));
+    return sum8(total);
 }
 
 #endif

@@ -232,6 +232,10 @@ INLINE Int n_computed(const Distinct *found) {
 
 INLINE Int first_of_block(Int n_rows, Int n_blocks, Int block) { return n_rows * block / n_blocks; }
 
+INLINE Int size_of_block(Int n_rows, Int n_blocks, Int block) {
+    return first_of_block(n_rows, n_blocks, block + 1) - first_of_block(n_rows, n_blocks, block);
+}
+
 /* Hidden units of a feed-forward layer that are computed at a time, so that they stay in the
    second-level cache; for a few rows, weights should be read in their order instead. In int8, the
    scale of a row depends on all of them. */
