@@ -394,7 +394,7 @@ def test_a_state_keeps_the_memory_of_the_weights():
     previous = torch.full((len(QUESTIONS),), 3)
     wanted = model.step(previous, begin(model))
     state = begin(model)
-    weights = state._weights
+    weights = state._kept
     for parameter in model.parameters():
         parameter.data = torch.zeros_like(parameter)
     assert any(weight is not None and bool(weight.any()) for weight in weights)

@@ -1,4 +1,4 @@
-"""Greedy search by the C kernel finds the answers of the search with the cells."""
+"""Greedy search by the C kernels finds the answers of the search with the cells."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_greedy_search_is_that_of_the_cells(monkeypatch, called, binding, n_ques
     encoded = model.vocabulary.encode(questions[:n_questions])
     ids, layout = Packed.lay_out(encoded, model.vocabulary.pad)
     for max_length in (1, 8, 23, 40):
-        found = greedy(model, ids, max_length, layout)
+        found = model.fused_search().greedy(encoded, max_length)
         with monkeypatch.context() as without:
             without.setattr(native, "library", lambda: None)
             assert torch.equal(found, greedy(model, ids, max_length, layout))
@@ -45,34 +45,49 @@ def test_greedy_search_is_that_of_the_cells(monkeypatch, called, binding, n_ques
         assert lengths.min() < lengths.max()
 
 
-@torch.no_grad()
-def test_greedy_search_calls_a_step_of_another_object(called):
-    """A wrapper with the state of a model may compute other logits."""
+REPLACEMENTS = {
+    "encode": lambda model: lambda source, layout: model.encode(source, layout),
+    "begin": lambda model: lambda memory, max_length: model.begin(memory, max_length),
+    "step": lambda model: lambda previous, state: -model.step(previous, state),
+}
+
+
+@pytest.mark.parametrize("name", REPLACEMENTS)
+def test_a_model_with_another_method_is_not_searched_by_kernels_alone(called, name):
+    """Neither if an instance has it, nor if a class has it."""
+    model, wanted = model_of(), model_of()
+    replacement = REPLACEMENTS[name](wanted)
+    setattr(model, name, replacement)
+    kind = type("Own", (type(wanted),), {name: lambda self, *given: replacement(*given)})
+    subclass = model_of()
+    subclass.__class__ = kind
+    answers = wanted.solve(QUESTIONS, max_length=5)
+    assert "decoder_greedy" in called
+    called.clear()
+    for other in (model, subclass):
+        assert (other.solve(QUESTIONS, max_length=5) == answers) == (name != "step")
+    assert "decoder_greedy" not in called
+
+
+def test_a_traced_model_is_not_searched_by_kernels_alone(called):
     model = model_of()
-    vocabulary = model.vocabulary
-    ids, layout = Packed.lay_out(vocabulary.encode(QUESTIONS), vocabulary.pad)
-
-    class Wrapper:
-        def __init__(self):
-            self.vocabulary, self.encode, self.begin = vocabulary, model.encode, model.begin
-
-        def step(self, previous, state):
-            return -model.step(previous, state)
-
-    assert not torch.equal(greedy(Wrapper(), ids, 3, layout), greedy(model, ids, 3, layout))
-    assert called.count("decoder_step") == 3
+    with model.trace("decoder.embedding") as trace:
+        model.solve(QUESTIONS, max_length=5)
+    assert "decoder_greedy" not in called
+    assert trace["decoder.embedding"].shape[:2] == (3, 5)
 
 
 @torch.no_grad()
 def test_the_largest_logit_is_that_of_torch(monkeypatch):
     """Of equal logits the first, and NaN before all others."""
     model = model_of()
-    ids, layout = Packed.lay_out(model.vocabulary.encode(QUESTIONS), model.vocabulary.pad)
+    encoded = model.vocabulary.encode(QUESTIONS)
+    ids, layout = Packed.lay_out(encoded, model.vocabulary.pad)
     weight = model.embedding.symbols.weight
     weight[40:] = weight[10]
-    assert greedy(model, ids, 4, layout).max() < 40
+    assert model.fused_search().greedy(encoded, 4).max() < 40
     weight[50] = torch.nan
-    found = greedy(model, ids, 4, layout)
+    found = model.fused_search().greedy(encoded, 4)
     assert found[:, 0].tolist() == [50] * len(QUESTIONS)
     monkeypatch.setattr(native, "library", lambda: None)
     assert torch.equal(found, greedy(model, ids, 4, layout))

@@ -29,6 +29,7 @@ from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import to_dataclass, to_values
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.decoding import SearchState
+from tp_transformer.model.fused_search import FusedSearch
 from tp_transformer.model.loss import Loss, token_loss
 from tp_transformer.model.quantised import is_quantised, quantised
 from tp_transformer.model.solver import Solver
@@ -126,6 +127,10 @@ class Model(Traced, Generic[Config, Memory, State]):
         if device.type == "cpu" or (self.dropout == 0 and has_flash_attention(device, dtype)):
             return Packed
         return Padded
+
+    def fused_search(self) -> FusedSearch | None:
+        """Return greedy search by kernels, or None if there is none for this model as it is."""
+        return None
 
     def in_precision(self, precision: Precision) -> Self:
         """Return this model cast to a precision, or a copy in int8, which is for inference only.

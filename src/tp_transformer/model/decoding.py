@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.model.fused_state import FusedState
 
 # Finished rows are removed when they are this share of the batch, as removal copies the others.
 # With answers as long as those of the dataset, removal halves the time; 1/8 to 1/2 are alike.
@@ -75,8 +74,6 @@ def greedy(
     eos, pad = model.vocabulary.eos, model.vocabulary.pad
     n_questions = len(source if layout is None else layout)
     state = model.begin(model.encode(source, layout), max_length)
-    if rows_may_leave and isinstance(state, FusedState) and state.model is model:
-        return state.greedy(model.vocabulary.sos, eos, pad)
     tokens = source.new_full((n_questions, max_length), pad)
     rows = torch.arange(n_questions, device=source.device)  # those still in the batch
     previous = source.new_full((n_questions,), model.vocabulary.sos)

@@ -103,9 +103,10 @@ class Known:
 
 
 def known_stack(before: Known | None, embedding: Embedding, cells: Sequence[Cell]) -> Known | None:
-    """Return what kernels read of a stack, `before` if it is unchanged; None if not supported."""
-    if not _has_known_modes():
-        return None
+    """Return what kernels read of a stack, `before` if it is unchanged; None if not supported.
+
+    The modes of torch are those that the kernels know.
+    """
     if before is not None and before.is_of(embedding, cells):
         return before
     if not cells or not is_fusible((embedding, *cells)):
@@ -122,6 +123,11 @@ def fused_embedding(
     if ends is None or source.shape != (1, ends[-1]) or not is_plain_ids:
         return None
     embedding.check_length(layout.longest)
+    return embed(embedding, known, source, ends)
+
+
+def embed(embedding: Embedding, known: Known, source: Tensor, ends: list[int]) -> Tensor:
+    """Return the embedded tokens (1, position, d_model) of packed rows of ids by the kernel."""
     d_model = known.sizes[0] * known.sizes[1]
     sizes = [len(ends) - 1, d_model, embedding.symbols.num_embeddings, torch.get_num_threads()]
     state = torch.empty(1, ends[-1], d_model, dtype=torch.float32)
@@ -150,8 +156,8 @@ def fused_cells(
         return None
     ends = packed_ends(layout)
     memory_ends = None if memory_layout is None else packed_ends(memory_layout)
-    n_heads, d_head, d_ff, binds = sizes_of(cells[0])
-    d_model = n_heads * d_head
+    sizes = sizes_of(cells[0])
+    d_model = sizes[0] * sizes[1]
     if ends is None or not is_plain(state) or state.shape != (1, ends[-1], d_model):
         return None
     if memory is not None and (
@@ -160,19 +166,35 @@ def fused_cells(
         or not _has_vectors(memory, cells, memory_ends)
     ):
         return None
-    strides = [0, 0] if memory is None else [*memory[0][0].stride()[1:3]]
-    sizes = [len(ends) - 1, len(cells), n_heads, d_head, d_ff, binds, int(memory is not None)]
+    weights = addresses([*cell_weights(cells)]) if known is None else known.cell_addresses
     output = state.clone(memory_format=torch.contiguous_format)
+    run_cells([len(cells), *sizes], weights, output, ends, memory, memory_ends)
+    return output
+
+
+def run_cells(
+    sizes: list[int],
+    weights: Any,
+    state: Tensor,
+    ends: list[int],
+    memory: Memory | None = None,
+    memory_ends: list[int] | None = None,
+) -> None:
+    """Replace the input of the first cell by the output of the last, by the kernel.
+
+    `sizes` has the number of cells and their sizes, `weights` the addresses of their weights.
+    """
+    strides = [0, 0] if memory is None else [*memory[0][0].stride()[1:3]]
+    more_sizes = [int(memory is not None), *strides, torch.get_num_threads()]
     native.call(
         "cells_forward",
-        native.integers([*sizes, *strides, torch.get_num_threads()]),
-        addresses([*cell_weights(cells)]) if known is None else known.cell_addresses,
+        native.integers([len(ends) - 1, *sizes, *more_sizes]),
+        weights,
         None if memory is None else addresses([tensor for pair in memory for tensor in pair]),
         native.integers(ends),
         None if memory_ends is None else native.integers(memory_ends),
-        output,
+        state,
     )
-    return output
 
 
 def is_fusible(modules: Sequence[nn.Module], *, trains: bool = False) -> bool:
@@ -182,12 +204,12 @@ def is_fusible(modules: Sequence[nn.Module], *, trains: bool = False) -> bool:
     """
     return (
         len(modules) > 0
-        and _has_known_modes(trains)
+        and has_known_modes(trains)
         and all(_is_known(part, trains) for module in modules for part in parts(module))
     )
 
 
-def _has_known_modes(trains: bool = False) -> bool:
+def has_known_modes(trains: bool = False) -> bool:
     """Whether torch runs modules as the kernels do, and no class has another method."""
     return (
         native.library() is not None

@@ -1,5 +1,6 @@
 """The decoding steps of a Transformer by C kernels, and greedy search."""
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from tp_transformer.model.fused_weights import (
     has_int8,
     is_plain,
     memory_maps,
+    pointers,
     sizes_of,
 )
 from tp_transformer.model.layers import DecoderCell, Embedding
@@ -38,26 +40,31 @@ class FusedState:
         ends: list[int],
         max_length: int,
     ) -> None:
-        # Another reference to their memory, which a cast or a move of the model does not release.
-        weights = (*known.weights, *(known.maps or ()))
-        self._weights = [weight.detach() for weight in weights if weight is not None]
-        self._weight_addresses = known.addresses
+        self._known, self._kept = known, list[Tensor]()
         # (layer, key or value, position, head, d_head), or None: then steps read the source
         self._memory, self._source, self._memory_addresses = memory, source, None
-        self._map_addresses = known.map_addresses
         if memory is not None:
-            self._memory_addresses = addresses(memory.flatten(0, 1).unbind())
-        offsets = torch.from_numpy(np.asarray(ends))
-        self._starts, self._lengths = offsets[:-1], offsets.diff()
+            n_bytes = memory.nbytes // (2 * known.n_layers)  # of the keys or the values of a layer
+            first = memory.data_ptr()
+            self._memory_addresses = pointers(range(first, first + memory.nbytes, n_bytes))
+        offsets = np.asarray(ends)
+        self._starts = torch.from_numpy(offsets[:-1])
+        self._lengths = torch.from_numpy(offsets[1:] - offsets[:-1])
         n_heads, d_head, d_ff, binds = known.sizes
-        # (layer, key or value, row, room, d_model)
-        self._cache = source.new_empty(known.n_layers, 2, len(ends) - 1, 0, n_heads * d_head)
         self._embedding = embedding
-        self.model: Any = None  # the one whose steps these are
         self._position, self._max_length = 0, max_length
+        # (layer, key or value, row, room, d_model)
+        self._cache = source.new_empty(
+            known.n_layers, 2, len(ends) - 1, self._room_after(0), n_heads * d_head
+        )
         self._n_vocab = embedding.symbols.num_embeddings
         self._sizes = [known.n_layers, n_heads, d_head, d_ff, self._n_vocab]
         self._last_sizes = [binds, n_heads * d_head, torch.get_num_threads()]
+
+    def keep_weights(self) -> None:
+        """Keep the weights in memory, also if the model is cast or moved between steps."""
+        weights = (*self._known.weights, *(self._known.maps or ()))
+        self._kept = [weight.detach() for weight in weights if weight is not None]
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
         """Keep these rows, and these questions or all of them."""
@@ -77,19 +84,17 @@ class FusedState:
 
     def greedy(self, sos: int, eos: int, pad: int) -> Tensor:
         """Return the answers by greedy search, as `decoding.greedy` does."""
-        n_rows = self._n_rows
-        previous, tokens = torch.full((n_rows,), sos), torch.full((n_rows, self._max_length), pad)
-        n_running, running = torch.tensor([n_rows]), torch.arange(n_rows)
-        logits = self._cache.new_empty(n_rows, self._n_vocab)
-        while n_running.item() and self._position < self._max_length:
+        n_running = self._n_rows
+        previous, running = torch.full((n_running,), sos), torch.arange(n_running)
+        tokens = torch.full((n_running, self._max_length), pad)
+        logits = self._cache.new_empty(n_running, self._n_vocab)
+        while n_running and self._position < self._max_length:
             self._make_room()
+            progress = native.integers([n_running, self._position])
             last_sizes = [eos, self._max_length]
-            self._call("decoder_greedy", last_sizes, previous, logits, n_running, running, tokens)
-            self._position = self._cache.shape[3]
-        if n_running.item():
-            return tokens
-        n_steps = (tokens == eos).any(dim=0).nonzero().max() + 1
-        return tokens[:, : int(n_steps)]
+            self._call("decoder_greedy", last_sizes, previous, logits, progress, running, tokens)
+            n_running, self._position = progress
+        return tokens[:, : self._position]
 
     @property
     def _n_rows(self) -> int:
@@ -104,7 +109,7 @@ class FusedState:
         room = self._cache.shape[3]
         if self._position < room:
             return
-        larger = min(self._max_length, max(FIRST_ROOM, 2 * room), self._embedding.n_positions)
+        larger = self._room_after(room)
         if self._position == larger:
             raise ValueError(f"the cache has {room} positions")
         shape = list(self._cache.shape)
@@ -113,14 +118,20 @@ class FusedState:
         cache[:, :, :, : self._position] = self._cache
         self._cache = cache
 
-    def _call(self, kernel: str, last_sizes: list[int], *arguments: Tensor) -> None:
+    def _room_after(self, room: int) -> int:
+        """Return the next larger number of positions of the cache, or the same if it is maximal."""
+        return min(self._max_length, max(FIRST_ROOM, 2 * room), self._embedding.n_positions)
+
+    def _call(
+        self, kernel: str, last_sizes: list[int], *arguments: Tensor | ctypes.Array[ctypes.c_int64]
+    ) -> None:
         sizes = [self._n_rows, len(self._lengths), *self._sizes, self._position]
         native.call(
             kernel,
             native.integers([*sizes, self._cache.shape[3], *self._last_sizes, *last_sizes]),
-            self._weight_addresses,
+            self._known.addresses,
             self._memory_addresses,
-            self._map_addresses,
+            self._known.map_addresses,
             self._source,
             self._starts,
             self._lengths,
@@ -141,8 +152,15 @@ def fused_state(
         return None
     if not _is_source(state, known.sizes):
         return None
+    return first_state(embedding, known, state, ends, max_length)
+
+
+def first_state(
+    embedding: Embedding, known: Known, state: Tensor, ends: list[int], max_length: int
+) -> FusedState:
+    """Return the state before the first step, for packed rows that the kernel supports."""
     memory = None
-    if has_int8(known.maps) or not _reads_states(known.sizes, ends, max_length):
+    if has_int8(known.maps or ()) or not _reads_states(known.sizes, ends, max_length):
         memory = _memory(known.sizes, known.map_addresses, state)
     return FusedState(embedding, known, state, memory, ends, max_length)
 

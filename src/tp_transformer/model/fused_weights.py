@@ -122,5 +122,9 @@ def affine(layer: Affine | None) -> tuple[Tensor | None, Tensor | None, Tensor |
 
 def addresses(tensors: Sequence[Tensor | None]) -> Any:
     """Return the addresses of tensors, as an array of pointers."""
-    given = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-    return (ctypes.c_void_p * len(given))(*cast(list[Any], given))
+    return pointers([None if tensor is None else tensor.data_ptr() for tensor in tensors])
+
+
+def pointers(numbers: Sequence[int | None]) -> Any:
+    """Return an array of pointers for a kernel; None is the null pointer."""
+    return (ctypes.c_void_p * len(numbers))(*cast(Sequence[Any], numbers))

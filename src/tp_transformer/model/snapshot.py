@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from tp_transformer.model.trace import parts
 
-_EMPTY: dict[str, Any] = {}  # one for all modules, so that less memory is read
 _FORM = attrgetter("dtype", "shape", "is_cpu")
 
 
@@ -23,7 +22,13 @@ class Snapshot:
         self._modules, self._tensors = list(modules), list(tensors)
         self._parts = [part for module in modules for part in parts(module)]
         self._kinds = [*map(type, self._parts)]
-        self._attributes = [_attributes(part) for part in self._parts]
+        self._attributes = [dict(vars(part)) for part in self._parts]
+        # Parameters, submodules and hooks; most are empty, which is faster to check.
+        dicts = [
+            value for own in self._attributes for value in own.values() if isinstance(value, dict)
+        ]
+        self._empty, self._filled = [d for d in dicts if not d], [d for d in dicts if d]
+        self._content = [dict(filled) for filled in self._filled]
         self._forms = _forms(self._tensors)
 
     def holds(self, modules: Sequence[nn.Module]) -> bool:
@@ -35,18 +40,12 @@ class Snapshot:
                 list(modules) == self._modules
                 and [*map(type, self._parts)] == self._kinds
                 and [*map(vars, self._parts)] == self._attributes
+                and not any(self._empty)
+                and self._filled == self._content
                 and _forms(self._tensors) == self._forms
             )
         except (RuntimeError, TypeError, ValueError):
             return False  # a tensor or an array was replaced: their equality is not a truth value
-
-
-def _attributes(part: nn.Module) -> dict[str, Any]:
-    """Return a copy of the attributes of a module, and of its parameters, submodules and hooks."""
-    return {
-        name: (dict(value) or _EMPTY) if isinstance(value, dict) else value
-        for name, value in vars(part).items()
-    }
 
 
 def _forms(tensors: Sequence[Tensor]) -> tuple[list[Any], ...]:

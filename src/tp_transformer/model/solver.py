@@ -67,6 +67,14 @@ class Solver:
             return [answers[0].text for answers in found]
         encoded = self.read(_as_texts(questions))
         longest = self._longest(max_length)
+        with torch.inference_mode():
+            fused = self.model.fused_search()
+            if fused is not None:
+                return _in_groups(
+                    encoded,
+                    lambda rows: self.vocabulary.decode(fused.greedy(rows, longest).numpy()),
+                    ROWS_AT_ONCE,
+                )
         with joined_steps(self.model) as traced:
 
             def search(source: Tensor, layout: Layout) -> list[str]:
@@ -129,21 +137,17 @@ class Solver:
 
         If `at_once` is None, all questions form one batch in the given order.
         """
-        n_questions = len(questions.lengths)
-        groups = [np.arange(n_questions)] if n_questions else []
-        if at_once is not None:
-            groups = group_by_length(questions.lengths, limit=at_once)
         device = next(self.model.parameters()).device
-        found: dict[int, T] = {}
+
+        def search_rows(rows: Ragged) -> list[T]:
+            kind = self.model.layout_for(device, n_rows=len(rows.lengths))
+            source, layout = kind.lay_out(rows, self.vocabulary.pad)
+            return search(source.to(device), layout.to(device))
+
         # Hooks and traces may use tensors with gradients later, which inference mode would prevent.
         no_gradients = torch.no_grad if is_observed(self.model) else torch.inference_mode
         with evaluating(self.model), no_gradients():
-            for rows in groups:
-                kind = self.model.layout_for(device, n_rows=len(rows))
-                source, layout = kind.lay_out(questions.take(rows), self.vocabulary.pad)
-                answers = search(source.to(device), layout.to(device))
-                found.update(zip(rows.tolist(), answers, strict=True))
-        return [found[row] for row in range(n_questions)]
+            return _in_groups(questions, search_rows, at_once)
 
     def _decoded(self, found: list[Found]) -> list[Answer]:
         """Decode answers to texts, without duplicates.
@@ -190,6 +194,20 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in in_training:
             part.training = True
+
+
+def _in_groups(
+    questions: Ragged, search: Callable[[Ragged], list[T]], at_once: int | None
+) -> list[T]:
+    """Return what a search finds in groups of questions of similar lengths, in their order."""
+    n_questions = len(questions.lengths)
+    groups = [np.arange(n_questions)] if n_questions else []
+    if at_once is not None:
+        groups = group_by_length(questions.lengths, limit=at_once)
+    found: dict[int, T] = {}
+    for rows in groups:
+        found.update(zip(rows.tolist(), search(questions.take(rows)), strict=True))
+    return [found[row] for row in range(n_questions)]
 
 
 def _as_texts(questions: Iterable[str]) -> list[str]:

@@ -23,8 +23,10 @@ from tp_transformer.model.fused import (
     Known,
     fused_cells,
     fused_embedding,
+    has_known_modes,
     known_stack,
 )
+from tp_transformer.model.fused_search import FusedSearch
 from tp_transformer.model.fused_state import FusedState, fused_memory, fused_state
 from tp_transformer.model.fused_training import trained_cells
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
@@ -152,7 +154,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
         self.note_tokens(SOURCE, source)
         cells = self._encoder_cells
-        known = self._known("encoder", cells)
+        known = self._known("encoder", cells) if has_known_modes() else None
         embedded = fused_embedding(self.embedding, known, source, layout) if known else None
         if embedded is None:
             embedded = self.embedding(source, layout.positions, layout.longest)
@@ -192,12 +194,12 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         cells = self.decoder_cells
         # A step that is not the one below may read the fields of a `DecoderState`.
         if not self._traces and self.step == MethodType(_STEP, self):
-            known = self._known("decoder", cells)
+            known = self._known("decoder", cells) if has_known_modes() else None
             fused = None
             if known is not None:
                 fused = fused_state(self.embedding, known, memory.state, memory.layout, max_length)
             if fused is not None:
-                fused.model = self
+                fused.keep_weights()
                 return fused
         remembered = self._remember(memory)
         pad = memory.layout.pad_heads
@@ -209,6 +211,22 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
             None if filled.all() else memory_mask(filled, memory.state.dtype),
             [KeyValueCache(max_length) for _ in self.decoder],
         )
+
+    def fused_search(self) -> FusedSearch | None:
+        """Return greedy search by kernels, or None if they do not compute what the model would."""
+        if self._traces or (self.encode, self.begin, self.step) != (
+            MethodType(_ENCODE, self),
+            MethodType(_BEGIN, self),
+            MethodType(_STEP, self),
+        ):
+            return None
+        if not has_known_modes():
+            return None
+        encoder = self._known("encoder", self._encoder_cells)
+        decoder = self._known("decoder", self.decoder_cells) if encoder else None
+        if encoder is None or decoder is None or decoder.maps is None:
+            return None
+        return FusedSearch(self.embedding, encoder, decoder, self.vocabulary)
 
     def _remember(self, memory: Memory) -> list[tuple[Tensor, Tensor]]:
         """Return the keys and values of the source for each cell of the decoder."""
@@ -275,4 +293,5 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         return list(cast(Iterable[DecoderCell], self.decoder))
 
 
-_STEP = Transformer.step  # to detect that the class or an instance has another one
+# To detect that a class or an instance has another one.
+_ENCODE, _BEGIN, _STEP = Transformer.encode, Transformer.begin, Transformer.step

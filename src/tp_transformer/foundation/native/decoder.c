@@ -326,15 +326,16 @@ static Int largest(const float *numbers, Int n) {
 }
 
 /* Greedy search up to the room of the cache. The last sizes are the number of threads, the end token
-   and the length of a row of `tokens`. `running` has the rows that have not ended, of which
-   `n_running` are left, and `previous` their last tokens. Returns as `run_step`. */
+   and the length of a row of `tokens`. `progress` has the number of rows that have not ended, which
+   are the first of `running`, and the number of steps; `previous` has the last tokens of these rows.
+   Returns as `run_step`. */
 EXPORT int decoder_greedy(const Int *sizes, const float *const *weights,
                           const float *const *memory, const Affine *maps, const float *source,
                           const Int *starts, const Int *lengths, float *cache, Int *previous,
-                          float *logits, Int *n_running, Int *running, Int *tokens) {
+                          float *logits, Int *progress, Int *running, Int *tokens) {
     Step step = step_of(sizes, weights, memory, maps, source, starts, lengths, cache, previous,
                         logits);
-    Int eos = sizes[12], length = sizes[13];
+    Int eos = sizes[12], length = sizes[13], *n_running = progress;
     step.cache_row = running;
     int problem = 0;
     for (; step.position < step.room && *n_running && !problem; step.position++) {
@@ -349,5 +350,6 @@ EXPORT int decoder_greedy(const Int *sizes, const float *const *weights,
             ++*n_running;
         }
     }
+    progress[1] = step.position;
     return problem;
 }
