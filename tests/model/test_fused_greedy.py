@@ -7,6 +7,8 @@ import tp_transformer as tpt
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.foundation import native
 from tp_transformer.model.decoding import greedy
+from tp_transformer.model.fused import embed, run_cells
+from tp_transformer.model.fused_state import fused_state
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
 
@@ -91,3 +93,27 @@ def test_the_largest_logit_is_that_of_torch(monkeypatch):
     assert found[:, 0].tolist() == [50] * len(QUESTIONS)
     monkeypatch.setattr(native, "library", lambda: None)
     assert torch.equal(found, greedy(model, ids, 4, layout))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"d_model": 40, "n_heads": 5, "d_ff": 72}, {"d_ff": 1032}, {"binding": "none"}],
+    ids=str,
+)
+@torch.no_grad()
+def test_weights_in_panels_change_no_bit(fields):
+    """For a number of rows with several blocks, and outputs that do not fill a panel."""
+    model = model_of(**fields)
+    encoded = model.vocabulary.encode(QUESTIONS * 12)
+    ids, layout = Packed.lay_out(encoded, model.vocabulary.pad)
+    memory, ends = model.encode(ids, layout), encoded.offsets.tolist()
+    known = model._known("encoder", model._encoder_cells).with_panels()
+    state = embed(model.embedding, known, ids, ends)
+    run_cells([known.n_layers, *known.sizes], known.cell_addresses, state, ends)
+    assert torch.equal(state, memory.state)
+    wanted = model.begin(memory, 5)
+    known = model._known("decoder", model.decoder_cells).with_panels()
+    found = fused_state(model.embedding, known, memory.state, layout, 5)
+    for step in range(5):
+        previous = 3 + (7 * torch.arange(len(layout)) + step) % 60
+        assert torch.equal(found.step(previous), wanted.step(previous))

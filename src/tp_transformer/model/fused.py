@@ -29,9 +29,11 @@ from tp_transformer.model.fused_weights import (
     embedding_weights,
     fit,
     fit_embedding,
+    has_int8,
     is_plain,
     memory_maps,
     sizes_of,
+    tail,
 )
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.quantised import Int8Linear
@@ -48,6 +50,7 @@ KNOWN = {
 # Other classes whose methods the kernels stand for.
 REPLACED = (Packed, PackedPattern, Padded, PaddedPattern, KeyValueCache)
 WIDTH = 8  # floats of a vector of the kernels
+PANEL = 16  # outputs of a panel of weights
 EPSILON = 1e-5  # of all normalisations
 
 
@@ -89,17 +92,54 @@ class Known:
         maps = memory_maps(decoder_cells) if decoder_cells else None
         self.weights, self.maps = [*own, *cell_weights(cells)], maps
         self.addresses = addresses(self.weights)
-        self.cell_addresses = addresses(self.weights[len(own) :])
+        self.cell_addresses = tail(self.addresses, len(own))
         self.map_addresses = None if maps is None else addresses(maps)
+        self._panels: list[Tensor] = []
+        self.has_map_panels = False  # whether the maps of keys and values have panels
         tensors = [weight for weight in (*self.weights, *(maps or ())) if weight is not None]
         self._snapshot = Snapshot([embedding, *cells], tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
 
+    def with_panels(self) -> "Known":
+        """Return the same with float32 weights in panels, for maps that are applied several times.
+
+        The panels do not follow later changes of the weights.
+        """
+        n_heads, d_head, d_ff, binds = self.sizes
+        d_model, n_threads = n_heads * d_head, torch.get_num_threads()
+        n_own = len(self.addresses) - len(self.cell_addresses)
+        known = object.__new__(Known)
+        vars(known).update(vars(self))
+        known.addresses = addresses(self.weights)
+        known.cell_addresses = tail(known.addresses, n_own)
+        n_self, n_cross = 3 + binds, 1 + binds
+        size = sum(whole_panels(n * d_model) for n in (n_self, n_cross, 1, 1)) * d_model
+        size += whole_panels(d_ff) * d_model + whole_panels(d_model) * d_ff
+        panels = torch.empty(self.n_layers * size, dtype=torch.float32)
+        sizes = [self.n_layers, d_model, d_ff, binds, size, n_threads]
+        native.call("arrange_layers", native.integers(sizes), known.cell_addresses, panels)
+        known._panels = [panels]
+        if self.maps is None or has_int8(self.maps):
+            return known
+        known.map_addresses = addresses(self.maps)
+        size = n_heads * (whole_panels(d_model) * d_head + whole_panels(d_head) * d_model)
+        map_panels = torch.empty(self.n_layers * size, dtype=torch.float32)
+        sizes = [self.n_layers, d_model, d_head, size, n_threads]
+        native.call("arrange_maps", native.integers(sizes), known.map_addresses, map_panels)
+        known._panels.append(map_panels)
+        known.has_map_panels = True
+        return known
+
     def is_of(self, embedding: Embedding, cells: Sequence[Cell]) -> bool:
         """Whether these are the embedding and the cells, and nothing of them has changed."""
         return self._snapshot.holds([embedding, *cells])
+
+
+def whole_panels(n_outputs: int) -> int:
+    """Return a number of outputs, rounded up to whole panels."""
+    return -(-n_outputs // PANEL) * PANEL
 
 
 def known_stack(before: Known | None, embedding: Embedding, cells: Sequence[Cell]) -> Known | None:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.model.fused import Known, embed, run_cells
-from tp_transformer.model.fused_state import first_state
+from tp_transformer.model.fused_state import MANY_QUESTIONS, search_state
 from tp_transformer.model.layers import Embedding
 
 
@@ -20,14 +20,17 @@ class FusedSearch:
         self, embedding: Embedding, encoder: Known, decoder: Known, vocabulary: Vocabulary
     ) -> None:
         self._embedding, self._encoder, self._decoder = embedding, encoder, decoder
-        self._vocabulary = vocabulary
+        self._vocabulary, self._has_panels = vocabulary, False
 
     def greedy(self, questions: Ragged, max_length: int) -> Tensor:
         """Return the answers of at most `max_length` tokens, as `decoding.greedy` does."""
+        if not self._has_panels and len(questions.lengths) >= MANY_QUESTIONS:
+            self._encoder, self._decoder = self._encoder.with_panels(), self._decoder.with_panels()
+            self._has_panels = True
         ends: list[int] = questions.offsets.tolist()
         self._embedding.check_length(int(questions.lengths.max(initial=0)))
         known, vocabulary = self._encoder, self._vocabulary
         state = embed(self._embedding, known, torch.from_numpy(questions.ids), ends)
         run_cells([known.n_layers, *known.sizes], known.cell_addresses, state, ends)
-        steps = first_state(self._embedding, self._decoder, state, ends, max_length)
+        steps = search_state(self._embedding, self._decoder, state, ends, max_length)
         return steps.greedy(vocabulary.sos, vocabulary.eos, vocabulary.pad)

@@ -15,7 +15,6 @@ from tp_transformer.model.fused import Known, Memory, is_fusible, packed_ends
 from tp_transformer.model.fused_weights import (
     addresses,
     affine,
-    has_int8,
     is_plain,
     memory_maps,
     pointers,
@@ -152,15 +151,16 @@ def fused_state(
         return None
     if not _is_source(state, known.sizes):
         return None
-    return first_state(embedding, known, state, ends, max_length)
+    memory = _memory(known.sizes, known.map_addresses, state)
+    return FusedState(embedding, known, state, memory, ends, max_length)
 
 
-def first_state(
+def search_state(
     embedding: Embedding, known: Known, state: Tensor, ends: list[int], max_length: int
 ) -> FusedState:
-    """Return the state before the first step, for packed rows that the kernel supports."""
+    """Return the state before a greedy search, for packed rows that the kernel supports."""
     memory = None
-    if has_int8(known.maps or ()) or not _reads_states(known.sizes, ends, max_length):
+    if not known.has_map_panels or not _reads_states(known.sizes, ends, max_length):
         memory = _memory(known.sizes, known.map_addresses, state)
     return FusedState(embedding, known, state, memory, ends, max_length)
 
@@ -175,8 +175,7 @@ def _reads_states(sizes: tuple[int, int, int, int], ends: list[int], max_length:
     """Whether a greedy search that reads the states of the source takes fewer operations.
 
     For each layer, keys and values of a source of n positions take 2 n d² multiplications. Without
-    them, a step takes 2 d² and 2 n d h more for h heads. Most answers are short. A beam search has
-    several rows of a question, and loses some time.
+    them, a step takes 2 d² and 2 n d h more for h heads. Most answers are short.
     """
     n_heads, d_head, _, _ = sizes
     d_model, n_questions = n_heads * d_head, len(ends) - 1

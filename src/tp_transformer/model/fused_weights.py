@@ -111,13 +111,16 @@ def _layers(cell: Cell) -> tuple[Affine | None, ...]:
     )
 
 
-def affine(layer: Affine | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the weight and the bias of a layer, or its map in int8."""
+def affine(layer: Affine | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    """Return the weight and the bias of a layer, or its map in int8, as in the structure in C.
+
+    The last pointer of the structure is set by the kernels.
+    """
     if layer is None:
-        return None, None, None
+        return None, None, None, None
     if isinstance(layer, Int8Linear):
-        return None, None, layer.packed
-    return layer.weight, layer.bias, None
+        return None, None, layer.packed, None
+    return layer.weight, layer.bias, None, None
 
 
 def addresses(tensors: Sequence[Tensor | None]) -> Any:
@@ -128,3 +131,9 @@ def addresses(tensors: Sequence[Tensor | None]) -> Any:
 def pointers(numbers: Sequence[int | None]) -> Any:
     """Return an array of pointers for a kernel; None is the null pointer."""
     return (ctypes.c_void_p * len(numbers))(*cast(Sequence[Any], numbers))
+
+
+def tail(array: Any, start: int) -> Any:
+    """Return the elements of an array of pointers from `start` on, in the same memory."""
+    n_left, size = len(array) - start, ctypes.sizeof(ctypes.c_void_p)
+    return (ctypes.c_void_p * n_left).from_buffer(array, start * size)

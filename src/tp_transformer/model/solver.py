@@ -201,11 +201,10 @@ def _in_groups(
 ) -> list[T]:
     """Return what a search finds in groups of questions of similar lengths, in their order."""
     n_questions = len(questions.lengths)
-    groups = [np.arange(n_questions)] if n_questions else []
-    if at_once is not None:
-        groups = group_by_length(questions.lengths, limit=at_once)
+    if n_questions and (n_questions == 1 or at_once is None):
+        return search(questions)
     found: dict[int, T] = {}
-    for rows in groups:
+    for rows in group_by_length(questions.lengths, limit=at_once or n_questions):
         found.update(zip(rows.tolist(), search(questions.take(rows)), strict=True))
     return [found[row] for row in range(n_questions)]
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "absorbed.h"
+#include "panels.h"
 #include "products.h"
 
 #define ROWS 16 /* rows at a time, whose vectors of all heads stay in the second-level cache */
@@ -82,29 +83,31 @@ static void attend_to_source(Int n_heads, Int d_head, Source source, Source next
 }
 
 int absorbed_attention(Int n_rows, Int n_heads, Int d_head, const float *queries, Int query_row,
-                       const Source *sources, const float *weight, const float *bias,
+                       const Source *sources, const float *panels, const float *bias,
                        float *fillers) {
     Int d = n_heads * d_head, longest = 0;
-    const float *value = weight + d * d;
+    Int key_size = whole_panels(d) * d_head, value_size = whole_panels(d_head) * d;
     for (Int row = 0; row < n_rows; row++)
         if (sources[row].length > longest) longest = sources[row].length;
     float *vectors = malloc((ROWS * n_heads * d + n_heads * rounded_up(longest)) * sizeof(float));
     if (!vectors) return 1;
     for (Int first = 0; first < n_rows; first += ROWS) {
         Int n = n_rows - first < ROWS ? n_rows - first : ROWS;
-        float *filler = fillers + first * d;
-        for (Int head = 0; head < n_heads; head++)
-            multiply(n, d, d_head, queries + first * query_row + head * d_head, query_row, 1,
-                     weight + head * d_head * d, d, vectors + head * d, n_heads * d, 0);
+        for (Int head = 0; head < n_heads; head++) {
+            Affine key = {NULL, NULL, NULL, panels + head * key_size};
+            by_panels(n, d_head, d_head, d, queries + first * query_row + head * d_head, query_row,
+                      key, vectors + head * d, n_heads * d, PLAIN);
+        }
         for (Int row = 0; row < n; row++)
             attend_to_source(n_heads, d_head, sources[first + row],
                              first + row + 1 < n_rows ? sources[first + row + 1] : (Source){NULL, 0},
                              vectors + ROWS * n_heads * d, vectors + row * n_heads * d);
-        for (Int head = 0; head < n_heads; head++)
-            dots(n, d_head, d, vectors + head * d, n_heads * d, value + head * d_head * d, d,
-                 filler + head * d_head, d);
-        for (Int row = 0; row < n; row++)
-            for (Int i = 0; i < d; i++) filler[row * d + i] += bias[d + i];
+        for (Int head = 0; head < n_heads; head++) {
+            Affine value = {NULL, bias + d + head * d_head, NULL,
+                            panels + n_heads * key_size + head * value_size};
+            by_panels(n, d, d, d_head, vectors + head * d, n_heads * d, value,
+                      fillers + first * d + head * d_head, d, PLAIN);
+        }
     }
     free(vectors);
     return 0;

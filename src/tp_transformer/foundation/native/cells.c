@@ -140,14 +140,14 @@ static int remember(void *argument, Int block) {
     Int n = size_of_block(work->n_positions, work->n_blocks, block);
     const float *state = work->state + first * d;
     for (Int layer = 0; layer < work->n_layers; layer++) {
-        Affine key = work->maps[layer], value = {key.weight + d * d, key.bias + d, NULL};
+        Affine key = work->maps[layer];
         Int stride = work->n_positions * d; /* from the keys to the values */
         float *memory = work->memory + 2 * layer * stride + first * d;
         if (key.packed) {
             int8_halves(n, state, key.packed, memory, stride);
         } else {
             affine(n, d, d, state, key, memory, PLAIN);
-            affine(n, d, d, state, value, memory + stride, PLAIN);
+            affine(n, d, d, state, outputs_from(key, d, d), memory + stride, PLAIN);
         }
     }
     return 0;

@@ -138,7 +138,7 @@ static int attend_to_states(const Step *step, Int first, Int n, Int layer, const
                                 step->lengths[question]};
     }
     int failed = absorbed_attention(n, step->n_heads, step->d_head, projected, width, sources,
-                                    map->weight, map->bias, bound);
+                                    map->panels, map->bias, bound);
     free(sources);
     for (Int row = 0; step->binds && row < n; row++)
         for (Int i = 0; i < d_model; i++)
@@ -269,7 +269,7 @@ static int run_rows(const Step *step, Int first, Int n) {
         feed_forward(n, d_model, d_ff, other, layer, wide, state);
         normalise(n, d_model, state, layer->norms[3], state);
     }
-    Affine output = {step->embedding->symbols, NULL, NULL};
+    Affine output = {step->embedding->symbols, NULL, NULL, NULL};
     if (!failed)
         affine(n, d_model, step->n_vocab, state, output, step->logits + first * step->n_vocab, PLAIN);
     free(state);
@@ -291,8 +291,8 @@ static int run_step(Step *step, Int n_threads) {
 }
 
 /* Sizes: see Step, up to the stride of the memory. `weights` has the embedding (role map, symbols,
-   positions), then the layers, in the order of the structures. There is a memory, or maps and a source;
-   the others are NULL. */
+   positions), then the layers, in the order of the structures. There is a memory, or arranged maps and
+   a source; the others are NULL. */
 static Step step_of(const Int *sizes, const float *const *weights, const float *const *memory,
                     const Affine *maps, const float *source, const Int *starts, const Int *lengths,
                     float *cache, const Int *previous, float *logits) {

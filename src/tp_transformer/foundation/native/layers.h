@@ -4,26 +4,12 @@
 #define TPT_LAYERS_H
 
 #include "distinct.h"
-#include "int8.h"
-#include "kernels.h"
+#include "panels.h"
 
 #define EPSILON 1e-5f /* of all normalisations */
-#define PANEL 16       /* outputs that are computed at a time */
-#define TILE 6         /* rows that are computed at a time */
-#define MOST_DEPTH 256 /* of a panel of weights, which then has half of the first-level cache */
 #define MOST_HIDDEN 512
 #define MANY 12        /* rows from which on weights are copied to panels */
 #define AT_ONCE 240    /* rows whose states stay in the second-level cache */
-
-typedef struct {
-    const float *weight, *bias;
-    const Int8Map *packed; /* the map in int8, instead of the weight and the bias */
-} Affine; /* also the gain and the bias of a normalisation */
-
-typedef struct {
-    Affine norms[4]; /* before self-attention, cross-attention, feed-forward layer; of the output */
-    Affine self_in, self_out, cross_in, cross_out, expand, contract; /* encoders: without cross */
-} Layer;
 
 /* Sums of four vectors. */
 INLINE __m128 sums4(__m256 a, __m256 b, __m256 c, __m256 d) {
@@ -82,129 +68,13 @@ static void by_columns(Int n_rows, Int depth, Int stride, Int n_out, const float
     }
 }
 
-/* Copy a square of 8 times 8 numbers, transposed. */
-INLINE void transpose8(const float *from, Int from_row, float *to, Int to_row) {
-    __m256 a[8], b[8];
-    for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps(from + i * from_row);
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
-        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0x44);
-            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0xee);
-        }
-    for (int i = 0; i < 4; i++) {
-        _mm256_storeu_ps(to + i * to_row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
-        _mm256_storeu_ps(to + (i + 4) * to_row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
-    }
-}
-
-/* Copy `n` rows of weights to a panel (depth, PANEL), with zeros for the missing ones. */
-static void pack(Int n, Int depth, Int stride, const float *weight, float *panel) {
-    if (n < PANEL) {
-        memset(panel, 0, depth * PANEL * sizeof(float));
-        for (Int j = 0; j < n; j++)
-            for (Int k = 0; k < depth; k++) panel[k * PANEL + j] = weight[j * stride + k];
-        return;
-    }
-    for (Int k = 0; k < depth; k += 2 * WIDTH) /* a line of the cache of each row */
-        for (Int j = 0; j < PANEL; j += WIDTH)
-            for (Int i = k; i < k + 2 * WIDTH && i < depth; i += WIDTH)
-                transpose8(weight + j * stride + i, stride, panel + i * PANEL + j, PANEL);
-}
-
-/* PANEL outputs of up to TILE rows, whose sums stay in registers. */
-INLINE void tile(int rows, Int depth, const float *in, Int in_row, const float *panel,
-                 const float *bias, float *out, Int out_row, int kind) {
-    __m256 sums[TILE][2];
-    for (int i = 0; i < rows; i++) sums[i][0] = sums[i][1] = _mm256_setzero_ps();
-    for (Int k = 0; k < depth; k++) {
-        __m256 right[2] = {_mm256_loadu_ps(panel + k * PANEL),
-                           _mm256_loadu_ps(panel + k * PANEL + WIDTH)};
-        for (int i = 0; i < rows; i++) {
-            __m256 left = _mm256_broadcast_ss(in + i * in_row + k);
-            sums[i][0] = _mm256_fmadd_ps(left, right[0], sums[i][0]);
-            sums[i][1] = _mm256_fmadd_ps(left, right[1], sums[i][1]);
-        }
-    }
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < 2; j++) {
-            __m256 sum = sums[i][j];
-            float *to = out + i * out_row + j * WIDTH;
-            if (bias) sum = _mm256_add_ps(sum, _mm256_loadu_ps(bias + j * WIDTH));
-            if (kind & ADDED) sum = _mm256_add_ps(sum, _mm256_loadu_ps(to));
-            if (kind & RELU) sum = _mm256_max_ps(_mm256_setzero_ps(), sum); /* keeps NaN */
-            _mm256_storeu_ps(to, sum);
-        }
-}
-
-static void tile_of(Int rows, Int depth, const float *in, Int in_row, const float *panel,
-                    const float *bias, float *out, Int out_row, int kind) {
-    switch (rows) {
-    case 6: tile(6, depth, in, in_row, panel, bias, out, out_row, kind); break;
-    case 5: tile(5, depth, in, in_row, panel, bias, out, out_row, kind); break;
-    case 4: tile(4, depth, in, in_row, panel, bias, out, out_row, kind); break;
-    case 3: tile(3, depth, in, in_row, panel, bias, out, out_row, kind); break;
-    case 2: tile(2, depth, in, in_row, panel, bias, out, out_row, kind); break;
-    case 1: tile(1, depth, in, in_row, panel, bias, out, out_row, kind); break;
-    }
-}
-
-/* The same if the map has only `n` further outputs, fewer than PANEL. */
-static void edge_of(Int n, Int rows, Int depth, const float *in, Int in_row, const float *panel,
-                    const float *bias, float *out, Int out_row, int kind) {
-    float outputs[TILE * PANEL] = {0}, biases[PANEL] = {0};
-    for (Int i = 0; i < rows; i++) memcpy(outputs + i * PANEL, out + i * out_row, n * sizeof(float));
-    if (bias) memcpy(biases, bias, n * sizeof(float));
-    tile_of(rows, depth, in, in_row, panel, biases, outputs, PANEL, kind);
-    for (Int i = 0; i < rows; i++) memcpy(out + i * out_row, outputs + i * PANEL, n * sizeof(float));
-}
-
-/* The outputs of a panel for all rows. Meanwhile the weights of the next panel, if there is one, are
-   fetched to the second-level cache: a quarter of the time for 16 rows. */
-static void by_panel(Int n, Int n_rows, Int depth, Int stride, const float *in, Int in_row,
-                     const float *panel, const float *next, const float *bias, float *out,
-                     Int out_row, int kind) {
-    Int n_lines = next ? depth / (2 * WIDTH) * PANEL : 0, line = 0;
-    Int at_once = n_lines / ((n_rows + TILE - 1) / TILE) + 1;
-    for (Int row = 0; row < n_rows; row += TILE) {
-        for (Int i = 0; i < at_once && line < n_lines; i++, line++)
-            _mm_prefetch((const char *)(next + line % PANEL * stride + line / PANEL * 2 * WIDTH),
-                         _MM_HINT_T1);
-        Int rows = n_rows - row < TILE ? n_rows - row : TILE;
-        const float *from = in + row * in_row;
-        float *to = out + row * out_row;
-        if (n == PANEL) tile_of(rows, depth, from, in_row, panel, bias, to, out_row, kind);
-        else edge_of(n, rows, depth, from, in_row, panel, bias, to, out_row, kind);
-    }
-}
-
-/* All outputs of many rows, a panel of weights at a time, which stays in the first-level cache. */
-static void by_panels(Int n_rows, Int depth, Int stride, Int n_out, const float *in, Affine map,
-                      float *out, int kind) {
-    float panel[MOST_DEPTH * PANEL];
-    for (Int start = 0; start < depth; start += MOST_DEPTH) {
-        Int part = depth - start < MOST_DEPTH ? depth - start : MOST_DEPTH;
-        int adds = start ? ADDED : kind & ADDED, last = start + part == depth ? kind & RELU : 0;
-        for (Int j = 0; j < n_out; j += PANEL) {
-            Int n = n_out - j < PANEL ? n_out - j : PANEL;
-            const float *weight = map.weight + j * stride + start;
-            const float *next = j + 2 * PANEL <= n_out ? weight + PANEL * stride : NULL;
-            pack(n, part, stride, weight, panel);
-            by_panel(n, n_rows, part, stride, in + start, depth, panel, next,
-                     start || !map.bias ? NULL : map.bias + j, out + j, n_out, adds | last);
-        }
-    }
-}
-
 /* out (row, n_out) = in (row, depth) times the transposed weight, plus bias; rows of weights are
    `stride` apart. The depth is a multiple of 8. The order of additions depends on whether there are
    at least MANY rows. */
 static void affine_part(Int n_rows, Int depth, Int stride, Int n_out, const float *in, Affine map,
                         float *out, int kind) {
-    (n_rows < MANY ? by_columns : by_panels)(n_rows, depth, stride, n_out, in, map, out, kind);
+    if (n_rows < MANY) by_columns(n_rows, depth, stride, n_out, in, map, out, kind);
+    else by_panels(n_rows, depth, stride, n_out, in, depth, map, out, n_out, kind);
 }
 
 static void affine(Int n_rows, Int depth, Int n_out, const float *in, Affine map, float *out,
@@ -256,10 +126,9 @@ static void feed_forward(Int n_rows, Int d_model, Int d_ff, const float *normal,
     }
     for (Int start = 0; start < d_ff; start += most) {
         Int n = d_ff - start < most ? d_ff - start : most;
-        Affine expand = {layer->expand.weight + start * d_model, layer->expand.bias + start,
-                         NULL};
-        Affine contract = {layer->contract.weight + start, start ? NULL : layer->contract.bias,
-                           NULL};
+        Affine expand = outputs_from(layer->expand, start, d_model);
+        Affine contract = {layer->contract.weight + start, start ? NULL : layer->contract.bias, NULL,
+                           layer->contract.panels ? layer->contract.panels + start * PANEL : NULL};
         affine(n_rows, d_model, n, normal, expand, hidden, RELU);
         affine_part(n_rows, n, d_ff, d_model, hidden, contract, state, ADDED);
     }

@@ -6,7 +6,7 @@
 #include "kernels.h"
 
 /* c (rows, 8 * n_vectors) = a b, or c + a b; a[row, k] is a[row * a_row + k * a_k]. */
-INLINE void tile(int rows, int n_vectors, Int depth, const float *a, Int a_row, Int a_k,
+INLINE void product_tile(int rows, int n_vectors, Int depth, const float *a, Int a_row, Int a_k,
                  const float *b, Int b_row, float *c, Int c_row, int adds) {
     __m256 sums[6][2];
     for (int i = 0; i < rows; i++)
@@ -30,16 +30,20 @@ INLINE void tile_row(int rows, Int columns, Int depth, const float *a, Int a_row
                      const float *b, Int b_row, float *c, Int c_row, int adds) {
     Int j = 0;
     for (; j + 2 * WIDTH <= columns; j += 2 * WIDTH)
-        tile(rows, 2, depth, a, a_row, a_k, b + j, b_row, c + j, c_row, adds);
-    if (j < columns) tile(rows, 1, depth, a, a_row, a_k, b + j, b_row, c + j, c_row, adds);
+        product_tile(rows, 2, depth, a, a_row, a_k, b + j, b_row, c + j, c_row, adds);
+    if (j < columns) product_tile(rows, 1, depth, a, a_row, a_k, b + j, b_row, c + j, c_row, adds);
 }
 
 /* The same for any number of rows; the number of columns is a multiple of 8. */
 static void multiply(Int rows, Int columns, Int depth, const float *a, Int a_row, Int a_k,
                      const float *b, Int b_row, float *c, Int c_row, int adds) {
     Int i = 0;
-    for (; i + 6 <= rows; i += 6)
+    for (; i + 6 <= rows && rows - i != 8; i += 6) /* the last 8 rows are twice 4 */
         tile_row(6, columns, depth, a + i * a_row, a_row, a_k, b, b_row, c + i * c_row, c_row, adds);
+    if (rows - i == 8) {
+        tile_row(4, columns, depth, a + i * a_row, a_row, a_k, b, b_row, c + i * c_row, c_row, adds);
+        i += 4;
+    }
     a += i * a_row, c += i * c_row;
     switch (rows - i) {
     case 5: tile_row(5, columns, depth, a, a_row, a_k, b, b_row, c, c_row, adds); break;
