@@ -95,7 +95,7 @@ class Known:
         self.cell_addresses = tail(self.addresses, len(own))
         self.map_addresses = None if maps is None else addresses(maps)
         self._panels: list[Tensor] = []
-        self.has_map_panels = False  # whether the maps of keys and values have panels
+        self.head_addresses: Any = None  # the same maps with panels for each head, if there are any
         tensors = [weight for weight in (*self.weights, *(maps or ())) if weight is not None]
         self._snapshot = Snapshot([embedding, *cells], tensors)
 
@@ -123,13 +123,12 @@ class Known:
         known._panels = [panels]
         if self.maps is None or has_int8(self.maps):
             return known
-        known.map_addresses = addresses(self.maps)
+        known.head_addresses = addresses(self.maps)
         size = n_heads * (whole_panels(d_model) * d_head + whole_panels(d_head) * d_model)
         map_panels = torch.empty(self.n_layers * size, dtype=torch.float32)
         sizes = [self.n_layers, d_model, d_head, size, n_threads]
-        native.call("arrange_maps", native.integers(sizes), known.map_addresses, map_panels)
+        native.call("arrange_maps", native.integers(sizes), known.head_addresses, map_panels)
         known._panels.append(map_panels)
-        known.has_map_panels = True
         return known
 
     def is_of(self, embedding: Embedding, cells: Sequence[Cell]) -> bool:

@@ -130,7 +130,7 @@ class FusedState:
             native.integers([*sizes, self._cache.shape[3], *self._last_sizes, *last_sizes]),
             self._known.addresses,
             self._memory_addresses,
-            self._known.map_addresses,
+            self._known.head_addresses,
             self._source,
             self._starts,
             self._lengths,
@@ -160,7 +160,7 @@ def search_state(
 ) -> FusedState:
     """Return the state before a greedy search, for packed rows that the kernel supports."""
     memory = None
-    if not known.has_map_panels or not _reads_states(known.sizes, ends, max_length):
+    if known.head_addresses is None or not _reads_states(known.sizes, ends, max_length):
         memory = _memory(known.sizes, known.map_addresses, state)
     return FusedState(embedding, known, state, memory, ends, max_length)
 
