@@ -71,6 +71,14 @@ def test_a_model_with_another_method_is_not_searched_by_kernels_alone(called, na
     assert "decoder_greedy" not in called
 
 
+def test_a_model_in_training_mode_is_searched_by_kernels_alone(called):
+    model = model_of().train()
+    answers = model.solve(QUESTIONS, max_length=5)
+    assert "decoder_greedy" in called
+    assert all(part.training for part in model.modules())
+    assert model.eval().solve(QUESTIONS, max_length=5) == answers
+
+
 def test_a_traced_model_is_not_searched_by_kernels_alone(called):
     model = model_of()
     with model.trace("decoder.embedding") as trace:

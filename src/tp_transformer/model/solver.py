@@ -65,6 +65,9 @@ class Solver:
         if beam != 1:
             found = self.answers(questions, max_length=max_length, beam=beam)
             return [answers[0].text for answers in found]
+        if self.model.training:
+            with evaluating(self.model):
+                return self.solve(questions, max_length=max_length)
         encoded = self.read(_as_texts(questions))
         longest = self._longest(max_length)
         with torch.inference_mode():

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+#define SHARED static __attribute__((unused, noinline)) /* not used by all units */
 #define EXPORT __attribute__((visibility("default")))
 #define WIDTH 8 /* floats of a vector */
 

@@ -126,8 +126,8 @@ static void by_panel(Int n, Int n_rows, Int depth, Int stride, const float *in, 
 }
 
 /* All outputs of many rows, a panel of weights at a time, which stays in the first-level cache. */
-static inline void by_panels(Int n_rows, Int depth, Int stride, Int n_out, const float *in,
-                             Int in_row, Affine map, float *out, Int out_row, int kind) {
+SHARED void by_panels(Int n_rows, Int depth, Int stride, Int n_out, const float *in, Int in_row,
+                      Affine map, float *out, Int out_row, int kind) {
     float own[MOST_DEPTH * PANEL];
     for (Int start = 0; start < depth; start += MOST_DEPTH) {
         Int part = depth - start < MOST_DEPTH ? depth - start : MOST_DEPTH;
