@@ -19,9 +19,9 @@ average), and the processor time of its commands.
   with equal weights.
 - Batch sizes: with the same samples, and with as many as take about the time of batches of 16.
 - Sizes: with the same samples, and with a number of samples that takes about the processor time of
-  the first setting. The time grows more slowly with the size than the number of multiplications:
-  by that number, d_model 64 would be nearly four times as fast as 128, but it is about twice as
-  fast.
+  the first setting, or 1.75 times that. The time grows more slowly with the size than the number of
+  multiplications: by that number, d_model 64 would be nearly four times as fast as 128, but it is
+  about twice as fast.
 
 Settings that are finished are kept in FOLDER, so that an interrupted study can be continued; a
 setting that is not finished is trained from its start, so that its processor time is complete. The
@@ -121,6 +121,9 @@ SETTINGS = {
     "learning rate 4e-3": Setting(rate=4e-3),
     "batches of 128": Setting(batch=128),
     "batches of 128, learning rate 2.8e-3": Setting(batch=128, rate=2.8e-3),
+    "batches of 128, learning rate 2.8e-3, twice the samples": Setting(
+        batch=128, rate=2.8e-3, samples=2
+    ),
     "batches of 32": Setting(batch=32),
     "batches of 32, learning rate 1.4e-3": Setting(batch=32, rate=1.4e-3),
     "batches of 16, learning rate 1e-3": Setting(batch=16, rate=1e-3),
@@ -140,6 +143,7 @@ SETTINGS = {
     "four stages, weights by learning progress": Setting(stages="progress"),
     "d_model 64": Setting(d_model=64),
     "d_model 64, twice the samples": Setting(d_model=64, samples=2),
+    "d_model 64, 3.5 times the samples": Setting(d_model=64, samples=3.5),
     "d_model 192": Setting(d_model=192),
     "d_model 192, half the samples": Setting(d_model=192, samples=1 / 2),
     "d_model 256": Setting(d_model=256),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tp_transformer.data.mathematics.modules import CHARACTERS
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.vocabulary import Ragged, Vocabulary
+from tp_transformer.data.vocabulary import FEW_ROWS, Ragged, Vocabulary
 from tp_transformer.foundation.errors import TextError
 
 VOCABULARY = MATHEMATICS.vocabulary
@@ -39,8 +39,9 @@ def test_encoding_is_symbol_by_symbol(vocabulary, texts):
 @pytest.mark.parametrize("vocabulary", [VOCABULARY, AUTHORS])
 @given(texts=texts)
 def test_decoding_undoes_encoding(vocabulary, texts):
-    padded = vocabulary.encode(texts).padded(vocabulary.pad)
-    assert vocabulary.decode(padded[:, 1:]) == texts
+    for repeated in (texts, texts * FEW_ROWS):  # one by one, and together
+        padded = vocabulary.encode(repeated).padded(vocabulary.pad)
+        assert vocabulary.decode(padded[:, 1:]) == repeated
 
 
 @given(texts=texts, data=st.data())
@@ -73,7 +74,9 @@ def test_decoding_stops_at_the_end_and_spells_out_what_is_special():
     ids = VOCABULARY.encode(["1"]).ids[1:]  # 1 <eos>
     one, end = ids.tolist()
     rows = np.array([[one, end, one], [0, one, end], [one, one, one], [end, 0, 0], [90, 1, end]])
-    assert VOCABULARY.decode(rows) == ["1", "<pad>1", "111", "", "<90><sos>"]
+    texts = ["1", "<pad>1", "111", "", "<90><sos>"]
+    assert VOCABULARY.decode(rows) == texts
+    assert VOCABULARY.decode(np.tile(rows, (FEW_ROWS, 1))) == texts * FEW_ROWS
     assert VOCABULARY.decode(np.empty((2, 0), dtype=np.int64)) == ["", ""]
     assert VOCABULARY.decode(np.empty((0, 4), dtype=np.int64)) == []
 

@@ -20,6 +20,7 @@ from tp_transformer.foundation.errors import TextError
 PAD, SOS, EOS = "<pad>", "<sos>", "<eos>"
 
 _BLANK = ord(" ")
+FEW_ROWS = 16  # below this number, rows are decoded sooner one by one
 _MOST_SHOWN = 100  # number of tokens that an error message lists
 # Unicode categories that no token has: control, surrogate, unassigned, line separators.
 NO_TEXT = {"Cc", "Cs", "Cn", "Zl", "Zp"}
@@ -264,21 +265,23 @@ class Vocabulary:
         A special token inside a text is written by its name (`<pad>`), so that an answer that
         contains one never equals the same answer without it.
         """
-        if ids.size == 0:
-            return [""] * len(ids)
+        if self.is_words or len(ids) < FEW_ROWS or not ids.size:
+            return [self._text(row) for row in ids.tolist()]
         ended = ids == self.eos
         lengths = np.where(ended.any(axis=1), ended.argmax(axis=1), ids.shape[1])
-        if self.is_words:
-            rows = zip(ids, lengths, strict=True)
-            return [" ".join(map(self.spell, row[:length])) for row, length in rows]
         inside = np.arange(ids.shape[1]) < lengths[:, None]
         codes = self._code_of_id[np.minimum(ids, len(self.tokens))]
         characters = codes[inside].astype("<u4").tobytes().decode("utf-32-le")
         ends = np.cumsum(lengths)
         texts = [characters[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         for row in np.flatnonzero(((codes == 0) & inside).any(axis=1)):
-            texts[row] = "".join(self.spell(i) for i in ids[row, : lengths[row]])
+            texts[row] = self._text(ids[row].tolist())
         return texts
+
+    def _text(self, row: list[int]) -> str:
+        """Return the text of a row of ids, token by token."""
+        length = row.index(self.eos) if self.eos in row else len(row)
+        return (" " if self.is_words else "").join(map(self.spell, row[:length]))
 
     def spell(self, index: int) -> str:
         """Return the token of an id, or the id in angle brackets if there is none."""
