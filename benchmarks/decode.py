@@ -50,6 +50,8 @@ except ImportError:
 PEER = "CTranslate2" if ctranslate2 else "Hugging Face BART"
 # Kernels, and what they compute in `solve`.
 PARTS = {
+    "pack_layers": "packing",
+    "pack_heads": "packing",
     "embed_forward": "encoder",
     "cells_forward": "encoder",
     "memory_forward": "keys and values",
@@ -317,7 +319,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             contestants = contestants_of(preset, options, Path(folder))
             peers = [one for one in contestants if one.name == PEER]
             for n in numbers:
-                rounds = options.rounds * (5 if n == 1 else 1)
+                rounds = options.rounds * (5 if n <= 64 else 1)
                 race(contestants, questions[:n], rounds)
                 rows = [reached(one, peers, n) for one in contestants]
                 parts = {
@@ -377,7 +379,7 @@ def report(result: dict[str, Any]) -> str:
 Peak of matrix products of torch: {result["peak_gflops"]:.0f} GFLOPS in float32. C kernels: \
 {"yes" if result["has_kernels"] else "no"}.
 Random test questions, {result["steps"]} forced steps each, beam {result["beam"]}, random weights;
-medians of {result["rounds"]} rounds (of five times as many for a single question), in each of which
+medians of {result["rounds"]} rounds (of five times as many for up to 64 questions), in each of which
 all take their turn. Ratios are to {PEER} in the same precision; "at least" is the worst
 round's. CTranslate2 has the fastest of these batches:
 {", ".join(f"{size} {kind}" for size, kind in BATCHES)}.

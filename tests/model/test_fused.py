@@ -8,7 +8,7 @@ from tp_transformer.data.layout.packed import Packed, PackedPattern
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import native
 from tp_transformer.foundation.errors import TextError
-from tp_transformer.model import fused, fused_search, fused_state, transformer
+from tp_transformer.model import fused, fused_search, fused_state
 from tp_transformer.model.attention import Attention, CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding
 from tp_transformer.model.cache import KeyValueCache
@@ -51,16 +51,7 @@ def what_is_read(request, monkeypatch):
     many = 1 if request.param == "states" else 10**6
     monkeypatch.setattr(fused_state, "MANY_QUESTIONS", many)
     monkeypatch.setattr(fused_search, "MANY_QUESTIONS", many)
-    if request.param == "states":  # also in steps outside of a greedy search
-        monkeypatch.setattr(transformer, "fused_state", begin_search)
     return request.param
-
-
-def begin_search(embedding, known, state, layout, max_length):
-    ends = fused.packed_ends(layout)
-    if ends is None:
-        return None
-    return fused_state.search_state(embedding, known.with_panels(), state, ends, max_length)
 
 
 @pytest.mark.parametrize("binding", ["hadamard", "none"])
@@ -399,16 +390,28 @@ def test_rows_that_belong_to_no_question_are_an_error(rows, questions):
 
 
 @torch.no_grad()
-def test_a_state_keeps_the_memory_of_the_weights():
+def test_steps_and_searches_keep_the_memory_of_the_weights():
+    """The kernels may be reading while another thread casts or moves the model."""
     model = model_of()
+    encoded = model.vocabulary.encode(QUESTIONS)
     previous = torch.full((len(QUESTIONS),), 3)
-    wanted = model.step(previous, begin(model))
-    state = begin(model)
-    weights = state._kept
+    wanted, answers = model.step(previous, begin(model)), model.fused_search().greedy(encoded, 5)
+    state, search = begin(model), model.fused_search()
     for parameter in model.parameters():
         parameter.data = torch.zeros_like(parameter)
-    assert any(weight is not None and bool(weight.any()) for weight in weights)
+    other = [torch.full((size,), torch.nan) for size in (64, 4096, 16384, 65536) for _ in range(40)]
     assert torch.equal(model.step(previous, state), wanted)
+    assert torch.equal(search.greedy(encoded, 5), answers)
+    assert all(bool(tensor.isnan().all()) for tensor in other)
+
+
+@torch.no_grad()
+def test_there_may_be_no_question():
+    model = model_of()
+    encoded = model.vocabulary.encode([])
+    state = model.begin(model.encode(*Packed.lay_out(encoded, model.vocabulary.pad)), 5)
+    assert model.step(torch.empty(0, dtype=torch.int64), state).shape == (0, 72)
+    assert model.fused_search().greedy(encoded, 5).shape == (0, 0)
 
 
 @torch.no_grad()

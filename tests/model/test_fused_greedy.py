@@ -1,11 +1,14 @@
 """Greedy search by the C kernels finds the answers of the search with the cells."""
 
+import numpy as np
 import pytest
 import torch
 
 import tp_transformer as tpt
 from tp_transformer.data.layout.packed import Packed
+from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation import native
+from tp_transformer.model import solver
 from tp_transformer.model.decoding import greedy
 from tp_transformer.model.fused import embed, run_cells
 from tp_transformer.model.fused_state import fused_state
@@ -77,6 +80,65 @@ def test_a_model_in_training_mode_is_searched_by_kernels_alone(called):
     assert "decoder_greedy" in called
     assert all(part.training for part in model.modules())
     assert model.eval().solve(QUESTIONS, max_length=5) == answers
+
+
+MANY = [str(10**row) for row in range(19)]
+
+
+@pytest.mark.parametrize("change", ["in place", "data"])
+@torch.no_grad()
+def test_a_change_between_searches_of_many_questions_has_its_effect(monkeypatch, change):
+    model = model_of()
+    before = model.solve(MANY, max_length=5)
+    weight = model.decoder[1].feed_forward.expand.weight
+    if change == "in place":
+        weight.mul_(-9)
+    else:
+        weight.data = -9 * weight.data
+    after = model.solve(MANY, max_length=5)
+    assert after != before
+    monkeypatch.setattr(native, "library", lambda: None)
+    assert model.solve(MANY, max_length=5) == after
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_many_questions_have_the_answers_of_few(monkeypatch, called, precision, n_threads):
+    """With groups of 16, which have panels, and a last group of 3."""
+    model = model_of().in_precision(precision)
+    few = [model.solve([question], max_length=5)[0] for question in MANY]
+    called.clear()
+    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
+    assert model.solve(MANY, max_length=5) == few
+    assert called.count("pack_layers") == 2  # encoder and decoder, once
+    assert called.count("pack_heads") == (precision == "float32")
+
+
+def test_a_model_with_a_hook_is_not_searched_by_kernels_alone(called):
+    model, seen = model_of(), []
+    model.decoder[0].register_forward_hook(lambda *given: seen.append(given))
+    model.solve(QUESTIONS, max_length=5)
+    assert "decoder_greedy" not in called
+    assert seen
+
+
+def test_the_default_device_changes_nothing():
+    model = model_of()
+    answers = model.solve(MANY, max_length=5)
+    with torch.device("meta"):
+        assert model.solve(MANY, max_length=5) == answers
+
+
+@torch.no_grad()
+def test_rows_must_be_those_of_the_ids():
+    model = model_of()
+    encoded = model.vocabulary.encode(QUESTIONS)
+    with pytest.raises(ValueError, match="rows from 1 to"):
+        model.fused_search().greedy(Ragged(encoded.ids, encoded.offsets + 1), 5)
+    short = Ragged(encoded.ids.astype(np.int32), encoded.offsets)
+    wanted = model.fused_search().greedy(encoded, 5)
+    assert torch.equal(model.fused_search().greedy(short, 5), wanted)
 
 
 def test_a_traced_model_is_not_searched_by_kernels_alone(called):

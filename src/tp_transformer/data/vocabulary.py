@@ -20,7 +20,7 @@ from tp_transformer.foundation.errors import TextError
 PAD, SOS, EOS = "<pad>", "<sos>", "<eos>"
 
 _BLANK = ord(" ")
-FEW_ROWS = 16  # below this number, rows are decoded sooner one by one
+FEW_ROWS = 16  # with fewer rows, decoding one by one is faster
 _MOST_SHOWN = 100  # number of tokens that an error message lists
 # Unicode categories that no token has: control, surrogate, unassigned, line separators.
 NO_TEXT = {"Cc", "Cs", "Cn", "Zl", "Zp"}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.packed import Packed, PackedPattern
+from tp_transformer.data.layout.packed import CPU, Packed, PackedPattern
 from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.foundation import native
 from tp_transformer.model.attention import CrossAttention, SelfAttention
@@ -33,7 +33,7 @@ from tp_transformer.model.fused_weights import (
     is_plain,
     memory_maps,
     sizes_of,
-    tail,
+    view_from,
 )
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.quantised import Int8Linear
@@ -92,44 +92,47 @@ class Known:
         maps = memory_maps(decoder_cells) if decoder_cells else None
         self.weights, self.maps = [*own, *cell_weights(cells)], maps
         self.addresses = addresses(self.weights)
-        self.cell_addresses = tail(self.addresses, len(own))
+        self.cell_addresses = view_from(self.addresses, len(own))
         self.map_addresses = None if maps is None else addresses(maps)
-        self._panels: list[Tensor] = []
-        self.head_addresses: Any = None  # the same maps with panels for each head, if there are any
+        self.head_addresses: Any = None  # of the maps with panels, by `with_panels`; None in int8
         tensors = [weight for weight in (*self.weights, *(maps or ())) if weight is not None]
+        # Other references to the memory of the weights, which the kernels may be reading while
+        # another thread casts or moves the model; and the panels.
+        self._kept = [tensor.detach() for tensor in tensors]
         self._snapshot = Snapshot([embedding, *cells], tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
 
     def with_panels(self) -> "Known":
-        """Return the same with float32 weights in panels, for maps that are applied several times.
+        """Return the same with float32 weights packed into panels, for maps that are used often.
 
         The panels do not follow later changes of the weights.
         """
         n_heads, d_head, d_ff, binds = self.sizes
-        d_model, n_threads = n_heads * d_head, torch.get_num_threads()
-        n_own = len(self.addresses) - len(self.cell_addresses)
-        known = object.__new__(Known)
+        d_model = n_heads * d_head
+        known = object.__new__(Known)  # `copy` would return None, because of `__reduce__`
         vars(known).update(vars(self))
         known.addresses = addresses(self.weights)
-        known.cell_addresses = tail(known.addresses, n_own)
-        n_self, n_cross = 3 + binds, 1 + binds
-        size = sum(whole_panels(n * d_model) for n in (n_self, n_cross, 1, 1)) * d_model
+        n_own = len(self.addresses) - len(self.cell_addresses)
+        known.cell_addresses = view_from(known.addresses, n_own)
+        size = sum(whole_panels(n * d_model) for n in (3 + binds, 1 + binds, 1, 1)) * d_model
         size += whole_panels(d_ff) * d_model + whole_panels(d_model) * d_ff
-        panels = torch.empty(self.n_layers * size, dtype=torch.float32)
-        sizes = [self.n_layers, d_model, d_ff, binds, size, n_threads]
-        native.call("arrange_layers", native.integers(sizes), known.cell_addresses, panels)
-        known._panels = [panels]
-        if self.maps is None or has_int8(self.maps):
-            return known
-        known.head_addresses = addresses(self.maps)
-        size = n_heads * (whole_panels(d_model) * d_head + whole_panels(d_head) * d_model)
-        map_panels = torch.empty(self.n_layers * size, dtype=torch.float32)
-        sizes = [self.n_layers, d_model, d_head, size, n_threads]
-        native.call("arrange_maps", native.integers(sizes), known.head_addresses, map_panels)
-        known._panels.append(map_panels)
+        panels = self._packed("pack_layers", [d_model, d_ff, binds], known.cell_addresses, size)
+        known._kept = [*self._kept, panels]
+        if self.maps is not None and not has_int8(self.maps):
+            known.head_addresses = addresses(self.maps)
+            size = n_heads * (whole_panels(d_model) * d_head + whole_panels(d_head) * d_model)
+            panels = self._packed("pack_heads", [d_model, d_head], known.head_addresses, size)
+            known._kept.append(panels)
         return known
+
+    def _packed(self, kernel: str, sizes: list[int], weights: Any, size: int) -> Tensor:
+        """Return the panels of all layers, of `size` floats each; `weights` get their addresses."""
+        panels = torch.empty(self.n_layers * size, dtype=torch.float32, device=CPU)
+        given = native.integers([self.n_layers, *sizes, size, torch.get_num_threads()])
+        native.call(kernel, given, weights, panels)
+        return panels
 
     def is_of(self, embedding: Embedding, cells: Sequence[Cell]) -> bool:
         """Whether these are the embedding and the cells, and nothing of them has changed."""
@@ -144,7 +147,7 @@ def whole_panels(n_outputs: int) -> int:
 def known_stack(before: Known | None, embedding: Embedding, cells: Sequence[Cell]) -> Known | None:
     """Return what kernels read of a stack, `before` if it is unchanged; None if not supported.
 
-    The modes of torch are those that the kernels know.
+    The caller has checked `has_known_modes`.
     """
     if before is not None and before.is_of(embedding, cells):
         return before
@@ -169,7 +172,7 @@ def embed(embedding: Embedding, known: Known, source: Tensor, ends: list[int]) -
     """Return the embedded tokens (1, position, d_model) of packed rows of ids by the kernel."""
     d_model = known.sizes[0] * known.sizes[1]
     sizes = [len(ends) - 1, d_model, embedding.symbols.num_embeddings, torch.get_num_threads()]
-    state = torch.empty(1, ends[-1], d_model, dtype=torch.float32)
+    state = torch.empty(1, ends[-1], d_model, dtype=torch.float32, device=CPU)
     native.call(
         *("embed_forward", native.integers(sizes), known.addresses, native.integers(ends)),
         *(source, state),
@@ -219,15 +222,15 @@ def run_cells(
     memory: Memory | None = None,
     memory_ends: list[int] | None = None,
 ) -> None:
-    """Replace the input of the first cell by the output of the last, by the kernel.
+    """Run all cells in place by the kernel: `state` is the input, and becomes the output.
 
     `sizes` has the number of cells and their sizes, `weights` the addresses of their weights.
     """
     strides = [0, 0] if memory is None else [*memory[0][0].stride()[1:3]]
-    more_sizes = [int(memory is not None), *strides, torch.get_num_threads()]
+    of_memory = [int(memory is not None), *strides]
     native.call(
         "cells_forward",
-        native.integers([len(ends) - 1, *sizes, *more_sizes]),
+        native.integers([len(ends) - 1, *sizes, *of_memory, torch.get_num_threads()]),
         weights,
         None if memory is None else addresses([tensor for pair in memory for tensor in pair]),
         native.integers(ends),

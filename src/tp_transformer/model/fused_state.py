@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.packed import CPU
 from tp_transformer.foundation import native
 from tp_transformer.model.cache import FIRST_ROOM
 from tp_transformer.model.fused import Known, Memory, is_fusible, packed_ends
@@ -23,7 +24,8 @@ from tp_transformer.model.fused_weights import (
 from tp_transformer.model.layers import DecoderCell, Embedding
 
 # To choose what steps read of the source: the tokens of an answer, and the number of questions from
-# which on a step takes longer than reading its weights from memory.
+# which on a step takes longer than reading its weights from memory. From then on, weights are also
+# packed into panels.
 EXPECTED_STEPS, MANY_QUESTIONS = 16, 16
 
 
@@ -39,13 +41,13 @@ class FusedState:
         ends: list[int],
         max_length: int,
     ) -> None:
-        self._known, self._kept = known, list[Tensor]()
+        self._known = known
         # (layer, key or value, position, head, d_head), or None: then steps read the source
         self._memory, self._source, self._memory_addresses = memory, source, None
         if memory is not None:
             n_bytes = memory.nbytes // (2 * known.n_layers)  # of the keys or the values of a layer
-            first = memory.data_ptr()
-            self._memory_addresses = pointers(range(first, first + memory.nbytes, n_bytes))
+            first, n_arrays = memory.data_ptr(), 2 * known.n_layers
+            self._memory_addresses = pointers([first + i * n_bytes for i in range(n_arrays)])
         offsets = np.asarray(ends)
         self._starts = torch.from_numpy(offsets[:-1])
         self._lengths = torch.from_numpy(offsets[1:] - offsets[:-1])
@@ -59,11 +61,6 @@ class FusedState:
         self._n_vocab = embedding.symbols.num_embeddings
         self._sizes = [known.n_layers, n_heads, d_head, d_ff, self._n_vocab]
         self._last_sizes = [binds, n_heads * d_head, torch.get_num_threads()]
-
-    def keep_weights(self) -> None:
-        """Keep the weights in memory, also if the model is cast or moved between steps."""
-        weights = (*self._known.weights, *(self._known.maps or ()))
-        self._kept = [weight.detach() for weight in weights if weight is not None]
 
     def select(self, rows: Tensor, questions: Tensor | None) -> None:
         """Keep these rows, and these questions or all of them."""
@@ -84,8 +81,9 @@ class FusedState:
     def greedy(self, sos: int, eos: int, pad: int) -> Tensor:
         """Return the answers by greedy search, as `decoding.greedy` does."""
         n_running = self._n_rows
-        previous, running = torch.full((n_running,), sos), torch.arange(n_running)
-        tokens = torch.full((n_running, self._max_length), pad)
+        previous = torch.full((n_running,), sos, device=CPU)
+        running = torch.arange(n_running, device=CPU)
+        tokens = torch.full((n_running, self._max_length), pad, device=CPU)
         logits = self._cache.new_empty(n_running, self._n_vocab)
         while n_running and self._position < self._max_length:
             self._make_room()
@@ -151,14 +149,15 @@ def fused_state(
         return None
     if not _is_source(state, known.sizes):
         return None
-    memory = _memory(known.sizes, known.map_addresses, state)
-    return FusedState(embedding, known, state, memory, ends, max_length)
+    if len(ends) > MANY_QUESTIONS:
+        known = known.with_panels()
+    return first_state(embedding, known, state, ends, max_length)
 
 
-def search_state(
+def first_state(
     embedding: Embedding, known: Known, state: Tensor, ends: list[int], max_length: int
 ) -> FusedState:
-    """Return the state before a greedy search, for packed rows that the kernel supports."""
+    """Return the state before the first step, for packed rows that the kernel supports."""
     memory = None
     if known.head_addresses is None or not _reads_states(known.sizes, ends, max_length):
         memory = _memory(known.sizes, known.map_addresses, state)
@@ -175,7 +174,8 @@ def _reads_states(sizes: tuple[int, int, int, int], ends: list[int], max_length:
     """Whether a greedy search that reads the states of the source takes fewer operations.
 
     For each layer, keys and values of a source of n positions take 2 n d² multiplications. Without
-    them, a step takes 2 d² and 2 n d h more for h heads. Most answers are short.
+    them, a step takes 2 d² and 2 n d h more for h heads. Most answers are short. A beam search has
+    several rows of a question, and loses some time.
     """
     n_heads, d_head, _, _ = sizes
     d_model, n_questions = n_heads * d_head, len(ends) - 1

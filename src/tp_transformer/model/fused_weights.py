@@ -114,7 +114,7 @@ def _layers(cell: Cell) -> tuple[Affine | None, ...]:
 def affine(layer: Affine | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
     """Return the weight and the bias of a layer, or its map in int8, as in the structure in C.
 
-    The last pointer of the structure is set by the kernels.
+    The last pointer of the structure is that of its panels, set by `Known.with_panels`.
     """
     if layer is None:
         return None, None, None, None
@@ -128,12 +128,12 @@ def addresses(tensors: Sequence[Tensor | None]) -> Any:
     return pointers([None if tensor is None else tensor.data_ptr() for tensor in tensors])
 
 
-def pointers(numbers: Sequence[int | None]) -> Any:
+def pointers(given: Sequence[int | None]) -> Any:
     """Return an array of pointers for a kernel; None is the null pointer."""
-    return (ctypes.c_void_p * len(numbers))(*cast(Sequence[Any], numbers))
+    return (ctypes.c_void_p * len(given))(*cast(Sequence[Any], given))
 
 
-def tail(array: Any, start: int) -> Any:
+def view_from(array: Any, start: int) -> Any:
     """Return the elements of an array of pointers from `start` on, in the same memory."""
     n_left, size = len(array) - start, ctypes.sizeof(ctypes.c_void_p)
     return (ctypes.c_void_p * n_left).from_buffer(array, start * size)

@@ -27,7 +27,8 @@ class Snapshot:
         dicts = [
             value for own in self._attributes for value in own.values() if isinstance(value, dict)
         ]
-        self._empty, self._filled = [d for d in dicts if not d], [d for d in dicts if d]
+        self._empty = [one for one in dicts if not one]
+        self._filled = [one for one in dicts if one]
         self._content = [dict(filled) for filled in self._filled]
         self._forms = _forms(self._tensors)
 

@@ -65,26 +65,12 @@ class Solver:
         if beam != 1:
             found = self.answers(questions, max_length=max_length, beam=beam)
             return [answers[0].text for answers in found]
-        if self.model.training:
-            with evaluating(self.model):
-                return self.solve(questions, max_length=max_length)
         encoded = self.read(_as_texts(questions))
         longest = self._longest(max_length)
-        with torch.inference_mode():
-            fused = self.model.fused_search()
-            if fused is not None:
-                return _in_groups(
-                    encoded,
-                    lambda rows: self.vocabulary.decode(fused.greedy(rows, longest).numpy()),
-                    ROWS_AT_ONCE,
-                )
-        with joined_steps(self.model) as traced:
-
-            def search(source: Tensor, layout: Layout) -> list[str]:
-                tokens = greedy(self.model, source, longest, layout, rows_may_leave=not traced)
-                return self.vocabulary.decode(tokens.cpu().numpy())
-
-            return self._search(encoded, search, None if traced else ROWS_AT_ONCE)
+        if self.model.training:
+            with evaluating(self.model):
+                return self._greedy(encoded, longest)
+        return self._greedy(encoded, longest)
 
     def answers(
         self,
@@ -129,6 +115,24 @@ class Solver:
                 f"the model reads at most {longest - 2}"
             )
         return encoded
+
+    def _greedy(self, questions: Ragged, longest: int) -> list[str]:
+        """Return the answers by greedy search, by kernels alone if they support the model."""
+        with torch.inference_mode():
+            fused = self.model.fused_search()
+            if fused is not None:
+                return _in_groups(
+                    questions,
+                    lambda rows: self.vocabulary.decode(fused.greedy(rows, longest).numpy()),
+                    ROWS_AT_ONCE,
+                )
+        with joined_steps(self.model) as traced:
+
+            def search(source: Tensor, layout: Layout) -> list[str]:
+                tokens = greedy(self.model, source, longest, layout, rows_may_leave=not traced)
+                return self.vocabulary.decode(tokens.cpu().numpy())
+
+            return self._search(questions, search, None if traced else ROWS_AT_ONCE)
 
     def _search(
         self,
@@ -202,7 +206,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def _in_groups(
     questions: Ragged, search: Callable[[Ragged], list[T]], at_once: int | None
 ) -> list[T]:
-    """Return what a search finds in groups of questions of similar lengths, in their order."""
+    """Return what a search finds in groups of questions of similar lengths, in their order.
+
+    If `at_once` is None, all questions are searched together, in the given order.
+    """
     n_questions = len(questions.lengths)
     if n_questions and (n_questions == 1 or at_once is None):
         return search(questions)

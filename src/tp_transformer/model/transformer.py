@@ -199,7 +199,6 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
             if known is not None:
                 fused = fused_state(self.embedding, known, memory.state, memory.layout, max_length)
             if fused is not None:
-                fused.keep_weights()
                 return fused
         remembered = self._remember(memory)
         pad = memory.layout.pad_heads
@@ -240,7 +239,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         """Return what kernels read of a stack; it is checked again only if something changed."""
         before = self._known_stacks.get(stack)
         known = known_stack(before, self.embedding, cells)
-        if known is not None and known is not before:  # no assignment while a graph is recorded
+        if known is not before:
             self._known_stacks[stack] = known
         return known
 
@@ -293,5 +292,5 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         return list(cast(Iterable[DecoderCell], self.decoder))
 
 
-# To detect that a class or an instance has another one.
+# To detect that a class or an instance has another method.
 _ENCODE, _BEGIN, _STEP = Transformer.encode, Transformer.begin, Transformer.step

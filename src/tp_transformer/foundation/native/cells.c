@@ -140,7 +140,7 @@ static int remember(void *argument, Int block) {
     Int n = size_of_block(work->n_positions, work->n_blocks, block);
     const float *state = work->state + first * d;
     for (Int layer = 0; layer < work->n_layers; layer++) {
-        Affine key = work->maps[layer];
+        Affine key = work->maps[layer]; /* and value, without panels */
         Int stride = work->n_positions * d; /* from the keys to the values */
         float *memory = work->memory + 2 * layer * stride + first * d;
         if (key.packed) {

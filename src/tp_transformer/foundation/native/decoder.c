@@ -22,8 +22,8 @@ typedef struct {
     const Embedding *embedding;
     const Layer *layers;
     const float *const *memory; /* keys and values of the source, by layer */
-    const Affine *maps;         /* of keys and values, by layer, if there is no memory */
-    const float *source;        /* the states of the source, for the maps */
+    const Affine *maps;         /* of keys and values, by layer, with panels of each head (panels.c) */
+    const float *source;        /* the states of the source; these two are read if `memory` is NULL */
     const Int *starts, *lengths; /* of each question in the source */
     Int cache_rows;
     float *cache;            /* (layer, key or value, cache row, room, head, d_head) */
@@ -291,8 +291,8 @@ static int run_step(Step *step, Int n_threads) {
 }
 
 /* Sizes: see Step, up to the stride of the memory. `weights` has the embedding (role map, symbols,
-   positions), then the layers, in the order of the structures. There is a memory, or arranged maps and
-   a source; the others are NULL. */
+   positions), then the layers, in the order of the structures. If `memory` is NULL, steps
+   read the source by the maps. */
 static Step step_of(const Int *sizes, const float *const *weights, const float *const *memory,
                     const Affine *maps, const float *source, const Int *starts, const Int *lengths,
                     float *cache, const Int *previous, float *logits) {

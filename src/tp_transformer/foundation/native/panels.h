@@ -1,7 +1,7 @@
 /* Products of many rows with the weight of a map, a panel at a time.
 
-   A panel has PANEL outputs of a part of the inputs, arranged by `pack`. Arranging the weights for
-   each product is an eighth of its time for 64 rows; a map can have arranged weights instead. */
+   A panel has PANEL outputs of a part of the inputs, in the order of `pack`. Packing the weights for
+   each product is an eighth of its time for 64 rows; a map may have packed weights instead. */
 
 #ifndef TPT_PANELS_H
 #define TPT_PANELS_H
@@ -16,7 +16,7 @@
 typedef struct {
     const float *weight, *bias;
     const Int8Map *packed; /* the map in int8, instead of the weight and the bias */
-    const float *panels;   /* the weight in panels (arranged.c), in addition, or NULL */
+    const float *panels;   /* the weight in panels (panels.c), in addition, or NULL */
 } Affine; /* also the gain and the bias of a normalisation */
 
 typedef struct {
@@ -146,7 +146,7 @@ SHARED void by_panels(Int n_rows, Int depth, Int stride, Int n_out, const float 
 
 INLINE Int whole_panels(Int n_out) { return (n_out + PANEL - 1) / PANEL * PANEL; }
 
-/* The same map without its first `start` outputs, a multiple of PANEL. */
+/* The same map without its first `start` outputs, a multiple of PANEL if the map has panels. */
 INLINE Affine outputs_from(Affine map, Int start, Int depth) {
     return (Affine){map.weight + start * depth, map.bias + start, NULL,
                     map.panels ? map.panels + start * depth : NULL};

@@ -7,7 +7,7 @@
 
 /* c (rows, 8 * n_vectors) = a b, or c + a b; a[row, k] is a[row * a_row + k * a_k]. */
 INLINE void product_tile(int rows, int n_vectors, Int depth, const float *a, Int a_row, Int a_k,
-                 const float *b, Int b_row, float *c, Int c_row, int adds) {
+                         const float *b, Int b_row, float *c, Int c_row, int adds) {
     __m256 sums[6][2];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < n_vectors; j++)
