@@ -379,8 +379,8 @@ def report(result: dict[str, Any]) -> str:
 Peak of matrix products of torch: {result["peak_gflops"]:.0f} GFLOPS in float32. C kernels: \
 {"yes" if result["has_kernels"] else "no"}.
 Random test questions, {result["steps"]} forced steps each, beam {result["beam"]}, random weights;
-medians of {result["rounds"]} rounds (of five times as many for up to 64 questions), in each of which
-all take their turn. Ratios are to {PEER} in the same precision; "at least" is the worst
+medians of {result["rounds"]} rounds (of five times as many for up to 64 questions), in each of
+which all take their turn. Ratios are to {PEER} in the same precision; "at least" is the worst
 round's. CTranslate2 has the fastest of these batches:
 {", ".join(f"{size} {kind}" for size, kind in BATCHES)}.
 The second table of each size has the shares of the kernels in the time of `solve`; the rest is
