@@ -8,9 +8,7 @@ replaced method (of an instance or, after the import of this module, of a class)
 sizes make the functions here return None, and the model then runs its cells.
 """
 
-import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import Any, cast
 
@@ -131,7 +129,7 @@ class Known:
 
     def _packed(self, kernel: str, sizes: list[int], weights: Any, size: int) -> Tensor:
         """Return the panels of all layers, of `size` floats each; `weights` get their addresses."""
-        panels = large_buffer(self.n_layers * size)
+        panels = torch.empty(self.n_layers * size, dtype=torch.float32, device=CPU)
         given = native.integers([self.n_layers, *sizes, size, torch.get_num_threads()])
         native.call(kernel, given, weights, panels)
         return panels
@@ -139,21 +137,6 @@ class Known:
     def is_of(self, embedding: Embedding, cells: Sequence[Cell]) -> bool:
         """Whether these are the embedding and the cells, and nothing of them has changed."""
         return self._snapshot.holds([embedding, *cells])
-
-
-def large_buffer(n_floats: int) -> Tensor:
-    """Return uninitialised memory, in large pages where Linux has them.
-
-    At the paper's size, allocating small pages takes twice as long as packing the weights. The
-    memory has its own mapping, so that the setting does not affect other memory.
-    """
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(n_floats, dtype=torch.float32, device=CPU)
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, n_floats * torch.float32.itemsize, flags=private)
-    with suppress(OSError):  # a kernel without large pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.float32)
 
 
 def whole_panels(n_outputs: int) -> int:
