@@ -357,14 +357,15 @@ def table(result: dict[str, Any]) -> str:
             f"| {one['milliseconds']:.1f} | {one['questions_per_second']:.1f} "
             f"| {one['times_peer']:.2f} | {one['least_times_peer']:.2f} |"
         )
+    columns = [*dict.fromkeys(PARTS.values())]
     lines += [
         "",
-        "| share of | encoder | keys and values | steps | rest | GFLOPS |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"| share of | {' | '.join(columns)} | rest | GFLOPS |",
+        f"|---|{'---:|' * (len(columns) + 2)}",
     ]
     for name, parts in result["parts"].items():
         whole = parts["solve"]
-        kernels = [parts[part] for part in dict.fromkeys(PARTS.values())]
+        kernels = [parts[part] for part in columns]
         shares = [*kernels, whole - sum(kernels)]
         numbers = " | ".join(f"{share / whole:.0%}" for share in shares)
         lines.append(f"| {name} | {numbers} | {parts['operations'] / whole / 1e9:.1f} |")

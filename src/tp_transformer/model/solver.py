@@ -5,7 +5,7 @@ questions, searches for answers in batches of similar lengths, and decodes them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -67,10 +67,9 @@ class Solver:
             return [answers[0].text for answers in found]
         encoded = self.read(_as_texts(questions))
         longest = self._longest(max_length)
-        if self.model.training:
-            with evaluating(self.model):
-                return self._greedy(encoded, longest)
-        return self._greedy(encoded, longest)
+        # The check for training mode in `evaluating` takes longer.
+        with evaluating(self.model) if self.model.training else nullcontext():
+            return self._greedy(encoded, longest)
 
     def answers(
         self,
