@@ -10,7 +10,6 @@ from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation import native
 from tp_transformer.model import solver
 from tp_transformer.model.decoding import greedy
-from tp_transformer.model.fused import embed, run_cells
 from tp_transformer.model.fused_state import fused_state
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
@@ -37,7 +36,7 @@ def test_greedy_search_is_that_of_the_cells(monkeypatch, called, binding, n_ques
     longest = model.n_positions - 2
     questions = [str(10**row)[-longest:] for row in (0, 37, 1, 7, 8, 15, 16, 2, 3, 5, 6, 9, 10)]
     encoded = model.vocabulary.encode(questions[:n_questions])
-    ids, layout = Packed.lay_out(encoded, model.vocabulary.pad)
+    ids, layout = lay_out(model, questions[:n_questions])
     for max_length in (1, 8, 23, 40):
         found = model.fused_search().greedy(encoded, max_length)
         with monkeypatch.context() as without:
@@ -111,7 +110,7 @@ def test_many_questions_have_the_answers_of_few(monkeypatch, called, precision, 
     monkeypatch.setattr(solver, "ROWS_AT_ONCE", 16)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
     assert model.solve(MANY, max_length=5) == few
-    assert called.count("pack_layers") == 2  # encoder and decoder, once
+    assert called.count("pack_layers") == 1
     assert called.count("pack_heads") == (precision == "float32")
 
 
@@ -165,22 +164,34 @@ def test_the_largest_logit_is_that_of_torch(monkeypatch):
     assert torch.equal(found, greedy(model, ids, 4, layout))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"d_model": 40, "n_heads": 5, "d_ff": 72}, {"d_ff": 1032}, {"binding": "none"}],
-    ids=str,
-)
+SIZES = [{}, {"d_model": 40, "n_heads": 5, "d_ff": 72}, {"d_ff": 1032}, {"binding": "none"}]
+
+
+@pytest.mark.parametrize("fields", SIZES, ids=str)
+@pytest.mark.parametrize("n_threads", [1, 2])
 @torch.no_grad()
-def test_weights_in_panels_change_no_bit(fields):
-    """For a number of rows with several blocks, and outputs that do not fill a panel."""
+def test_the_encoder_of_many_questions_is_that_of_each(monkeypatch, fields, n_threads):
+    """Many questions are several blocks of positions, whose weights are packed into panels once."""
     model = model_of(**fields)
-    encoded = model.vocabulary.encode(QUESTIONS * 12)
-    ids, layout = Packed.lay_out(encoded, model.vocabulary.pad)
-    memory, ends = model.encode(ids, layout), encoded.offsets.tolist()
-    known = model._known("encoder", model._encoder_cells).with_panels()
-    state = embed(model.embedding, known, ids, ends)
-    run_cells([known.n_layers, *known.sizes], known.cell_addresses, state, ends)
-    assert torch.equal(state, memory.state)
+    questions = [f"What is {number} + {number**3}?" for number in range(40)]
+    alone = [lay_out(model, [question]) for question in questions]
+    wanted = torch.cat([model.encode(*given).state for given in alone], dim=1)
+    assert wanted.shape[1] > 2 * 240  # positions of a block
+    monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
+    assert torch.equal(model.encode(*lay_out(model, questions)).state, wanted)
+
+
+def lay_out(model, questions):
+    return Packed.lay_out(model.vocabulary.encode(questions), model.vocabulary.pad)
+
+
+@pytest.mark.parametrize("fields", SIZES, ids=str)
+@torch.no_grad()
+def test_weights_in_panels_change_no_bit_of_a_step(fields):
+    """Of 15 rows, for which `begin` packs nothing, also with outputs that do not fill a panel."""
+    model = model_of(**fields)
+    ids, layout = lay_out(model, QUESTIONS * 5)
+    memory = model.encode(ids, layout)
     wanted = model.begin(memory, 5)
     known = model._known("decoder", model.decoder_cells).with_panels()
     found = fused_state(model.embedding, known, memory.state, layout, 5)

@@ -25,8 +25,7 @@ class FusedSearch:
     def greedy(self, questions: Ragged, max_length: int) -> Tensor:
         """Return the answers of at most `max_length` tokens, as `decoding.greedy` does."""
         if not self._has_panels and len(questions.lengths) >= MANY_QUESTIONS:
-            self._encoder, self._decoder = self._encoder.with_panels(), self._decoder.with_panels()
-            self._has_panels = True
+            self._decoder, self._has_panels = self._decoder.with_panels(), True
         ends: list[int] = questions.offsets.tolist()
         ids = np.ascontiguousarray(questions.ids, dtype=np.int64)
         if ends[0] != 0 or ends[-1] != len(ids):

@@ -50,9 +50,15 @@ INLINE void store(const Work *work, Result to, Int head, Int position, const flo
     }
 }
 
+/* Copy a matrix, transposed, with zeros for missing rows up to `to_row`, a multiple of 8, as the number
+   of columns. */
 static void transpose(const float *from, Int rows, Int columns, float *to, Int to_row) {
-    for (Int c = 0; c < columns; c++) {
-        for (Int r = 0; r < rows; r++) to[c * to_row + r] = from[r * columns + c];
+    Int whole = rows / WIDTH * WIDTH;
+    for (Int r = 0; r < whole; r += WIDTH)
+        for (Int c = 0; c < columns; c += WIDTH)
+            copy_transposed8(from + r * columns + c, columns, to + c * to_row + r, to_row);
+    for (Int c = 0; whole < to_row && c < columns; c++) {
+        for (Int r = whole; r < rows; r++) to[c * to_row + r] = from[r * columns + c];
         for (Int r = rows; r < to_row; r++) to[c * to_row + r] = 0;
     }
 }

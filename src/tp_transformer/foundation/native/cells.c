@@ -1,7 +1,8 @@
 /* All cells of an encoder, or of a decoder with known targets, in float32, for packed rows.
 
    Between two attentions, a block of positions passes all maps and normalisations while its states
-   are in the cache. */
+   are in the cache. If there are several blocks, the weights of a layer are packed into panels once,
+   and the panels of the next layer take their place. */
 
 #include "layers.h"
 #include "parallel.h"
@@ -95,14 +96,21 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
     Int n_rows = sizes[0], n_heads = sizes[2], d_head = sizes[3], d = n_heads * d_head;
     Int n_positions = ends[n_rows], n_threads = sizes[9];
     Int n_blocks = n_blocks_of(n_positions, n_threads), widest = sizes[5] ? 4 : 3;
-    float *wide = malloc(n_positions * (widest + 1) * d * sizeof(float));
-    if (!wide) return 1;
+    float *wide = malloc(n_positions * (widest + 1) * d * sizeof(float)), *panels = NULL;
+    if (n_blocks > 1) panels = malloc(size_of_panels(d, sizes[4], widest) * sizeof(float));
+    if (!wide || (n_blocks > 1 && !panels)) {
+        free(panels);
+        free(wide);
+        return 1;
+    }
     Work work = {.n_positions = n_positions, .n_blocks = n_blocks, .d_model = d, .d_ff = sizes[4],
                  .binds = sizes[5], .state = state, .wide = wide,
                  .filler = wide + n_positions * widest * d};
     int failed = 0;
     for (Int number = 0; number < sizes[1] && !failed; number++) {
-        work.layer = layers + number;
+        Layer layer = layers[number];
+        if (panels) pack_layer(&layer, d, sizes[4], widest, panels, n_threads);
+        work.layer = &layer;
         for (work.sublayer = 0; work.sublayer < (memory ? 2 : 1) && !failed; work.sublayer++) {
             int crosses = work.sublayer;
             Int width = ((crosses ? 1 : 3) + (sizes[5] ? 1 : 0)) * d;
@@ -123,6 +131,7 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
         work.sublayer = 2;
         failed = failed || in_parallel(&work, after_attentions, n_blocks, n_threads);
     }
+    free(panels);
     free(wide);
     return failed;
 }

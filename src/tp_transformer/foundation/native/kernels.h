@@ -50,6 +50,25 @@ INLINE float max8(__m256 x) {
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
 }
 
+/* Copy a square of 8 times 8 numbers, transposed. */
+INLINE void copy_transposed8(const float *from, Int from_row, float *to, Int to_row) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps(from + i * from_row);
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0x44);
+            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0xee);
+        }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps(to + i * to_row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        _mm256_storeu_ps(to + (i + 4) * to_row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+
 /* Replace scores by exp of their distance from the largest, times `scale`, and those from `n` to
    `padded`, a multiple of 8, by 0; returns the sum: a softmax without its division. */
 INLINE float exponentials(float *scores, Int n, Int padded, float scale, float *largest) {

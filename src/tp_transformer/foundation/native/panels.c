@@ -3,14 +3,6 @@
 #include "panels.h"
 #include "parallel.h"
 
-typedef struct {
-    Int d_model, d_ff, n_self, d_head;
-    Layer *layers; /* for `pack_layer`, with d_ff and n_self */
-    Affine *maps;  /* for `pack_heads_of_layer`, with d_head */
-    Int size;
-    float *panels; /* `size` floats for each layer */
-} Work;
-
 /* Pack a weight (n_out, depth); returns the end of its panels. */
 static float *pack_weight(Int n_out, Int depth, const float *weight, float *panels) {
     for (Int j = 0; j < n_out; j += PANEL, panels += PANEL * depth)
@@ -32,30 +24,51 @@ static float *pack_transposed(Int n_out, Int depth, const float *weight, float *
     return panels;
 }
 
-/* Pack the weight of a map, unless it is in int8. */
-static float *pack_map(Affine *map, Int n_out, Int depth, float *panels) {
-    if (!map->weight) return panels;
-    map->panels = panels;
-    return pack_weight(n_out, depth, map->weight, panels);
-}
+typedef struct {
+    Affine *map;
+    Int n_out, depth;
+    float *panels;
+} Packing;
 
-static int pack_layer(void *argument, Int number) {
-    const Work *work = argument;
-    Int d = work->d_model, n_self = work->n_self, d_ff = work->d_ff;
-    Layer *layer = work->layers + number;
-    float *panels = work->panels + number * work->size;
-    panels = pack_map(&layer->self_in, n_self * d, d, panels);
-    panels = pack_map(&layer->self_out, d, d, panels);
-    panels = pack_map(&layer->cross_in, (n_self - 2) * d, d, panels);
-    panels = pack_map(&layer->cross_out, d, d, panels);
-    panels = pack_map(&layer->expand, d_ff, d, panels);
-    pack_map(&layer->contract, d, d_ff, panels);
+static int pack_map(void *argument, Int number) {
+    const Packing *packing = (Packing *)argument + number;
+    pack_weight(packing->n_out, packing->depth, packing->map->weight, packing->panels);
+    packing->map->panels = packing->panels;
     return 0;
 }
 
+Int size_of_panels(Int d_model, Int d_ff, Int n_self) {
+    Int n_out = whole_panels(n_self * d_model) + whole_panels((n_self - 2) * d_model) +
+                2 * whole_panels(d_model) + whole_panels(d_ff);
+    return n_out * d_model + whole_panels(d_model) * d_ff;
+}
+
+void pack_layer(Layer *layer, Int d_model, Int d_ff, Int n_self, float *panels, Int n_threads) {
+    Packing all[] = {{&layer->self_in, n_self * d_model, d_model, NULL},
+                     {&layer->self_out, d_model, d_model, NULL},
+                     {&layer->cross_in, (n_self - 2) * d_model, d_model, NULL},
+                     {&layer->cross_out, d_model, d_model, NULL},
+                     {&layer->expand, d_ff, d_model, NULL},
+                     {&layer->contract, d_model, d_ff, NULL}};
+    Int n = 0;
+    for (Int i = 0; i < (Int)(sizeof(all) / sizeof(Packing)); i++) {
+        if (!all[i].map->weight) continue; /* in int8, or cross-attention of an encoder */
+        all[n] = all[i];
+        all[n++].panels = panels;
+        panels += whole_panels(all[i].n_out) * all[i].depth;
+    }
+    in_parallel(all, pack_map, n, n_threads);
+}
+
+typedef struct {
+    Int d_model, d_head, size;
+    Affine *maps;
+    float *panels; /* `size` floats for each layer */
+} Heads;
+
 /* The maps of keys, transposed, and of values, for each head (absorbed.h). */
 static int pack_heads_of_layer(void *argument, Int number) {
-    const Work *work = argument;
+    const Heads *work = argument;
     Affine *map = work->maps + number;
     Int d = work->d_model, d_head = work->d_head;
     const float *key = map->weight, *value = key + d * d;
@@ -71,20 +84,18 @@ static int pack_heads_of_layer(void *argument, Int number) {
 /* Give layers their panels. Sizes: layers, d_model, d_ff, whether roles are bound, floats for each layer,
    threads. Returns whether the panels are too small. */
 EXPORT int pack_layers(const Int *sizes, Layer *layers, float *panels) {
-    Int d = sizes[1], d_ff = sizes[2], n_self = sizes[3] ? 4 : 3;
-    Int n_out = whole_panels(n_self * d) + whole_panels((n_self - 2) * d) + 2 * whole_panels(d) +
-                whole_panels(d_ff);
-    Work work = {.d_model = d, .d_ff = d_ff, .n_self = n_self, .layers = layers, .size = sizes[4],
-                 .panels = panels};
-    if (work.size < n_out * d + whole_panels(d) * d_ff) return 1;
-    return in_parallel(&work, pack_layer, sizes[0], sizes[5]);
+    Int d = sizes[1], d_ff = sizes[2], n_self = sizes[3] ? 4 : 3, size = sizes[4];
+    if (size < size_of_panels(d, d_ff, n_self)) return 1;
+    for (Int number = 0; number < sizes[0]; number++)
+        pack_layer(layers + number, d, d_ff, n_self, panels + number * size, sizes[5]);
+    return 0;
 }
 
 /* Give the maps of keys and values their panels, in which each head starts a new one. Sizes: layers,
    d_model, d_head, floats for each layer, threads. Returns whether the panels are too small. */
 EXPORT int pack_heads(const Int *sizes, Affine *maps, float *panels) {
     Int d = sizes[1], d_head = sizes[2], n_heads = d / d_head;
-    Work work = {.d_model = d, .d_head = d_head, .maps = maps, .size = sizes[3], .panels = panels};
+    Heads work = {.d_model = d, .d_head = d_head, .size = sizes[3], .maps = maps, .panels = panels};
     if (work.size < n_heads * (whole_panels(d) * d_head + whole_panels(d_head) * d)) return 1;
     return in_parallel(&work, pack_heads_of_layer, sizes[0], sizes[4]);
 }

@@ -11,7 +11,7 @@
 
 #define PANEL 16       /* outputs that are computed at a time */
 #define TILE 6         /* rows that are computed at a time */
-#define MOST_DEPTH 256 /* of a panel of weights, which then has half of the first-level cache */
+#define MOST_DEPTH 512 /* of a panel of weights; with 256, outputs are added to memory more often */
 
 typedef struct {
     const float *weight, *bias;
@@ -24,25 +24,6 @@ typedef struct {
     Affine self_in, self_out, cross_in, cross_out, expand, contract; /* encoders: without cross */
 } Layer;
 
-/* Copy a square of 8 times 8 numbers, transposed. */
-INLINE void transpose8(const float *from, Int from_row, float *to, Int to_row) {
-    __m256 a[8], b[8];
-    for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps(from + i * from_row);
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
-        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0x44);
-            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0xee);
-        }
-    for (int i = 0; i < 4; i++) {
-        _mm256_storeu_ps(to + i * to_row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
-        _mm256_storeu_ps(to + (i + 4) * to_row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
-    }
-}
-
 /* Copy `n` rows of weights to a panel (depth, PANEL), with zeros for the missing ones. */
 static void pack(Int n, Int depth, Int stride, const float *weight, float *panel) {
     if (n < PANEL) {
@@ -54,7 +35,7 @@ static void pack(Int n, Int depth, Int stride, const float *weight, float *panel
     for (Int k = 0; k < depth; k += 2 * WIDTH) /* a line of the cache of each row */
         for (Int j = 0; j < PANEL; j += WIDTH)
             for (Int i = k; i < k + 2 * WIDTH && i < depth; i += WIDTH)
-                transpose8(weight + j * stride + i, stride, panel + i * PANEL + j, PANEL);
+                copy_transposed8(weight + j * stride + i, stride, panel + i * PANEL + j, PANEL);
 }
 
 /* PANEL outputs of up to TILE rows, whose sums stay in registers. */
@@ -143,6 +124,13 @@ SHARED void by_panels(Int n_rows, Int depth, Int stride, Int n_out, const float 
         }
     }
 }
+
+/* Floats that `pack_layer` needs. */
+Int size_of_panels(Int d_model, Int d_ff, Int n_self);
+
+/* Pack the maps of a layer, those in float32; `n_self` is the number of projections of
+   self-attention. */
+void pack_layer(Layer *layer, Int d_model, Int d_ff, Int n_self, float *panels, Int n_threads);
 
 INLINE Int whole_panels(Int n_out) { return (n_out + PANEL - 1) / PANEL * PANEL; }
 
