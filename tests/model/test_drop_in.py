@@ -309,6 +309,7 @@ def test_trains_inside_torchs_layer():
         assert not torch.equal(parameter, before[name]), name
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_only_serve_self_attention():
     attention = TPMultiheadAttention(8, 2, batch_first=True)
     nested = torch.nested.nested_tensor([torch.randn(2, 8), torch.randn(3, 8)])
