@@ -42,6 +42,16 @@ def test_what_the_dataset_cannot_hold_is_refused(tmp_path, row, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_source_that_could_not_be_read_is_refused(tmp_path):
+    for nested in ([["a", "b"]], (("a", "b"),), {"a": {"b": 1}}):
+        with (
+            pytest.raises(ValueError, match="lists within lists at 'files'"),
+            write_store(tmp_path / "store", MATHEMATICS, {"files": nested}) as writer,
+        ):
+            writer.append(*GOOD)
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failure_keeps_the_earlier_store(tmp_path):
     make_store(tmp_path / "store", segments_of())
     before = rows_of(tpt.data.open(tmp_path / "store"))

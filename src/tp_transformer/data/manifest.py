@@ -92,6 +92,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `store.json`, including a hash of its values."""
+    _check_source(json.loads(json.dumps(manifest.source)))  # JSON has no tuples
     values = {
         "format": FORMAT,
         "version": VERSIONS[-1],

@@ -152,8 +152,8 @@ static int remember(void *argument, Int block) {
         Affine key = work->maps[layer]; /* and value, without panels */
         Int stride = work->n_positions * d; /* from the keys to the values */
         float *memory = work->memory + 2 * layer * stride + first * d;
-        if (key.packed) {
-            int8_halves(n, state, key.packed, memory, stride);
+        if (key.int8) {
+            int8_halves(n, state, key.int8, memory, stride);
         } else {
             affine(n, d, d, state, key, memory, PLAIN);
             affine(n, d, d, state, outputs_from(key, d, d), memory + stride, PLAIN);

@@ -160,7 +160,7 @@ static void embed(const Embedding *embedding, Int d_model, Int n, const Token *t
         const float *place = embedding->positions + tokens[row].position * d_model;
         for (Int i = 0; i < d_model; i++) state[row * d_model + i] = symbol[i] * scale + place[i];
     }
-    if (!embedding->role.weight && !embedding->role.packed) return;
+    if (!embedding->role.weight && !embedding->role.int8) return;
     affine(n, d_model, d_model, state, embedding->role, role, PLAIN);
     for (Int i = 0; i < n * d_model; i++) state[i] += state[i] * role[i];
 }

@@ -80,8 +80,8 @@ static void affine_part(Int n_rows, Int depth, Int stride, Int n_out, const floa
 
 static void affine(Int n_rows, Int depth, Int n_out, const float *in, Affine map, float *out,
                    int kind) {
-    if (map.packed)
-        int8_affine(n_rows, in, map.packed, out, kind);
+    if (map.int8)
+        int8_affine(n_rows, in, map.int8, out, kind);
     else
         affine_part(n_rows, depth, depth, n_out, in, map, out, kind);
 }
@@ -111,7 +111,7 @@ INLINE Int size_of_block(Int n_rows, Int n_blocks, Int block) {
    second-level cache; for a few rows, weights should be read in their order instead. In int8, the
    scale of a row depends on all of them. */
 INLINE Int hidden_at_once(Int n_rows, Int d_ff, const Layer *layer) {
-    int is_int8 = layer->expand.packed || layer->contract.packed;
+    int is_int8 = layer->expand.int8 || layer->contract.int8;
     return is_int8 || n_rows < MANY || d_ff < MOST_HIDDEN ? d_ff : MOST_HIDDEN;
 }
 

@@ -15,8 +15,8 @@
 
 typedef struct {
     const float *weight, *bias;
-    const Int8Map *packed; /* the map in int8, instead of the weight and the bias */
-    const float *panels;   /* the weight in panels (panels.c), in addition, or NULL */
+    const Int8Map *int8; /* the map in int8, instead of the weight and the bias */
+    const float *panels; /* the weight in panels (panels.c), in addition, or NULL */
 } Affine; /* also the gain and the bias of a normalisation */
 
 typedef struct {
