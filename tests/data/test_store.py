@@ -308,7 +308,7 @@ def test_a_store_of_version_1_is_read_as_what_it_holds(tmp_path):
 # Where a value of store.json is, what it becomes, and what is said about it.
 WRONG_VALUES = [
     (("source",), [], "source must be a mapping, not \\[\\]"),
-    (("source", "kind"), [[1]], "lists within lists at 'kind'"),
+    (("source", "kind"), [[1]], "nested lists or mappings at 'kind'"),
     (("source", "redrawn"), {"train": "many"}, "redrawn.train must be a whole number"),
     (("source", "redrawn"), {"train": 10**30}, "redrawn.train must be a whole number"),
     (("skipped",), None, "skipped must be a list"),

@@ -12,10 +12,12 @@ from tp_transformer.foundation.errors import StoreError
 GOOD = ("train", "numbers__gcd", "easy", ["q"], ["a"])
 
 
-def append(path, *rows):
-    with write_store(path, MATHEMATICS, {}) as writer:
+def append(path, *rows, source=None, changed=None):
+    source = {} if source is None else source
+    with write_store(path, MATHEMATICS, source) as writer:
         for row in rows:
             writer.append(*row)
+        source |= changed or {}
 
 
 @pytest.mark.parametrize(
@@ -42,14 +44,13 @@ def test_what_the_dataset_cannot_hold_is_refused(tmp_path, row, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_source_that_could_not_be_read_is_refused(tmp_path):
-    for nested in ([["a", "b"]], (("a", "b"),), {"a": {"b": 1}}):
-        with (
-            pytest.raises(ValueError, match="lists within lists at 'files'"),
-            write_store(tmp_path / "store", MATHEMATICS, {"files": nested}) as writer,
-        ):
-            writer.append(*GOOD)
-        assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("when", ["source", "changed"])
+@pytest.mark.parametrize("value", [[["a"]], (("a",),), {"a": {"b": 1}}, float("nan")], ids=str)
+def test_a_source_that_could_not_be_read_is_refused(tmp_path, value, when):
+    """At once, or at the end if it has changed."""
+    with pytest.raises(ValueError, match=r"nested lists or mappings at 'files'|NaN"):
+        append(tmp_path / "store", GOOD, **{when: {"files": value}})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_keeps_the_earlier_store(tmp_path):

@@ -147,6 +147,7 @@ def test_equal_rows_have_the_results_of_the_cells(monkeypatch, n_copies):
     torch.testing.assert_close(logits, wanted_logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("what_is_read")
 @torch.no_grad()
 def test_large_layers_are_computed_in_parts(monkeypatch):
     model = model_of(d_model=576, d_ff=1040, n_layers=1)

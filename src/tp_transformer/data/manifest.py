@@ -92,7 +92,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `store.json`, including a hash of its values."""
-    _check_source(json.loads(json.dumps(manifest.source)))  # JSON has no tuples
+    check_source(manifest.source)
     values = {
         "format": FORMAT,
         "version": VERSIONS[-1],
@@ -164,7 +164,7 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     if values.pop("version") == 1:
         values["task"] = MATHEMATICS.to_json()
     manifest = read_fields(Manifest, values, "")
-    _check_source(manifest.source)
+    check_source(manifest.source)
     read_as(tuple[_Skipped, ...], manifest.skipped, "skipped")
     order = list(manifest.task.splits)
     for name in manifest.splits:
@@ -176,14 +176,15 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     return replace(manifest, splits=splits)
 
 
-def _check_source(source: dict[str, Any]) -> None:
+def check_source(source: dict[str, Any]) -> None:
     """Raise unless a source has only plain values, and lists and mappings of plain values."""
-    for key, value in source.items():
+    values = json.loads(json.dumps(source), parse_constant=_refuse_constant)  # no tuples
+    for key, value in values.items():
         inner = value.values() if isinstance(value, dict) else value
         if isinstance(value, (list, dict)) and any(isinstance(v, (list, dict)) for v in inner):
-            raise ValueError(f"source has lists within lists at {reprlib.repr(key)}")
+            raise ValueError(f"source has nested lists or mappings at {reprlib.repr(key)}")
     for key in _COUNTS:
-        read_as(dict[str, Count], source.get(key, {}), f"source.{key}")
+        read_as(dict[str, Count], values.get(key, {}), f"source.{key}")
 
 
 def _check_split(entry: SplitEntry, split: str, task: Task) -> None:

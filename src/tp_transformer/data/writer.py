@@ -21,6 +21,7 @@ from tp_transformer.data.manifest import (
     Manifest,
     Segment,
     SplitEntry,
+    check_source,
     content_digest,
     is_store,
     write_manifest,
@@ -49,6 +50,7 @@ def write_store(
     """
     path = Path(folder)
     refuse_other(path)
+    check_source(source)
     try:
         with whole(path) as unfinished, ExitStack() as files:
             unfinished.mkdir()

@@ -105,10 +105,12 @@ class Known:
         return type(None), ()
 
     def with_panels(self) -> "Known":
-        """Return the same with float32 weights packed into panels, for maps that are used often.
+        """Return a decoder with float32 weights packed into panels, or itself if it is in int8.
 
         The panels do not follow later changes of the weights.
         """
+        if self.maps is None or has_int8(self.maps):
+            return self
         n_heads, d_head, d_ff, binds = self.sizes
         d_model = n_heads * d_head
         known = object.__new__(Known)  # `copy` would return None, because of `__reduce__`
@@ -118,13 +120,11 @@ class Known:
         known.cell_addresses = view_from(known.addresses, n_own)
         size = sum(whole_panels(n * d_model) for n in (3 + binds, 1 + binds, 1, 1)) * d_model
         size += whole_panels(d_ff) * d_model + whole_panels(d_model) * d_ff
-        panels = self._packed("pack_layers", [d_model, d_ff, binds], known.cell_addresses, size)
-        known._kept = [*self._kept, panels]
-        if self.maps is not None and not has_int8(self.maps):
-            known.head_addresses = addresses(self.maps)
-            size = n_heads * (whole_panels(d_model) * d_head + whole_panels(d_head) * d_model)
-            panels = self._packed("pack_heads", [d_model, d_head], known.head_addresses, size)
-            known._kept.append(panels)
+        layers = self._packed("pack_layers", [d_model, d_ff, binds], known.cell_addresses, size)
+        known.head_addresses = addresses(self.maps)
+        size = n_heads * (whole_panels(d_model) * d_head + whole_panels(d_head) * d_model)
+        heads = self._packed("pack_heads", [d_model, d_head], known.head_addresses, size)
+        known._kept = [*self._kept, layers, heads]
         return known
 
     def _packed(self, kernel: str, sizes: list[int], weights: Any, size: int) -> Tensor:

@@ -24,8 +24,8 @@ from tp_transformer.model.fused_weights import (
 from tp_transformer.model.layers import DecoderCell, Embedding
 
 # To choose what steps read of the source: the tokens of an answer, and the number of questions from
-# which on a step takes longer than reading its weights from memory. From then on, weights are also
-# packed into panels.
+# which on a step takes longer than reading its weights from memory. From then on, the decoder's
+# weights are also packed into panels.
 EXPECTED_STEPS, MANY_QUESTIONS = 16, 16
 
 

@@ -114,7 +114,8 @@ def _layers(cell: Cell) -> tuple[Affine | None, ...]:
 def affine(layer: Affine | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
     """Return the weight and the bias of a layer, or its map in int8, as in the structure in C.
 
-    The last pointer of the structure is that of its panels, set by `Known.with_panels`.
+    The last pointer of the structure is that of its panels, set by `Known.with_panels`, and by the
+    kernel for cells in a copy of its own.
     """
     if layer is None:
         return None, None, None, None

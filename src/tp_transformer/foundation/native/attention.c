@@ -50,8 +50,7 @@ INLINE void store(const Work *work, Result to, Int head, Int position, const flo
     }
 }
 
-/* Copy a matrix, transposed, with zeros for missing rows up to `to_row`, a multiple of 8, as the number
-   of columns. */
+/* Copy a matrix, transposed, with zeros for missing rows. `columns` and `to_row` are multiples of 8. */
 static void transpose(const float *from, Int rows, Int columns, float *to, Int to_row) {
     Int whole = rows / WIDTH * WIDTH;
     for (Int r = 0; r < whole; r += WIDTH)

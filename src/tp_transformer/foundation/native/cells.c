@@ -1,8 +1,8 @@
 /* All cells of an encoder, or of a decoder with known targets, in float32, for packed rows.
 
    Between two attentions, a block of positions passes all maps and normalisations while its states
-   are in the cache. If there are several blocks, the weights of a layer are packed into panels once,
-   and the panels of the next layer take their place. */
+   are in the cache. If a thread has several blocks, the weights of a layer are packed into panels once
+   for all of them, and the panels of the next layer take their place. */
 
 #include "layers.h"
 #include "parallel.h"
@@ -97,12 +97,9 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
     Int n_positions = ends[n_rows], n_threads = sizes[9];
     Int n_blocks = n_blocks_of(n_positions, n_threads), widest = sizes[5] ? 4 : 3;
     float *wide = malloc(n_positions * (widest + 1) * d * sizeof(float)), *panels = NULL;
-    if (n_blocks > 1) panels = malloc(size_of_panels(d, sizes[4], widest) * sizeof(float));
-    if (!wide || (n_blocks > 1 && !panels)) {
-        free(panels);
-        free(wide);
-        return 1;
-    }
+    if (!wide) return 1;
+    if (n_blocks > n_threads && layers->self_in.weight) /* NULL: products do without panels */
+        panels = malloc(size_of_panels(d, sizes[4], widest) * sizeof(float));
     Work work = {.n_positions = n_positions, .n_blocks = n_blocks, .d_model = d, .d_ff = sizes[4],
                  .binds = sizes[5], .state = state, .wide = wide,
                  .filler = wide + n_positions * widest * d};

@@ -106,7 +106,7 @@ static void by_panel(Int n, Int n_rows, Int depth, Int stride, const float *in, 
     }
 }
 
-/* All outputs of many rows, a panel of weights at a time, which stays in the first-level cache. */
+/* All outputs of many rows, a panel of weights at a time, which stays in the fast caches. */
 SHARED void by_panels(Int n_rows, Int depth, Int stride, Int n_out, const float *in, Int in_row,
                       Affine map, float *out, Int out_row, int kind) {
     float own[MOST_DEPTH * PANEL];
