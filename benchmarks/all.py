@@ -2,9 +2,10 @@
 
     python benchmarks/all.py STORE [--quick]
 
-Decoding, scoring and training are measured one after the other, each as its own script does by
-default, and with `--quick` in one round or on few questions, which takes about 10 minutes. A
-benchmark that fails is named on the page, and the exit code is then 1. Needs the extra `bench`.
+Decoding, scoring, training, generation and start-up are measured one after the other, each as its
+own script does by default, and with `--quick` in one round or on few questions, which takes about
+15 minutes. A benchmark that fails is named on the page, and the exit code is then 1. Needs the
+extra `bench`.
 """
 
 import argparse
@@ -23,12 +24,16 @@ QUICK = {
     "decode": ["--rounds", "1", "--precisions", "float32", "int8"],
     "evaluate": ["--sizes", "tp-transformer-small:1024", "tp-transformer:32", "--parts", "2"],
     "train": ["--sizes", "tp-transformer-small:64", "tp-transformer:64", "--batches", "2"],
+    "generate": ["--rounds", "1", "--questions", "6", "--part", "paths"],
+    "startup": ["--rounds", "3"],
 }
+WITHOUT_STORE = ("generate", "startup")
 
 
 def run(name: str, store: Path, options: list[str]) -> dict[str, Any] | None:
     """Run a benchmark; return its result, or None if it failed."""
-    command = [sys.executable, str(HERE / f"{name}.py"), str(store), *options]
+    data = [] if name in WITHOUT_STORE else [str(store)]
+    command = [sys.executable, str(HERE / f"{name}.py"), *data, *options]
     if subprocess.run(command, check=False).returncode:  # noqa: S603
         return None
     return json.loads(result_file(name, ".json").read_text("utf-8"))
@@ -52,6 +57,10 @@ def ratios(results: dict[str, dict[str, Any] | None]) -> list[str]:
             for one in reached[1:]:  # the first is the peer
                 what = f"{verb}, {size.partition(':')[0]}, {one['name']}, {one['precision']}"
                 rows.append(f"| {what} | {one['times_peer']:.2f} | {one['share_of_peak']:.0%} |")
+    times = (results["generate"] or {}).get("milliseconds", {}).values()
+    if times:
+        ratio = sum(one["slow"] for one in times) / sum(one["fast"] for one in times)
+        rows.append(f"| generation, one question of each module | {ratio:.2f} | |")
     return rows
 
 
@@ -71,13 +80,14 @@ def main() -> None:
         if name not in failed
     ]
     head = [
-        f"# Speed of decoding, scoring and training, {date.today().isoformat()}",
+        f"# Speed of all parts, {date.today().isoformat()}",
         "",
         f"{measured.described(measured.machine())}.",
         *(f"The benchmark {name} failed." for name in failed),
         "",
         "Times the speed of the peer: CTranslate2 in the same precision for decoding, a padded",
-        "`torch.nn.Transformer` in float32 for scoring and training.",
+        "`torch.nn.Transformer` in float32 for scoring and training, DeepMind's code for",
+        "generation.",
         "",
         "| | times peer | of peak |",
         "|---|---:|---:|",

@@ -313,7 +313,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     most = max(number for _, numbers in sizes for number in numbers)
     chosen = np.random.default_rng(0).choice(len(split), most, replace=False)
     questions = [question for row in chosen for question in split.rows([row])[0]]
-    results = []
+    results, top = [], peak("float32") / 1e9
     with tempfile.TemporaryDirectory() as folder:
         for preset, numbers in sizes:
             contestants = contestants_of(preset, options, Path(folder))
@@ -328,7 +328,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     if one.model is not None
                 }
                 results.append({"preset": preset, "questions": n, "reached": rows, "parts": parts})
-                print(table(results[-1]), flush=True)
+                print(table(results[-1], top), flush=True)
     return {
         "date": date.today().isoformat(),
         "machine": measured.machine(),
@@ -336,14 +336,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "steps": options.steps,
         "beam": options.beam,
         "rounds": options.rounds,
-        "peak_gflops": peak("float32") / 1e9,
+        "peak_gflops": top,
         "has_kernels": native.library() is not None,
         "results": results,
     }
 
 
-def table(result: dict[str, Any]) -> str:
-    """Return the results of a size and a number of questions as Markdown."""
+def table(result: dict[str, Any], top: float) -> str:
+    """Return the results of a size and a number of questions as Markdown; `top` is the peak."""
     n = result["questions"]
     lines = [
         f"## {result['preset']}, {n} question{'s' if n > 1 else ''}",
@@ -360,15 +360,16 @@ def table(result: dict[str, Any]) -> str:
     columns = [*dict.fromkeys(PARTS.values())]
     lines += [
         "",
-        f"| share of | {' | '.join(columns)} | rest | GFLOPS |",
-        f"|---|{'---:|' * (len(columns) + 2)}",
+        f"| share of | {' | '.join(columns)} | rest | GFLOPS | of peak |",
+        f"|---|{'---:|' * (len(columns) + 3)}",
     ]
     for name, parts in result["parts"].items():
         whole = parts["solve"]
         kernels = [parts[part] for part in columns]
         shares = [*kernels, whole - sum(kernels)]
         numbers = " | ".join(f"{share / whole:.0%}" for share in shares)
-        lines.append(f"| {name} | {numbers} | {parts['operations'] / whole / 1e9:.1f} |")
+        speed = parts["operations"] / whole / 1e9
+        lines.append(f"| {name} | {numbers} | {speed:.1f} | {speed / top:.0%} |")
     return "\n".join([*lines, ""])
 
 
@@ -385,10 +386,10 @@ which all take their turn. Ratios are to {PEER} in the same precision; "at least
 round's. CTranslate2 has the fastest of these batches:
 {", ".join(f"{size} {kind}" for size, kind in BATCHES)}.
 The second table of each size has the shares of the kernels in the time of `solve`; the rest is
-Python, and what the kernels do not support. GFLOPS count all operations of the model, also those
-that `solve` omits.
+Python, and what the kernels do not support; packing is that of the decoder. GFLOPS count all
+operations of the model, also those that `solve` omits; their share is of the peak in float32.
 """
-    return "\n".join([head, *map(table, result["results"])])
+    return "\n".join([head, *(table(one, result["peak_gflops"]) for one in result["results"])])
 
 
 def main() -> None:
