@@ -239,14 +239,18 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="settings that train at once")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    print("| setting | samples | loss | exact match | processor seconds |")
-    print("|---|---:|---:|---:|---:|", flush=True)
+    print("| setting | samples | loss | exact match | processor seconds | samples/s |")
+    print("|---|---:|---:|---:|---:|---:|", flush=True)
     one = partial(measure, store=given.store, out=given.out, first_samples=given.samples)
     pool = ThreadPoolExecutor(given.processes)  # its threads wait for processes
     try:
         for name, found in zip(given.only, pool.map(one, given.only), strict=True):
             row = f"| {name} | {found['samples']:,} | {found['loss']:.4f} |"
-            print(f"{row} {found['exact_match']:.1%} | {found['seconds']:.0f} |", flush=True)
+            speed = found["samples"] / found["seconds"]
+            print(
+                f"{row} {found['exact_match']:.1%} | {found['seconds']:.0f} | {speed:.0f} |",
+                flush=True,
+            )
     finally:
         pool.shutdown(cancel_futures=True)
 

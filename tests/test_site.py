@@ -1,6 +1,7 @@
 """The site: its pages, links and anchors, what its reference covers, and that it builds."""
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -94,6 +95,24 @@ def test_what_pages_say_of_the_bundled_models_is_what_they_are():
         found = page.read_text("utf-8")
         assert update_bundled.rewritten(found, text) == found, f"{page.name} is stale"
     assert update_bundled.rewritten(found, "other") != found
+
+
+def test_what_the_readme_says_of_the_bench_is_its_result():
+    file = ROOT / "benchmarks" / "results" / "2026-11-17-bench.json"
+    means = {
+        (row["task"], row["variant"]): {one["split"]: f"{one['mean']:.1%}" for one in row["scores"]}
+        for row in json.loads(file.read_text("utf-8"))["rows"]
+    }
+    said = [
+        *(means["scan", variant]["test"] for variant in ("hadamard", "none", "none-matched")),
+        *(
+            means["mathematics-subset", variant]["interpolate"]
+            for variant in ("tp-transformer", "none", "sigmoid")
+        ),
+    ]
+    text = (ROOT / "README.md").read_text("utf-8")
+    paragraph = text[text.index("`tpt bench` has trained") :].split("\n\n")[0]
+    assert re.findall(r"[\d.]+%", paragraph) == said
 
 
 @pytest.mark.slow
