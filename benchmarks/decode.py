@@ -303,16 +303,21 @@ def contestants_of(preset: str, options: argparse.Namespace, folder: Path) -> li
     return found
 
 
+def test_questions(store: Path, n: int) -> list[str]:
+    """Return random test questions."""
+    split = open_store(store)["interpolate"]
+    chosen = np.random.default_rng(0).choice(len(split), n, replace=False)
+    return [question for row in chosen for question in split.rows([row])[0]]
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all sizes and numbers of questions."""
-    split = open_store(options.store)["interpolate"]
     sizes = [
         (preset, [int(number) for number in numbers.split(",")])
         for preset, _, numbers in (size.partition(":") for size in options.sizes)
     ]
     most = max(number for _, numbers in sizes for number in numbers)
-    chosen = np.random.default_rng(0).choice(len(split), most, replace=False)
-    questions = [question for row in chosen for question in split.rows([row])[0]]
+    questions = test_questions(options.store, most)
     results, top = [], peak("float32") / 1e9
     with tempfile.TemporaryDirectory() as folder:
         for preset, numbers in sizes:
