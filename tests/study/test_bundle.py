@@ -11,6 +11,8 @@ import pytest
 import runs
 import tp_transformer as tpt
 from tp_transformer.cli import parse
+from tp_transformer.data.mathematics.modules import MODULE_NAMES
+from tp_transformer.foundation import native
 from tp_transformer.foundation.errors import FolderError, UserError
 from tp_transformer.model import bundled
 from tp_transformer.model.identity import model_hash
@@ -421,7 +423,25 @@ def test_new_questions_are_answered_as_the_card_says():
 
 @needs_model
 @pytest.mark.slow
+@pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
+@pytest.mark.parametrize("name", bundled.names(REAL))
+def test_the_kernels_give_the_answers_of_pytorch(monkeypatch, name):
+    """Rounding may decide between two tokens of almost the same probability, but rarely."""
+    model, questions = tpt.load(name), []
+    for module in MODULE_NAMES:
+        asked = tpt.data.generate(module, split="interpolate", count=20, seed=987_654)
+        questions += [one.question for one in asked]
+    found = model.solve(questions)
+    monkeypatch.setattr(native, "library", lambda: None)
+    wanted = model.solve(questions)
+    assert len(questions) > 1000
+    assert sum(a != b for a, b in zip(found, wanted, strict=True)) <= 0.002 * len(questions)
+
+
+@needs_model
+@pytest.mark.slow
 def test_continued_training_keeps_the_held_out_loss(tmp_path):
+    """With a lower rate: at that of the recipe, the loss rises before it falls."""
     from tp_transformer.data.mathematics.partial import Order
     from tp_transformer.data.mathematics.produce import produce
     from tp_transformer.foundation.parallel import workers
@@ -437,12 +457,12 @@ def test_continued_training_keeps_the_held_out_loss(tmp_path):
     for steps in (1, 50):
         config = tpt.RunConfig.of(
             last,
-            optim={"warmup": 20, "cooldown": 0.5},
-            training={"steps": steps, "budget": None, "precision": "float32", "ema": None},
+            optim={"learning_rate": 2e-4, "warmup": 20, "cooldown": 0.5},
+            training={"steps": steps, "budget": None, "precision": "float32"},
             validation={"every": 10_000, "count": 280},
         )
         outcome = train(config, data, tmp_path / f"run-{steps}", init_from=name, quiet=True)
         assert outcome.signal is None
         losses[steps] = outcome.best.loss
     # Both are measured on the same questions, the first after a step with a rate near zero.
-    assert losses[50] <= losses[1] + 0.02
+    assert losses[50] <= losses[1] + 0.005
