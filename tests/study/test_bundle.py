@@ -408,7 +408,7 @@ def test_new_questions_are_answered_as_the_card_says(name):
     for split, score in results.splits.items():
         counts, n_apart = [], 0
         for module, expected in score.modules.items():
-            asked = list(tpt.data.generate(module, split=split, count=60, seed=987_654))
+            asked = list(tpt.data.generate(module, split=split, count=200, seed=987_654))
             answers = model.solve([one.question for one in asked])
             right = sum(a == one.answer for a, one in zip(answers, asked, strict=True))
             counts.append((right, len(asked)))
@@ -418,8 +418,8 @@ def test_new_questions_are_answered_as_the_card_says(name):
         _, (least, most) = score.average
         assert low <= most, split
         assert least <= high, split
-        # Two 95% intervals are apart with a probability below 1%: six of 56 with one below 0.01%.
-        assert n_apart <= 0.1 * len(counts), split
+        # Two 95% intervals are apart with a probability below 1%.
+        assert n_apart <= 0.05 * len(counts), split
 
 
 @needs_model
