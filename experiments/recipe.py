@@ -3,12 +3,13 @@
     python experiments/recipe.py STORE --out FOLDER [--only NAME ...] [--processes 2]
 
 STORE has the modules of the Mathematics Dataset, from `tpt data generate`. Each setting trains the
-preset tp-transformer-small by `tpt train`, on one thread, on eight modules that can be learned in
-short runs, and differs from the first setting in what its name says; the initial weights of equal
-sizes are the same. Adam's average of squared gradients, the warmup and the moving average of the
-weights cover the same number of samples for every batch size. The table has the loss and the exact
-match of each setting on the same held-out questions (of the averaged weights, if there is an
-average), and the processor time of its commands.
+preset tp-transformer-small by `tpt train`, on one thread, on all modules, and differs from the
+first setting in what its name says; the initial weights of equal sizes are the same. Settings whose
+samples take more or less time than those of the first have fewer or more samples, so that all take
+about the same processor time. Adam's average of squared gradients, the warmup and the moving
+average of the weights cover the same number of samples for every batch size. The table has the loss
+and the exact match of each setting on the same held-out questions (of the averaged weights, if
+there is an average), and the processor time of its commands.
 
 - Two sets: a quarter of the samples are repetitions of few questions (`two_sets.py`).
 - Stages: four runs, each from the weights of the one before, with a new state of the optimizer and
@@ -17,11 +18,6 @@ average), and the processor time of its commands.
   (`learning_progress.py`), the shares of the modules in a stage follow the decrease of their losses
   in the second half of the stage before. The setting to compare them with is that of four stages
   with equal weights.
-- Batch sizes: with the same samples, and with as many as take about the time of batches of 16.
-- Sizes: with the same samples, and with a number of samples that takes about the processor time of
-  the first setting, or 1.75 times that. The time grows more slowly with the size than the number of
-  multiplications: by that number, d_model 64 would be nearly four times as fast as 128, but it is
-  about twice as fast.
 
 Settings that are finished are kept in FOLDER, so that an interrupted study can be continued; a
 setting that is not finished is trained from its start, so that its processor time is complete. The
@@ -43,18 +39,10 @@ from typing import Any, Literal
 import learning_progress
 import two_sets
 
-MODULES = (
-    "arithmetic__add_or_sub",
-    "comparison__closest",
-    "comparison__kth_biggest",
-    "comparison__pair",
-    "comparison__sort",
-    "numbers__place_value",
-    "numbers__round_number",
-    "polynomials__collect",
-)
+from tp_transformer.data.mathematics.modules import MODULE_NAMES
+
 SAMPLES = 64_000
-HELD_OUT = 3_200  # questions
+HELD_OUT = 5_600  # questions
 HALF_LIFE = 8_000  # of Adam's average of squared gradients, in samples
 AVERAGED = 3_000  # half-life of the moving average of the weights, in samples
 WARMUP = 0.1  # of the samples
@@ -96,7 +84,6 @@ class Setting:
             "model.d_model": self.d_model,
             "model.d_ff": 4 * self.d_model,
             "data.batch_size": self.batch,
-            "data.modules": MODULES,
             "optim.optimizer": self.optimizer,
             "optim.learning_rate": self.rate,
             "optim.adam_rate": 0.7 if self.optimizer == "muon" else 1.0,
@@ -119,35 +106,25 @@ SETTINGS = {
     "learning rate 5e-4": Setting(rate=5e-4),
     "learning rate 1e-3": Setting(rate=1e-3),
     "learning rate 4e-3": Setting(rate=4e-3),
-    "batches of 128": Setting(batch=128),
-    "batches of 128, learning rate 2.8e-3": Setting(batch=128, rate=2.8e-3),
-    "batches of 128, learning rate 2.8e-3, twice the samples": Setting(
-        batch=128, rate=2.8e-3, samples=2
-    ),
-    "batches of 32": Setting(batch=32),
-    "batches of 32, learning rate 1.4e-3": Setting(batch=32, rate=1.4e-3),
-    "batches of 16, learning rate 1e-3": Setting(batch=16, rate=1e-3),
-    "batches of 64, 1.75 times the samples": Setting(samples=1.75),
-    "batches of 32, learning rate 1.4e-3, 1.4 times the samples": Setting(
-        batch=32, rate=1.4e-3, samples=1.4
-    ),
+    "batches of 128, learning rate 2.8e-3": Setting(batch=128, rate=2.8e-3, samples=1.15),
+    "batches of 32, learning rate 1.4e-3": Setting(batch=32, rate=1.4e-3, samples=0.8),
+    "batches of 16, learning rate 1e-3": Setting(batch=16, rate=1e-3, samples=0.6),
     "Adam, learning rate 5e-4": Setting(optimizer="adam", rate=5e-4),
     "Adam, learning rate 1e-3": Setting(optimizer="adam", rate=1e-3),
     "Adam, learning rate 2e-3": Setting(optimizer="adam"),
+    "Adam, learning rate 7e-4, batches of 32": Setting(
+        optimizer="adam", rate=7e-4, batch=32, samples=0.9
+    ),
     "cosine": Setting(schedule="cosine", cooldown=0.0),
     "constant rate, moving average": Setting(cooldown=0.0, average=True),
     "cooldown, moving average": Setting(average=True),
-    "two sets, 2016 repeated questions": Setting(repeated=84),
-    "two sets, 192 repeated questions": Setting(repeated=8),
+    "two sets, 2016 repeated questions": Setting(repeated=12),
+    "two sets, 168 repeated questions": Setting(repeated=1),
     "four stages, equal weights": Setting(stages="equal"),
     "four stages, weights by learning progress": Setting(stages="progress"),
-    "d_model 64": Setting(d_model=64),
-    "d_model 64, twice the samples": Setting(d_model=64, samples=2),
-    "d_model 64, 3.5 times the samples": Setting(d_model=64, samples=3.5),
-    "d_model 192": Setting(d_model=192),
-    "d_model 192, half the samples": Setting(d_model=192, samples=1 / 2),
-    "d_model 256": Setting(d_model=256),
-    "d_model 256, a third of the samples": Setting(d_model=256, samples=1 / 3),
+    "d_model 64": Setting(d_model=64, samples=1.8),
+    "d_model 192": Setting(d_model=192, samples=1 / 2),
+    "d_model 256": Setting(d_model=256, samples=1 / 3),
 }
 
 
@@ -173,7 +150,7 @@ def train(store: Path, run: Path, options: dict[str, Any], *more: str) -> float:
 
 def train_in_stages(setting: Setting, store: Path, folder: Path, samples: int) -> float:
     """Train in stages of equally many samples; return the processor seconds of all commands."""
-    seconds, weights = 0.0, dict.fromkeys(MODULES, 1.0)
+    seconds, weights = 0.0, dict.fromkeys(MODULE_NAMES, 1.0)
     init_from: list[str] = []
     first, *_, last = range(N_STAGES)
     for stage in range(N_STAGES):
@@ -194,7 +171,7 @@ def train_in_stages(setting: Setting, store: Path, folder: Path, samples: int) -
             models = {"half": run / "checkpoints" / f"step-{half:08}", "end": run}
             measured = [
                 learning_progress.losses(
-                    tpt, model, store, MODULES, folder / f"stage-{stage + 1}-{place}.json"
+                    tpt, model, store, MODULE_NAMES, folder / f"stage-{stage + 1}-{place}.json"
                 )
                 for place, model in models.items()
             ]
@@ -216,7 +193,7 @@ def measure(name: str, store: Path, out: Path, first_samples: int) -> dict[str, 
     if folder.exists():
         shutil.rmtree(folder)
     if setting.repeated:
-        store = two_sets.write(store, folder / "store", MODULES, HELD_OUT, setting.repeated)
+        store = two_sets.write(store, folder / "store", MODULE_NAMES, HELD_OUT, setting.repeated)
     if setting.stages:
         seconds = train_in_stages(setting, store, folder, samples)
     else:

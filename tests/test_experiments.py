@@ -20,6 +20,7 @@ from corpora import make_store, pairs
 from documents import ROOT
 from planted import nested, quotients
 from tp_transformer.data.feed import Feed
+from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.expressions import parse
 from tp_transformer.interpret.core.structure import LABELS, RELATIONS
 from tp_transformer.interpret.roles.positions import Positions
@@ -175,8 +176,8 @@ def pairs_by_segment(modules, count):
 
 
 def test_a_store_of_two_sets(tmp_path):
-    modules = recipe.MODULES[:2]
-    make_store(tmp_path / "store", pairs_by_segment(recipe.MODULES[:3], 400))
+    modules = MODULE_NAMES[:2]
+    make_store(tmp_path / "store", pairs_by_segment(MODULE_NAMES[:3], 400))
     original = tpt.data.open(tmp_path / "store")
     made = tpt.data.open(two_sets.write(original.path, tmp_path / "two", modules, 40, 5))
     first, second = (
@@ -195,9 +196,9 @@ def test_a_store_of_two_sets(tmp_path):
 
 
 def test_two_sets_need_as_many_held_out_questions_as_without(tmp_path):
-    make_store(tmp_path / "store", pairs_by_segment(recipe.MODULES[:1], 100))
+    make_store(tmp_path / "store", pairs_by_segment(MODULE_NAMES[:1], 100))
     with pytest.raises(SystemExit, match="too few questions"):
-        two_sets.write(tmp_path / "store", tmp_path / "two", recipe.MODULES[:1], 40, 5)
+        two_sets.write(tmp_path / "store", tmp_path / "two", MODULE_NAMES[:1], 40, 5)
 
 
 def test_weights_by_learning_progress():
@@ -240,7 +241,7 @@ def run_recipe(monkeypatch, capsys, out, *more):
             (run / "metrics.jsonl").write_text(json.dumps(line))
         else:
             falling = "step" in Path(options["--model"]).name
-            scores = {one: {"loss": 1.0 + falling * n} for n, one in enumerate(recipe.MODULES)}
+            scores = {one: {"loss": 1.0 + falling * n} for n, one in enumerate(MODULE_NAMES)}
             Path(options["--out"]).write_text(
                 json.dumps({"splits": {"train": {"modules": scores}}})
             )
