@@ -40,6 +40,7 @@ TPT = Group(
         "solve": model.Solve,
         "data": data.DATA,
         "train": train.Train,
+        "retrain": train.Retrain,
         "curve": train.DrawCurve,
         "evaluate": scoring.Evaluate,
         "compare": scoring.Compare,

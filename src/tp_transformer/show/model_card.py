@@ -251,15 +251,22 @@ def _commands(facts: CardFacts) -> list[str]:
         earlier = f"runs/{stage.run}"
     more = _train_command(last, settings_file(len(history.stages)), "more", facts.name)
     files = ", ".join(f"`{settings_file(n)}`" for n in range(1, len(history.stages) + 1))
-    text = f"The settings of each run are beside this card: {files}."
     return [
-        text,
+        "This command repeats the training; after an interruption, it resumes it:",
+        "",
+        "```console",
+        f"$ {shlex.join(_retrain_command(facts))}",
+        "```",
+        "",
+        "It generates the questions and trains all runs, each from the best model of the one "
+        "before, as these commands do:",
         "",
         "```console",
         *(f"$ {shlex.join(line)}" for line in lines),
         "```",
         "",
-        "To continue from the published weights:",
+        f"The settings of the runs are beside this card: {files}. To continue from the published "
+        "weights:",
         "",
         "```console",
         f"$ {shlex.join(more)}",
@@ -273,12 +280,22 @@ def _commands(facts: CardFacts) -> list[str]:
     ]
 
 
+def _retrain_command(facts: CardFacts) -> list[str]:
+    stages = facts.history.stages
+    command = ["tpt", "retrain", facts.name, "--out", "retrained", *_threads(stages[-1])]
+    is_generated = all(generation_command(stage.data) is not None for stage in stages)
+    return command if is_generated else [*command, "--data", stages[-1].data["name"]]
+
+
 def _train_command(stage: Stage, config: str, run: str, start: str | None) -> list[str]:
     command = ["tpt", "train", "--config", config, "--data", stage.data["name"]]
-    command += ["--run", f"runs/{run}"]
-    threads = stage.sessions[-1]["threads"]
-    command += ["--threads", str(threads)] if threads else []
+    command += ["--run", f"runs/{run}", *_threads(stage)]
     return command if start is None else [*command, "--init-from", start]
+
+
+def _threads(stage: Stage) -> list[str]:
+    threads = stage.sessions[-1]["threads"]
+    return ["--threads", str(threads)] if threads else []
 
 
 def generation_command(data: Values) -> list[str] | None:

@@ -142,6 +142,48 @@ class Train(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retrain(Verb):
+    """Repeat the training of a bundled model: generate its questions and train its runs.
+
+    Attributes:
+        model: the name of a bundled model, or the folder of a run
+        out: a folder for all of it; the same command resumes what is missing there
+        data: a store to use for all runs, in place of generated questions
+        device: the device to train on
+        threads: the number of threads; by default one per core
+        dry_run: print the runs with the core-hours that were recorded, and write nothing
+    """
+
+    resumes = True
+    model: Path = field(metadata={"flag": "model"})
+    out: Path
+    data: Path | None = None
+    device: Device = "auto"
+    threads: PositiveInt | None = None
+    dry_run: bool = False
+
+    def __call__(self) -> None:
+        import torch
+
+        from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.show.panel import display
+        from tp_transformer.study.retrain import plan_retraining, retrain
+
+        if self.dry_run:
+            planned = plan_retraining(self.model, self.out, self.data)
+            print(*(one.line() for one in planned), sep="\n")
+            return
+        keep_freed_memory()
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        outcome = retrain(self.model, self.out, data=self.data, device=self.device, display=display)
+        if outcome.is_first:
+            print(*outcome.lines(), sep="\n")
+        if outcome.signal is not None:
+            raise SystemExit(128 + outcome.signal)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DrawCurve(Verb):
     """Plot the validation error of runs.
 
