@@ -32,6 +32,7 @@ import numpy as np
 import tp_transformer as tpt
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation import settings
+from tp_transformer.foundation.distributed import choose_device, has_bfloat16
 from tp_transformer.foundation.statistics import Agreement, difference_interval
 from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.run import train
@@ -59,6 +60,8 @@ def main() -> None:
     if options.answers:
         compare_answers(options)
         return
+    if not has_bfloat16(choose_device(options.device)):
+        parser.error("training in bfloat16 needs a processor with native bfloat16")
     if options.steps % WINDOW:
         parser.error(f"--steps must be a multiple of {WINDOW}")
     curves: Curves = {precision: [] for precision in PRECISIONS}

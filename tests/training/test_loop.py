@@ -183,7 +183,19 @@ def test_a_run_ends_by_epochs_and_by_time(store, tmp_path):
     assert train(None, None, tmp_path / "time").was_finished
 
 
-def test_bfloat16_trains_with_weights_in_float32(store, tmp_path):
+def test_emulated_bfloat16_is_replaced_by_float32(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tp_transformer.foundation.distributed.has_bfloat16", lambda _: False)
+    for precision in ("bfloat16", "float32"):
+        train(config(training__precision=precision, training__steps=3), store, tmp_path / precision)
+        assert ("no native bfloat16" in capsys.readouterr().err) is (precision == "bfloat16")
+        origin = json.loads((tmp_path / precision / "run.json").read_text())
+        assert origin["precision"] == "float32"
+    first, second = (tensors(tmp_path / name / "last") for name in ("bfloat16", "float32"))
+    assert all(torch.equal(first[name], second[name]) for name in second)
+
+
+def test_bfloat16_trains_with_weights_in_float32(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("tp_transformer.foundation.distributed.has_bfloat16", lambda _: True)
     settings = config(training__precision="bfloat16", training__steps=3, training__log_every=1)
     train(settings, store, tmp_path / "run", quiet=True)
     plain = config(training__steps=3, training__log_every=1)

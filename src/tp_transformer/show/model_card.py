@@ -166,7 +166,7 @@ def _training(history: History) -> list[str]:
         ["samples", *(f"{one.samples:,}" for one in stages)],
         ["training time", *(_time(one) for one in stages)],
         ["core-hours", *(_hours(one.core_seconds) for one in stages)],
-        ["precision", *(str(one.settings["training"].get("precision")) for one in stages)],
+        ["precision", *(_precision(one) for one in stages)],
         ["seed", *(str(one.settings["training"].get("seed")) for one in stages)],
         ["held-out questions", *(_validation(one) for one in stages)],
         ["data", *(_data(one) for one in stages)],
@@ -227,6 +227,12 @@ def _each(stage: Stage, name: str) -> str:
     """Return the different values of all sessions of a run."""
     found = (one.get(name) or NOT_RECORDED for one in stage.sessions)
     return ", ".join(dict.fromkeys(map(str, found)))
+
+
+def _precision(stage: Stage) -> str:
+    """Return the precisions of products; earlier versions recorded only the setting."""
+    setting = stage.settings["training"].get("precision")
+    return ", ".join(dict.fromkeys(str(one.get("precision") or setting) for one in stage.sessions))
 
 
 def _machines(stage: Stage) -> str:

@@ -32,7 +32,7 @@ HISTORY = "training.json"  # in the folder of a bundled model
 
 _SESSION = (
     *("tp_transformer", "python", "torch", "numpy", "commit", "begun"),
-    *("processor", "cores", "device", "n_ranks", "threads"),
+    *("processor", "cores", "device", "n_ranks", "threads", "precision"),
 )
 
 Values = dict[str, Any]

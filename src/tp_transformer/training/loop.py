@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.foundation.atomic import write_json
-from tp_transformer.foundation.distributed import Ranks
+from tp_transformer.foundation.distributed import Ranks, native_precision
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.interruptions import NUMBERS
 from tp_transformer.foundation.ranges import (
@@ -61,7 +61,8 @@ class TrainingConfig:
         epochs: maximum number of passes over the training rows; absent: no limit
         budget: maximum training time, such as 90s, 45min, 2h or 1d12h; absent: no limit
         seed: of the initial weights, the order of the samples and dropout
-        precision: of matrix products; weights and optimizer state stay in float32
+        precision: of matrix products; weights and optimizer state stay in float32, and so do
+            products where bfloat16 would be emulated
         label_smoothing: probability mass distributed evenly over all tokens
         ema: decay of the moving average of the weights that is validated and saved; absent: none
         symbols_per_pass: maximum number of tokens in a micro-batch; gradients are accumulated over
@@ -134,7 +135,8 @@ class Loop:
         self._speed = RecentSpeed()
         self._shown_at = -math.inf
         self._can_validate = len(feed.held_out_rows) > 0 or monitor is not None
-        self._layout = model.layout_for(ranks.device, getattr(torch, training.precision))
+        self.precision = native_precision(training.precision, ranks.device)
+        self._layout = model.layout_for(ranks.device, getattr(torch, self.precision))
         self._bad_in_a_row = 0
         self._checkpoint_owed = False
         self._saved_step: int | None = None
@@ -433,7 +435,7 @@ class Loop:
         return nullcontext() if self.ema is None else self.ema.in_place()
 
     def _autocast(self) -> AbstractContextManager[None]:
-        if self.training.precision == "float32":
+        if self.precision == "float32":
             return nullcontext()
         return torch.autocast(self.ranks.device.type, dtype=torch.bfloat16)
 

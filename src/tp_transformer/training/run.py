@@ -15,7 +15,6 @@ from tp_transformer.foundation import settings
 from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import (
     Ranks,
-    has_bfloat16,
     open_ranks,
     unchanged_random_state,
 )
@@ -192,6 +191,7 @@ def _session(loop: Loop) -> Values:
         "device": _device_name(loop.ranks.device),
         "n_ranks": loop.ranks.n_ranks,
         "threads": torch.get_num_threads(),
+        "precision": loop.precision,
     }
 
 
@@ -236,8 +236,8 @@ def _describe(loop: Loop, found: Claim) -> list[str]:
         earlier = found.origin.get(name, version)
         if earlier != version:
             notes.append(f"started with {name} {earlier}, resumed with {version}")
-    if loop.training.precision == "bfloat16" and not has_bfloat16(ranks.device):
-        notes.append("this CPU has no native bfloat16: float32 would be several times faster")
+    if loop.precision != loop.training.precision:
+        notes.append(f"this CPU has no native {loop.training.precision}: it uses {loop.precision}")
     return notes
 
 
