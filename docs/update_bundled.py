@@ -29,22 +29,23 @@ def summary(folder: Path = bundled.FOLDER) -> str:
     compared = {pair.split: pair for pair in pairs(results[0], results[1:])[0]} if names[1:] else {}
     rows = [
         ["parameters", *(f"{one.model['n_parameters']:,}" for one in results)],
-        ["training samples", *(f"{_total(one, 'samples'):,.0f}" for one in stages)],
+        ["training samples", *(f"{total(one, 'samples'):,.0f}" for one in stages)],
         [
             "core-hours of training",
-            *(f"{_total(one, 'core_seconds') / 3600:.1f}" for one in stages),
+            *(f"{total(one, 'core_seconds') / 3600:.1f}" for one in stages),
         ],
     ]
     for split, score in results[0].splits.items():
         title = results[0].task.title(split)
         scored = [one.splits[split] for one in results]
-        rows.append([_what(title, score), *map(_average, scored)])
-        rows.append([f"{title}: modules above {SURE:.0%}", *(_above(one, SURE) for one in scored)])
+        rows.append([_what(title, score), *map(average, scored)])
+        rows.append([f"{title}: modules above {SURE:.0%}", *(above(one, SURE) for one in scored)])
     lines = markdown_table(["", *(f"`{name}`" for name in names)], rows)
     return "\n".join([*lines, "", *_sentences(names, results[0], compared)]) + "\n"
 
 
-def _total(stages: list[dict[str, float]], field: str) -> float:
+def total(stages: list[dict[str, float]], field: str) -> float:
+    """Return the sum of a field over the runs of a training."""
     return sum(stage[field] or 0 for stage in stages)
 
 
@@ -53,13 +54,21 @@ def _what(title: str, score: SplitScore) -> str:
     return f"{title}: average over {len(score.modules)} modules ({n_questions:,} questions)"
 
 
-def _average(score: SplitScore) -> str:
-    average, (low, high) = score.average
-    return f"{average:.1%} ({low:.1%} to {high:.1%})"
+def average(score: SplitScore) -> str:
+    """Return the average over modules, and its interval."""
+    mean, (low, high) = score.average
+    return f"{mean:.1%} ({low:.1%} to {high:.1%})"
 
 
-def _above(score: SplitScore, limit: float) -> str:
+def above(score: SplitScore, limit: float) -> str:
+    """Return the number of modules above a limit."""
     return str(sum(module.accuracy > limit for module in score.modules.values()))
+
+
+def difference(pair: SplitPair) -> str:
+    """Return the difference of two models on the same questions, and its interval."""
+    low, high = pair.interval
+    return f"{100 * pair.difference:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _sentences(names: list[str], results: Results, compared: dict[str, SplitPair]) -> list[str]:
@@ -68,10 +77,9 @@ def _sentences(names: list[str], results: Results, compared: dict[str, SplitPair
     first = results.task.title(split).lower()
     lines = ["Exact match on generated questions, with 95% intervals over questions."]
     for pair in compared.values():
-        low, high = pair.interval
         lines.append(
             f"{pair.title}, `{names[0]}` minus `{names[1]}`, on the same questions: "
-            f"{100 * pair.difference:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})."
+            f"{difference(pair)}."
         )
     for text, low, high in (("more than", SURE, 1.0), (f"{HALF:.0%} to", HALF, SURE)):
         named = [f"`{name}`" for name, one in score.modules.items() if low < one.accuracy <= high]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import bundled_history
 import pytest
 import update_bundled
 import yaml
@@ -95,6 +96,23 @@ def test_what_pages_say_of_the_bundled_models_is_what_they_are():
         found = page.read_text("utf-8")
         assert update_bundled.rewritten(found, text) == found, f"{page.name} is stale"
     assert update_bundled.rewritten(found, "other") != found
+
+
+def has_history():
+    """Whether git is there, with all commits of this checkout."""
+    if shutil.which("git") is None:
+        return False
+    command = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    return found.stdout.strip() == "false" and bool(bundled_history.commits())
+
+
+@pytest.mark.skipif(not has_history(), reason="needs the git history")
+def test_the_history_of_the_bundled_models_is_whole():
+    """If this fails after `tpt bundle`, run `python docs/bundled_history.py`."""
+    page = bundled_history.PAGE.read_text("utf-8")
+    mark = "history of the bundled models"
+    assert update_bundled.rewritten(page, bundled_history.history(), mark) == page
 
 
 def test_what_the_readme_says_of_the_bench_is_its_result():
