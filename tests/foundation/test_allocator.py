@@ -26,3 +26,12 @@ def test_collection_that_the_caller_has_disabled_stays_disabled():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_later_searches_do_not_visit_the_objects_that_imports_have_created():
+    with without_collection():
+        imported = []
+    created_later = []
+    visited = [id(each) for each in gc.get_objects()]
+    assert id(imported) not in visited
+    assert id(created_later) in visited
