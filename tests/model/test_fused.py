@@ -8,7 +8,7 @@ from tp_transformer.data.layout.packed import Packed, PackedPattern
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import native
 from tp_transformer.foundation.errors import TextError
-from tp_transformer.model import fused, fused_search, fused_state
+from tp_transformer.model import fused, fused_state
 from tp_transformer.model.attention import Attention, CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding
 from tp_transformer.model.cache import KeyValueCache
@@ -50,7 +50,6 @@ def what_is_read(request, monkeypatch):
     monkeypatch.setattr(fused_state, "EXPECTED_STEPS", 0)
     many = 1 if request.param == "states" else 10**6
     monkeypatch.setattr(fused_state, "MANY_QUESTIONS", many)
-    monkeypatch.setattr(fused_search, "MANY_QUESTIONS", many)
     return request.param
 
 
