@@ -26,8 +26,8 @@ class FusedSearch:
     def pack(self) -> None:
         """Pack all weights into panels, which the following searches share.
 
-        Without this, each search packs those of the encoder one layer at a time, into memory that
-        all layers share, which is faster for a single search.
+        Without this, each search packs the encoder one layer at a time, into memory that all layers
+        share, which is faster for a single search, and the decoder if there are many questions.
         """
         self._encoder = self._encoder.with_panels()
         self._decoder = self._decoder.with_panels()
