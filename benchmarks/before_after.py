@@ -3,7 +3,8 @@
     python benchmarks/before_after.py BEFORE [--after CHECKOUT] [--rounds 15]
         [--cases solve:tp-transformer-small:1,64,256 score:tp-transformer:16] [--name before-after]
 
-A case is a task, a preset and numbers of questions. Tasks are solve, score, train (a forward and a
+A case is a task, a preset and numbers of questions. Tasks are solve, beam5 (answers with their
+probabilities, by a search with five beams; or another number), score, train (a forward and a
 backward pass of the same questions), and float32 and bfloat16: a whole training step in this
 precision, with Muon and averaged weights, of other questions in each round. Each checkout runs in a
 separate process, with one thread and with freed memory kept; both build the same preset from the
@@ -24,11 +25,13 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
 WORKER = "--worker"
+BEAM = "beam"
 CASES = [
     "train:tp-transformer-small:64",
     "float32:tp-transformer-small:64",
@@ -61,6 +64,7 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
 
     import tp_transformer as tpt
     from tp_transformer.data import batch as batches
+    from tp_transformer.model.solver import Solver
     from tp_transformer.scoring.verdict import judge
 
     torch.set_num_threads(1)
@@ -70,6 +74,10 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
 
     def solve(n: int) -> list[Any]:
         return model.solve(texts(0, n, 10, 150))
+
+    def best(n: int, beam: int) -> list[Any]:
+        found = Solver(model).answers(texts(0, n, 10, 150), beam=beam)
+        return [answers[0].text for answers in found]
 
     def score(n: int) -> list[Any]:
         return judge(model, encode(texts(0, n, 10, 150)), encode(texts(1, n, 1, 12))).loss.tolist()
@@ -86,6 +94,8 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
         model.zero_grad()
         return [loss.item()]
 
+    if name.startswith(BEAM):
+        return partial(best, beam=int(name.removeprefix(BEAM)))
     tasks = {"solve": solve, "score": score, "train": train}
     return tasks[name] if name in tasks else training_step(model, name)
 

@@ -8,7 +8,7 @@ from tp_transformer.data.layout.packed import Packed, PackedPattern
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import native
 from tp_transformer.foundation.errors import TextError
-from tp_transformer.model import fused, fused_search, fused_state
+from tp_transformer.model import fused, fused_state
 from tp_transformer.model.attention import Attention, CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding
 from tp_transformer.model.cache import KeyValueCache
@@ -50,7 +50,6 @@ def what_is_read(request, monkeypatch):
     monkeypatch.setattr(fused_state, "EXPECTED_STEPS", 0)
     many = 1 if request.param == "states" else 10**6
     monkeypatch.setattr(fused_state, "MANY_QUESTIONS", many)
-    monkeypatch.setattr(fused_search, "MANY_QUESTIONS", many)
     return request.param
 
 
@@ -392,17 +391,23 @@ def test_rows_that_belong_to_no_question_are_an_error(rows, questions):
 
 @torch.no_grad()
 def test_steps_and_searches_keep_the_memory_of_the_weights():
-    """The kernels may be reading while another thread casts or moves the model."""
+    """The kernels may be reading while another thread casts or moves the model.
+
+    Weights may be packed before that, or after it if there are many questions.
+    """
     model = model_of()
-    encoded = model.vocabulary.encode(QUESTIONS)
+    encoded, many = map(model.vocabulary.encode, (QUESTIONS, 4 * QUESTIONS))
     previous = torch.full((len(QUESTIONS),), 3)
     wanted, answers = model.step(previous, begin(model)), model.fused_search().greedy(encoded, 5)
-    state, search = begin(model), model.fused_search()
+    state, search, packed = begin(model), model.fused_search(), model.fused_search()
+    packed.pack()
     for parameter in model.parameters():
         parameter.data = torch.zeros_like(parameter)
     other = [torch.full((size,), torch.nan) for size in (64, 4096, 16384, 65536) for _ in range(40)]
     assert torch.equal(model.step(previous, state), wanted)
     assert torch.equal(search.greedy(encoded, 5), answers)
+    for before in (search, packed):
+        assert torch.equal(before.greedy(many, 5), answers.repeat(4, 1))
     assert all(bool(tensor.isnan().all()) for tensor in other)
 
 

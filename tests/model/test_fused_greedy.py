@@ -1,4 +1,6 @@
-"""Greedy search by the C kernels finds the answers of the search with the cells."""
+"""Searches by the C kernels find the answers of the search with the cells."""
+
+import weakref
 
 import numpy as np
 import pytest
@@ -6,11 +8,14 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.data.layout.packed import Packed
+from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation import native
 from tp_transformer.model import solver
 from tp_transformer.model.decoding import greedy
+from tp_transformer.model.fused_search import FusedSearch
 from tp_transformer.model.fused_state import fused_state
+from tp_transformer.model.solver import Solver
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
 
@@ -66,10 +71,13 @@ def test_a_model_with_another_method_is_not_searched_by_kernels_alone(called, na
     subclass = model_of()
     subclass.__class__ = kind
     answers = wanted.solve(QUESTIONS, max_length=5)
+    found = Solver(wanted).answers(QUESTIONS, max_length=5, beam=2)
     assert "decoder_greedy" in called
     called.clear()
     for other in (model, subclass):
         assert (other.solve(QUESTIONS, max_length=5) == answers) == (name != "step")
+        others = Solver(other).answers(QUESTIONS, max_length=5, beam=2)
+        assert (others == found) == (name != "step")
     assert "decoder_greedy" not in called
 
 
@@ -85,11 +93,16 @@ MANY = [str(10**row) for row in range(19)]
 
 
 @pytest.mark.parametrize("change", ["in place", "data"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.parametrize("at_once", [16, 128])
 @torch.no_grad()
-def test_a_change_between_searches_of_many_questions_has_its_effect(monkeypatch, change):
+def test_a_change_between_searches_of_many_questions_has_its_effect(
+    monkeypatch, change, stack, at_once
+):
+    monkeypatch.setattr(solver, "ROWS_AT_ONCE", at_once)
     model = model_of()
     before = model.solve(MANY, max_length=5)
-    weight = model.decoder[1].feed_forward.expand.weight
+    weight = getattr(model, stack)[1].feed_forward.expand.weight
     if change == "in place":
         weight.mul_(-9)
     else:
@@ -100,26 +113,80 @@ def test_a_change_between_searches_of_many_questions_has_its_effect(monkeypatch,
     assert model.solve(MANY, max_length=5) == after
 
 
+# For one group, the decoder is packed; for several, the encoder and the decoder are, once for all.
+@pytest.mark.parametrize(("at_once", "n_stacks"), [(128, 1), (16, 2), (4, 2)])
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_many_questions_have_the_answers_of_few(monkeypatch, called, precision, n_threads):
-    """With groups of 16, which have panels, and a last group of 3."""
+def test_many_questions_have_the_answers_of_few(
+    monkeypatch, called, precision, n_threads, at_once, n_stacks
+):
     model = model_of().in_precision(precision)
     few = [model.solve([question], max_length=5)[0] for question in MANY]
-    called.clear()
-    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 16)
+    best = [answers[0].text for answers in Solver(model).answers(MANY, max_length=5, beam=1)]
+    assert best == few
+    monkeypatch.setattr(solver, "ROWS_AT_ONCE", at_once)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
-    assert model.solve(MANY, max_length=5) == few
-    for kernel in ("pack_layers", "pack_heads"):
-        assert called.count(kernel) == (precision == "float32")
+    for beam in (1, 2):
+        called.clear()
+        found = model.solve(MANY, max_length=5, beam=beam)
+        assert beam > 1 or found == few
+        assert called.count("pack_layers") == (n_stacks if precision == "float32" else 0)
+        assert called.count("pack_heads") == (precision == "float32")
 
 
-def test_a_model_with_a_hook_is_not_searched_by_kernels_alone(called):
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("fields", [{}, {"d_model": 40, "n_heads": 5, "d_ff": 72}], ids=str)
+def test_shared_panels_change_no_bit_of_a_probability(monkeypatch, called, fields, beam):
+    model = model_of(**fields)
+    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 24)
+    questions = [f"What is {number} + {number**3}?" for number in range(60)]
+    found = Solver(model).answers(questions, max_length=5, beam=beam)
+    assert called.count("pack_layers") == 2
+    monkeypatch.setattr(FusedSearch, "pack", lambda search: None)
+    assert Solver(model).answers(questions, max_length=5, beam=beam) == found
+
+
+@pytest.mark.parametrize("at_once", [16, 128])
+def test_panels_are_freed_after_a_search(monkeypatch, at_once):
+    model, panels = model_of(), []
+    call = native.call
+
+    def call_and_note(name, *arguments):
+        if name.startswith("pack_"):
+            panels.append(weakref.ref(arguments[-1]))
+        call(name, *arguments)
+
+    monkeypatch.setattr(native, "call", call_and_note)
+    monkeypatch.setattr(solver, "ROWS_AT_ONCE", at_once)
+    for beam in (1, 2):
+        panels.clear()
+        model.solve(MANY, max_length=5, beam=beam)
+        assert panels
+        assert not any(panel() is not None for panel in panels)
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_model_with_a_hook_is_not_searched_by_kernels_alone(monkeypatch, called, beam):
+    """Neither are several groups, in which the hook sees each question."""
+    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 2)
     model, seen = model_of(), []
-    model.decoder[0].register_forward_hook(lambda *given: seen.append(given))
-    model.solve(QUESTIONS, max_length=5)
+    wanted = model.solve(QUESTIONS, max_length=5, beam=beam)
+    called.clear()
+    model.encoder[0].register_forward_hook(lambda _, given, output: seen.append(given))
+    assert model.solve(QUESTIONS, max_length=5, beam=beam) == wanted
     assert "decoder_greedy" not in called
-    assert seen
+    assert "pack_layers" not in called
+    assert len(seen) == -(-len(QUESTIONS) * beam // 2)
+
+
+def test_kernels_search_packed_rows_only():
+    model = model_of()
+    ids = torch.tensor([[3, 4, 5], [3, 4, model.vocabulary.pad]])
+    with torch.no_grad():
+        search = model.fused_search()
+    for layout in (None, Padded.of(ids, model.vocabulary.pad)):
+        with pytest.raises(ValueError, match="packed rows"):
+            search.encode(ids, layout)
 
 
 def test_the_default_device_changes_nothing():
@@ -174,7 +241,10 @@ SIZES = [
 @pytest.mark.parametrize("n_threads", [1, 2])
 @torch.no_grad()
 def test_the_encoder_of_many_questions_is_that_of_each(monkeypatch, called, fields, n_threads):
-    """A thread has several blocks of positions, for which weights are packed into panels once."""
+    """A thread has several blocks of positions, for which weights are packed into panels once.
+
+    They are packed for each layer, or before, and then the kernel does not read them again.
+    """
     model = model_of(**fields)
     questions = [f"What is {number} + {number**3}?" for number in range(40)]
     alone = [lay_out(model, [question]) for question in questions]
@@ -183,6 +253,12 @@ def test_the_encoder_of_many_questions_is_that_of_each(monkeypatch, called, fiel
     assert called.count("cells_forward") == len(questions)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
     assert torch.equal(model.encode(*lay_out(model, questions)).state, wanted)
+    search = model.fused_search()
+    search.pack()
+    for cell in model.encoder:
+        for layer in (cell.self_attention.in_proj, cell.feed_forward.contract):
+            layer.weight.fill_(torch.nan)
+    assert torch.equal(search.encode(*lay_out(model, questions))[0], wanted)
 
 
 def lay_out(model, questions):

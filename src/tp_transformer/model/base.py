@@ -129,7 +129,7 @@ class Model(Traced, Generic[Config, Memory, State]):
         return Padded
 
     def fused_search(self) -> FusedSearch | None:
-        """Return greedy search by kernels, or None if there is none for this model as it is."""
+        """Return searches by kernels, or None if there are none for this model as it is."""
         return None
 
     def in_precision(self, precision: Precision) -> Self:

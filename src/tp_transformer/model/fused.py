@@ -26,6 +26,7 @@ from tp_transformer.model.fused_weights import (
     Cell,
     addresses,
     cell_weights,
+    copied,
     embedding_weights,
     fit,
     fit_embedding,
@@ -95,6 +96,7 @@ class Known:
         self.cell_addresses = view_from(self.addresses, len(own))
         self.map_addresses = None if maps is None else addresses(maps)
         self.head_addresses: Any = None  # of the maps with panels, by `with_panels`; None in int8
+        self._has_panels = False
         tensors = [weight for weight in (*self.weights, *(maps or ())) if weight is not None]
         # Other references to the memory of the weights, which the kernels may be reading while
         # another thread casts or moves the model; and the panels.
@@ -105,26 +107,29 @@ class Known:
         return type(None), ()
 
     def with_panels(self) -> "Known":
-        """Return a decoder with float32 weights packed into panels, or itself if it is in int8.
+        """Return the stack with weights packed into panels; itself if it has them or is in int8.
 
         The panels do not follow later changes of the weights.
         """
-        if self.maps is None or has_int8(self.maps):
+        n_own = len(self.addresses) - len(self.cell_addresses)
+        if self._has_panels or has_int8([*self.weights[n_own:], *(self.maps or ())]):
             return self
         n_heads, d_head, d_ff, binds = self.sizes
         d_model = n_heads * d_head
         known = object.__new__(Known)  # `copy` would return None, because of `__reduce__`
-        vars(known).update(vars(self))
-        known.addresses = addresses(self.weights)
-        n_own = len(self.addresses) - len(self.cell_addresses)
+        vars(known).update(vars(self), _has_panels=True)
+        # The addresses are those of the memory in `_kept`; a weight may be elsewhere meanwhile.
+        known.addresses = copied(self.addresses)
         known.cell_addresses = view_from(known.addresses, n_own)
         size = sum(whole_panels(n * d_model) for n in (3 + binds, 1 + binds, 1, 1)) * d_model
         size += whole_panels(d_ff) * d_model + whole_panels(d_model) * d_ff
         layers = self._packed("pack_layers", [d_model, d_ff, binds], known.cell_addresses, size)
-        known.head_addresses = addresses(self.maps)
-        size = n_heads * (whole_panels(d_model) * d_head + whole_panels(d_head) * d_model)
-        heads = self._packed("pack_heads", [d_model, d_head], known.head_addresses, size)
-        known._kept = [*self._kept, layers, heads]
+        known._kept = [*self._kept, layers]
+        if self.map_addresses is not None:
+            known.head_addresses = copied(self.map_addresses)
+            size = n_heads * (whole_panels(d_model) * d_head + whole_panels(d_head) * d_model)
+            heads = self._packed("pack_heads", [d_model, d_head], known.head_addresses, size)
+            known._kept.append(heads)
         return known
 
     def _packed(self, kernel: str, sizes: list[int], weights: Any, size: int) -> Tensor:

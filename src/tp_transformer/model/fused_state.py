@@ -149,8 +149,6 @@ def fused_state(
         return None
     if not _is_source(state, known.sizes):
         return None
-    if len(ends) > MANY_QUESTIONS:
-        known = known.with_panels()
     return first_state(embedding, known, state, ends, max_length)
 
 
@@ -158,6 +156,8 @@ def first_state(
     embedding: Embedding, known: Known, state: Tensor, ends: list[int], max_length: int
 ) -> FusedState:
     """Return the state before the first step, for packed rows that the kernel supports."""
+    if len(ends) > MANY_QUESTIONS:
+        known = known.with_panels()
     memory = None
     if known.head_addresses is None or not _reads_states(known.sizes, ends, max_length):
         memory = _memory(known.sizes, known.map_addresses, state)

@@ -134,6 +134,11 @@ def pointers(given: Sequence[int | None]) -> Any:
     return (ctypes.c_void_p * len(given))(*cast(Sequence[Any], given))
 
 
+def copied(array: Any) -> Any:
+    """Return a copy of an array of pointers."""
+    return type(array).from_buffer_copy(array)
+
+
 def view_from(array: Any, start: int) -> Any:
     """Return the elements of an array of pointers from `start` on, in the same memory."""
     n_left, size = len(array) - start, ctypes.sizeof(ctypes.c_void_p)

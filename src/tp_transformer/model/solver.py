@@ -7,6 +7,7 @@ questions, searches for answers in batches of similar lengths, and decodes them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,11 +16,13 @@ from torch import Tensor, nn
 
 from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.layout.base import Layout
+from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
 from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, check
 from tp_transformer.model.bare import is_observed
-from tp_transformer.model.decoding import Found, beam_search, greedy
+from tp_transformer.model.decoding import Found, Searchable, beam_search, greedy
+from tp_transformer.model.fused_search import FusedSearch
 from tp_transformer.model.trace import is_traced, joined_steps, parts
 
 T = TypeVar("T")
@@ -65,11 +68,7 @@ class Solver:
         if beam != 1:
             found = self.answers(questions, max_length=max_length, beam=beam)
             return [answers[0].text for answers in found]
-        encoded = self.read(_as_texts(questions))
-        longest = self._longest(max_length)
-        # The check for training mode in `evaluating` takes longer.
-        with evaluating(self.model) if self.model.training else nullcontext():
-            return self._greedy(encoded, longest)
+        return self._greedy(self.read(_as_texts(questions)), self._longest(max_length))
 
     def answers(
         self,
@@ -91,11 +90,19 @@ class Solver:
         if is_traced(self.model):
             raise TraceError("a beam search cannot be traced: its rows change; use solve(beam=1)")
 
-        def search(source: Tensor, layout: Layout) -> list[list[Answer]]:
-            found = beam_search(self.model, source, longest, beam, length_penalty, layout)
+        at_once = max(ROWS_AT_ONCE // beam, 1)
+
+        def search(model: Searchable, source: Tensor, layout: Layout) -> list[list[Answer]]:
+            found = beam_search(model, source, longest, beam, length_penalty, layout)
             return [self._decoded(answers)[:n_best] for answers in found]
 
-        return self._search(encoded, search, max(ROWS_AT_ONCE // beam, 1))
+        def search_by_kernels(fused: FusedSearch, rows: Ragged) -> list[list[Answer]]:
+            return search(fused, *Packed.lay_out(rows, self.vocabulary.pad))
+
+        answers = self._by_kernels(encoded, search_by_kernels, at_once)
+        if answers is None:
+            answers = self._search(encoded, partial(search, self.model), at_once)
+        return answers
 
     def read(self, questions: Sequence[str], noun: str = "question", first: int = 1) -> Ragged:
         """Encode questions; raise if one is empty, too long or has unknown characters.
@@ -117,14 +124,13 @@ class Solver:
 
     def _greedy(self, questions: Ragged, longest: int) -> list[str]:
         """Return the answers by greedy search, by kernels alone if they support the model."""
-        with torch.inference_mode():
-            fused = self.model.fused_search()
-            if fused is not None:
-                return _in_groups(
-                    questions,
-                    lambda rows: self.vocabulary.decode(fused.greedy(rows, longest).numpy()),
-                    ROWS_AT_ONCE,
-                )
+
+        def search_by_kernels(fused: FusedSearch, rows: Ragged) -> list[str]:
+            return self.vocabulary.decode(fused.greedy(rows, longest).numpy())
+
+        answers = self._by_kernels(questions, search_by_kernels, ROWS_AT_ONCE)
+        if answers is not None:
+            return answers
         with joined_steps(self.model) as traced:
 
             def search(source: Tensor, layout: Layout) -> list[str]:
@@ -132,6 +138,23 @@ class Solver:
                 return self.vocabulary.decode(tokens.cpu().numpy())
 
             return self._search(questions, search, None if traced else ROWS_AT_ONCE)
+
+    def _by_kernels(
+        self, questions: Ragged, search: Callable[[FusedSearch, Ragged], list[T]], at_once: int
+    ) -> list[T] | None:
+        """Search for answers by kernels alone; None if they do not support the model.
+
+        Several groups of questions share packed weights, which are freed at the end.
+        """
+        # The check for training mode in `evaluating` takes longer.
+        evaluation = evaluating(self.model) if self.model.training else nullcontext()
+        with evaluation, torch.inference_mode():
+            fused: FusedSearch | None = self.model.fused_search()
+            if fused is None:
+                return None
+            if len(questions.lengths) > at_once:
+                fused.pack()
+            return _in_groups(questions, lambda rows: search(fused, rows), at_once)
 
     def _search(
         self,

@@ -212,7 +212,7 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         )
 
     def fused_search(self) -> FusedSearch | None:
-        """Return greedy search by kernels, or None if they do not compute what the model would."""
+        """Return searches by kernels, or None if they do not compute what the model would."""
         if self._traces or (self.encode, self.begin, self.step) != (
             MethodType(_ENCODE, self),
             MethodType(_BEGIN, self),

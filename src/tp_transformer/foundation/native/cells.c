@@ -2,7 +2,7 @@
 
    Between two attentions, a block of positions passes all maps and normalisations while its states
    are in the cache. If a thread has several blocks, the weights of a layer are packed into panels once
-   for all of them, and the panels of the next layer take their place. */
+   for all of them, and the panels of the next layer take their place, unless the layers have panels. */
 
 #include "layers.h"
 #include "parallel.h"
@@ -98,7 +98,8 @@ EXPORT int cells_forward(const Int *sizes, const Layer *layers,
     Int n_blocks = n_blocks_of(n_positions, n_threads), widest = sizes[5] ? 4 : 3;
     float *wide = malloc(n_positions * (widest + 1) * d * sizeof(float)), *panels = NULL;
     if (!wide) return 1;
-    if (n_blocks > n_threads && layers->self_in.weight) /* NULL: products do without panels */
+    int is_float = layers->self_in.weight != NULL; /* products in int8 do without panels */
+    if (n_blocks > n_threads && is_float && !layers->self_in.panels)
         panels = malloc(size_of_panels(d, sizes[4], widest) * sizeof(float));
     Work work = {.n_positions = n_positions, .n_blocks = n_blocks, .d_model = d, .d_ff = sizes[4],
                  .binds = sizes[5], .state = state, .wide = wide,
