@@ -474,7 +474,9 @@ def choice(one: dict[str, Any]) -> str:
 def report(result: dict[str, Any]) -> str:
     """Return all results as Markdown."""
     absent = [precision for precision in result["precisions"] if precision not in PEER_PRECISIONS]
-    missing = f"{PEER} has no {' or '.join(absent)} here: ratios are to float32." if absent else ""
+    fallback = ""
+    if absent:
+        fallback = f"{PEER} has no {' or '.join(absent)} here; these ratios are to its float32.\n"
     head = f"""# Decoding speed, {result["date"]}
 
 {measured.described(result["machine"])}; threads: {result["threads"]}.
@@ -483,8 +485,8 @@ Peak of matrix products of torch: {result["peak_gflops"]:.0f} GFLOPS in float32.
 Random test questions, {result["steps"]} forced steps each, beam {result["beam"]}, random weights;
 medians of {result["rounds"]} rounds (of twice as many for up to {FEW} questions), in each of which
 all take their turn; for more questions, Hugging Face runs in the first round only. Ratios are to
-{PEER} in the same precision, round by round; "at least" is the worst round's. {missing}
-Below each table is the setting of each other library that was the fastest when it was tried:
+{PEER} in the same precision, round by round; "at least" is the worst round's.
+{fallback}Below each table is the setting of each other library that was the fastest when it was tried:
 CTranslate2 with batches of several sizes, on at most 128 questions; Hugging Face with several
 caches{", also compiled," if result["compile"] else ""} on every fourth of its batches.
 The second table of each size has the shares of the kernels in the time of `solve`; the rest is
