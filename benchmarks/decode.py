@@ -14,7 +14,7 @@ is suppressed. The models are the preset, the plain Transformer of its size, a B
 Hugging Face has no int8. The other libraries get the questions sorted by length, and the fastest of
 several settings, which are tried first: CTranslate2 batches of several sizes, on at most 128 of the
 questions; Hugging Face, in batches of the same size as ours, a dynamic and a static cache, on every
-fourth batch. With `--compile`, Hugging Face also has `torch.compile` of the encoder and the
+fourth of more than four batches. With `--compile`, Hugging Face also has `torch.compile` of the encoder and the
 decoder, with the static cache; several batches are then padded to a few lengths, for each of which
 torch compiles. This takes minutes, so it is not the default, and is not part of the times. (The
 option `compile_config` of `generate()` does nothing on a CPU: transformers compiles for other
@@ -117,7 +117,6 @@ class Contestant:
         sample = self.sample(questions)
         for setting, answer in self.settings.items():
             if setting == COMPILED:
-                torch.compiler.reset()  # forgets what was compiled for other numbers of questions
                 start = time.perf_counter()  # the compiler is another process
                 answer(questions)
                 self.compilation = time.perf_counter() - start
@@ -212,7 +211,10 @@ def hugging_face(
     n_parameters = sum(parameter.numel() for parameter in eager.parameters())
 
     def sample(questions: list[str]) -> list[str]:
-        return [question for batch in portions(questions, beam)[::-4] for question in batch]
+        batches = portions(questions, beam)
+        if len(batches) <= 4:
+            return questions
+        return [question for batch in batches[::-4] for question in batch]
 
     return Contestant(HUGGING_FACE, precision, n_parameters, settings, sample)
 
@@ -300,6 +302,7 @@ def portions(questions: list[str], beam: int) -> list[list[str]]:
 
 def race(contestants: list[Contestant], questions: list[str], rounds: int) -> None:
     """Run all models in turn, after each has chosen its setting."""
+    torch.compiler.reset()  # forgets what was compiled for other numbers of questions
     for contestant in contestants:
         contestant.prepare(questions)
     for number in range(rounds):
@@ -465,7 +468,7 @@ def table(result: dict[str, Any], top: float) -> str:
 
 def choice(one: dict[str, Any]) -> str:
     """Return the times of the settings of a model as an item of a list."""
-    times = ", ".join(f"{name} {1000 * time:.1f} ms" for name, time in one["tried"].items())
+    times = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in one["tried"].items())
     compilation = one["compilation"]
     after = "" if compilation is None else f" Compilation and first run: {compilation:.0f} s."
     return f"- {one['name']}, {one['precision']}: {one['chosen']}. Tried: {times}.{after}"
@@ -486,9 +489,9 @@ Random test questions, {result["steps"]} forced steps each, beam {result["beam"]
 medians of {result["rounds"]} rounds (of twice as many for up to {FEW} questions), in each of which
 all take their turn; for more questions, Hugging Face runs in the first round only. Ratios are to
 {PEER} in the same precision, round by round; "at least" is the worst round's.
-{fallback}Below each table is the setting of each other library that was the fastest when it was tried:
+{fallback}Below each table is the fastest setting of each other library, and what was tried:
 CTranslate2 with batches of several sizes, on at most 128 questions; Hugging Face with several
-caches{", also compiled," if result["compile"] else ""} on every fourth of its batches.
+caches{", also compiled," if result["compile"] else ""} on every fourth of more than four batches.
 The second table of each size has the shares of the kernels in the time of `solve`; the rest is
 Python, and what the kernels do not support; packing is that of the decoder. GFLOPS count all
 operations of the model, also those that `solve` omits; their share is of the peak in float32.
