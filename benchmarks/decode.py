@@ -14,11 +14,10 @@ is suppressed. The models are the preset, the plain Transformer of its size, a B
 Hugging Face has no int8. The other libraries get the questions sorted by length, and the fastest of
 several settings, which are tried first: CTranslate2 batches of several sizes, on at most 128 of the
 questions; Hugging Face, in batches of the same size as ours, a dynamic and a static cache, on every
-fourth of more than four batches. With `--compile`, Hugging Face also has `torch.compile` of the encoder and the
-decoder, with the static cache; several batches are then padded to a few lengths, for each of which
-torch compiles. This takes minutes, so it is not the default, and is not part of the times. (The
-option `compile_config` of `generate()` does nothing on a CPU: transformers compiles for other
-devices only.)
+fourth of more than four batches. With `--compile`, Hugging Face also has the static cache with
+`torch.compile` of encoder and decoder; several batches are then padded to a few lengths, for each
+of which torch compiles. This takes minutes, so it is not the default, and is not part of the times.
+(`generate()` itself compiles for some other devices only, and ignores `compile_config` on a CPU.)
 
 All models run in turn in each round, so that other processes affect them alike; the result is the
 median over rounds of the ratio to CTranslate2 in the same precision, or in float32 if it does not
