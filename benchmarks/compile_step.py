@@ -5,12 +5,13 @@
 `tp-transformer-small` with random weights in float32 on one thread reads a question of 98
 characters and runs the ninth step of its answer again and again. All write keys and values into
 buffers that exist already, except the kernels, whose cache grows in this step. "PyTorch" is the
-decoder as it runs without the kernels. The compiled step has the lengths of question and answer as
-constants, so that each step of each length would have to be compiled; AOTInductor writes it to a
-file, and needs no compilation when it is loaded. Its function is in `torch._inductor`, which is
-documented, but has no public name. Times are medians of the processor time of calls, after a check
-that all compute the same logits; compilation is in seconds of the clock, because the compiler is
-another process, each time with an empty cache. Needs a C++ compiler. Writes a dated JSON and
+decoder as it runs without the kernels. A compiled step has the lengths of question and answer as
+constants, so that each step of each length would have to be compiled. "Frozen" weights are
+constants too, which `max-autotune` needs to choose among products on a CPU. AOTInductor writes the
+step to a file; its functions are in `torch._inductor`, which is documented, but has no public name.
+Times are medians of the processor time of calls, after a check that all compute the same logits.
+Compilation is in seconds of the clock, because the compiler is another process; each is by a new
+process, whose cache has at most precompiled headers. Needs a C++ compiler. Writes a dated JSON and
 Markdown file.
 """
 
@@ -20,8 +21,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,13 @@ from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.model.transformer import DecoderState
 
 PRESET, N_CHARACTERS, N_STEPS, POSITION = "tp-transformer-small", 98, 16, 8
+# Ways to compile, with their options.
+COMPILED: dict[str, dict[str, bool]] = {
+    "torch.compile": {},
+    "torch.compile, max-autotune": {"max_autotune": True},
+    "torch.compile, max-autotune, frozen": {"max_autotune": True, "freezing": True},
+}
+AHEAD = "AOTInductor"
 ROUNDS, CALLS = 40, 10  # of a contestant in a row; the first of them may find other data in caches
 
 
@@ -120,36 +131,50 @@ def eager_and_kernels(model: Any, tokens: list[Tensor]) -> tuple[DecoderState, l
     ]
 
 
-def compiled(name: str, step: Callable[[Tensor], Tensor], token: Tensor) -> Contestant:
-    """Return a step that is compiled by its first calls."""
-    start = time.perf_counter()
-    step(token)
-    return Contestant(name, lambda: step(token), compilation=time.perf_counter() - start)
+def prepared() -> tuple[Tensor, Step, list[Contestant]]:
+    """Return the token before the ninth step, the step as a module, and the ways of the model."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = tpt.build(PRESET).eval()
+    tokens = [torch.tensor([3 + position]) for position in range(POSITION + 1)]
+    state, found = eager_and_kernels(model, tokens)
+    return tokens[-1], Step(model, state), found
 
 
-def ahead_of_time(module: Step, token: Tensor, file: Path) -> Contestant:
-    """Return a step that AOTInductor compiles to a file."""
+def compiled(name: str, module: Step, token: Tensor, folder: Path) -> Callable[[Tensor], Tensor]:
+    """Return the step after compilation, or from the folder if it was compiled there before."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    file = folder / "step.pt2"
+    if name != AHEAD:
+        step = torch.compile(module, fullgraph=True, dynamic=False, options=COMPILED[name])
+        step(token)
+        return step
+    if not file.exists():
+        exported = torch.export.export(module, (token,))
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(file))
+    return torch._inductor.aoti_load_package(str(file))
+
+
+@torch.no_grad()
+def compilation(name: str, folder: Path) -> float:
+    """Return the seconds of a compilation."""
+    token, module, _ = prepared()
     start = time.perf_counter()
-    exported = torch.export.export(module, (token,))
-    path = torch._inductor.aoti_compile_and_package(exported, package_path=str(file))
-    step = torch._inductor.aoti_load_package(path)
-    seconds = time.perf_counter() - start
-    return Contestant("AOTInductor", lambda: step(token), compilation=seconds)
+    compiled(name, module, token, folder)
+    return time.perf_counter() - start
 
 
 def contestants_of(folder: Path) -> list[Contestant]:
     """Return all ways to compute the step."""
-    torch.manual_seed(0)
-    model = tpt.build(PRESET).eval()
-    tokens = [torch.tensor([3 + position]) for position in range(POSITION + 1)]
-    state, (eager, kernels) = eager_and_kernels(model, tokens)
-    token, found = tokens[-1], [eager]
-    for mode in ("default", "max-autotune"):
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / mode)
-        step = torch.compile(Step(model, state), mode=mode, fullgraph=True, dynamic=False)
-        found.append(compiled(f"torch.compile, {mode}", step, token))
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "ahead")
-    found.append(ahead_of_time(Step(model, state), token, folder / "step.pt2"))
+    token, module, (eager, kernels) = prepared()
+    found = [eager]
+    for number, name in enumerate((*COMPILED, AHEAD)):
+        own = folder / str(number)  # torch does not quote the path for the compiler
+        own.mkdir()
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            seconds = process.submit(compilation, name, own).result()
+        step = compiled(name, copy.deepcopy(module), token, own)
+        found.append(Contestant(name, partial(step, token), compilation=seconds))
     return [*found, kernels]
 
 
@@ -192,7 +217,6 @@ def report(result: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure, print and write the results."""
-    torch.set_num_threads(1)
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         contestants = contestants_of(Path(folder))
