@@ -93,7 +93,8 @@ class Contestant:
     precision: str
     parameters: int
     settings: dict[str, Callable[[list[str]], None]]
-    sample: Callable[[list[str]], list[str]] = lambda questions: questions  # to try the settings
+    # Of the questions, for a warm-up and to try the settings.
+    sample: Callable[[list[str]], list[str]] = lambda questions: questions[:2]
     model: Any = None  # if it is ours
     chosen: str = ""
     tried: dict[str, float] = field(default_factory=dict)  # seconds of each setting
@@ -106,14 +107,14 @@ class Contestant:
         self.settings[self.chosen](questions)
 
     def prepare(self, questions: list[str]) -> None:
-        """Answer two questions as a warm-up, and choose the fastest setting for all."""
+        """Answer a sample as a warm-up, and choose the fastest setting for all."""
         self.seconds, self.tried, self.compilation = [], {}, None
         self.kernels = dict.fromkeys(PARTS.values(), 0.0)
         self.chosen = next(iter(self.settings))
-        self.answer(questions[:2])
+        sample = self.sample(questions)
+        self.answer(sample)
         if len(self.settings) == 1:
             return
-        sample = self.sample(questions)
         for setting, answer in self.settings.items():
             if setting == COMPILED:
                 start = time.perf_counter()  # the compiler is another process
