@@ -3,8 +3,8 @@
     python benchmarks/all.py STORE [--quick]
 
 Decoding, scoring, training, generation and start-up are measured one after the other, each as its
-own script does by default, and with `--quick` in one round or on few questions, which takes about
-15 minutes. A benchmark that fails is named on the page, and the exit code is then 1. Needs the
+own script does by default, and with `--quick` in few rounds or on few questions, which takes about
+half an hour. A benchmark that fails is named on the page, and the exit code is then 1. Needs the
 extra `bench`.
 """
 
@@ -21,7 +21,7 @@ import measured
 
 HERE = Path(__file__).parent
 QUICK = {
-    "decode": ["--rounds", "1", "--precisions", "float32", "int8"],
+    "decode": ["--rounds", "3"],
     "evaluate": ["--sizes", "tp-transformer-small:1024", "tp-transformer:32", "--parts", "2"],
     "train": ["--sizes", "tp-transformer-small:64", "tp-transformer:64", "--batches", "2"],
     "generate": ["--rounds", "1", "--questions", "6", "--part", "paths"],
@@ -85,9 +85,9 @@ def main() -> None:
         f"{measured.described(measured.machine())}.",
         *(f"The benchmark {name} failed." for name in failed),
         "",
-        "Times the speed of the peer: CTranslate2 in the same precision for decoding, a padded",
-        "`torch.nn.Transformer` in float32 for scoring and training, DeepMind's code for",
-        "generation.",
+        "Times the speed of the peer: CTranslate2 for decoding, in the same precision or, if it",
+        "does not support that, in float32; a padded `torch.nn.Transformer` in float32 for scoring",
+        "and training; DeepMind's code for generation.",
         "",
         "| | times peer | of peak |",
         "|---|---:|---:|",

@@ -2,35 +2,49 @@
 
     python benchmarks/decode.py STORE [--sizes tp-transformer-small:1,64,1024 tp-transformer:1,64]
                                 [--precisions float32 bfloat16 int8] [--beam 1] [--steps 16]
-                                [--rounds 3] [--threads 1]
+                                [--rounds 5] [--threads 1] [--compile]
 
 A size is a preset and the numbers of questions in a call; by default, both sizes with 1, 64 and
-1,024 questions.
+1,024 questions. By default, precisions are float32, int8 and, if the processor has it, bfloat16,
+which is measured with up to 64 questions.
 
 All models answer the same random test questions in the same number of steps, because the end token
 is suppressed. The models are the preset, the plain Transformer of its size, a BART of its size with
 `generate()` (fused attention, inference mode) and, if installed, CTranslate2 with the same sizes.
-Hugging Face has no int8. The other libraries get the questions sorted by length: Hugging Face in
-batches of the same size as ours, CTranslate2 in the fastest of several batch sizes, which are tried
-first on the same questions, at most 128 of them. All models run in turn in each round, so that
-other processes affect them alike; the result is the median over rounds of the ratio to CTranslate2
-in the same precision. With one thread, times are processor times. A second table has the time of
-our parts, by kernel, and the reached speed of matrix products. Weights are random. Needs `pip
-install '.[bench]'`. Writes a dated JSON and Markdown file.
+Hugging Face has no int8. The other libraries get the questions sorted by length, and the fastest of
+several settings, which are tried first: CTranslate2 batches of several sizes, on at most 128 of the
+questions; Hugging Face, in batches of the same size as ours, a dynamic and a static cache, on every
+fourth of more than four batches. With `--compile`, Hugging Face also has the static cache with
+`torch.compile` of encoder and decoder; several batches are then padded to a few lengths, for each
+of which torch compiles. This takes minutes, so it is not the default, and is not part of the times.
+(`generate()` itself compiles for some other devices only, and ignores `compile_config` on a CPU.)
+
+All models run in turn in each round, so that other processes affect them alike; the result is the
+median over rounds of the ratio to CTranslate2 in the same precision, or in float32 if it does not
+support the precision. For more than 64 questions, Hugging Face runs in the first round only, if it
+is not itself the model compared with. With one thread, times are processor times. A second table
+has the time of our parts, by kernel, and the reached speed of matrix products. Weights are random.
+Needs `pip install '.[bench]'`. Writes a dated JSON and Markdown file.
 """
 
 import argparse
+import copy
+import os
 import statistics
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import measured
 import numpy as np
 import torch
+from torch import nn
 from train import operations, peak
 from transformers import BartConfig, BartForConditionalGeneration
 
@@ -47,7 +61,11 @@ try:
 except ImportError:
     ctranslate2 = None
 
-PEER = "CTranslate2" if ctranslate2 else "Hugging Face BART"
+HUGGING_FACE = "Hugging Face BART"
+PEER = "CTranslate2" if ctranslate2 else HUGGING_FACE
+PEER_PRECISIONS = (
+    ctranslate2.get_supported_compute_types("cpu") if ctranslate2 else {"float32", "bfloat16"}
+)
 # Kernels, and what they compute in `solve`.
 PARTS = {
     "pack_layers": "packing",
@@ -59,19 +77,53 @@ PARTS = {
     "decoder_step": "steps",
 }
 BATCHES = [(8, "examples"), (32, "examples"), (1024, "tokens"), (2048, "tokens")]
+COMPILED = "static cache, compiled"
+LENGTHS = (41, 82, 123, 164)  # of padded sources; torch compiles a function at most eight times
+FEW = 64  # questions, up to which there are more rounds, and bfloat16
 
 
 @dataclass
 class Contestant:
-    """A model that answers questions, and its times in each round."""
+    """A model that answers questions, and its times in each round.
+
+    `settings` has a function that answers for each setting; the fastest one is chosen.
+    """
 
     name: str
     precision: str
     parameters: int
-    answer: Callable[[list[str]], None]
+    settings: dict[str, Callable[[list[str]], None]]
+    # Of the questions, for a warm-up and to try the settings.
+    sample: Callable[[list[str]], list[str]] = lambda questions: questions[:2]
     model: Any = None  # if it is ours
-    prepare: Callable[[list[str]], None] = lambda questions: None  # before the first round
+    chosen: str = ""
+    tried: dict[str, float] = field(default_factory=dict)  # seconds of each setting
+    compilation: float | None = None  # seconds, if a setting was compiled
     seconds: list[float] = field(default_factory=list)
+    kernels: dict[str, float] = field(default_factory=dict)  # seconds in all rounds, by part
+
+    def answer(self, questions: list[str]) -> None:
+        """Answer questions with the chosen setting."""
+        self.settings[self.chosen](questions)
+
+    def prepare(self, questions: list[str]) -> None:
+        """Answer a sample as a warm-up, and choose the fastest setting for all."""
+        self.seconds, self.tried, self.compilation = [], {}, None
+        self.kernels = dict.fromkeys(PARTS.values(), 0.0)
+        self.chosen = next(iter(self.settings))
+        sample = self.sample(questions)
+        self.answer(sample)
+        if len(self.settings) == 1:
+            return
+        for setting, answer in self.settings.items():
+            if setting == COMPILED:
+                start = time.perf_counter()  # the compiler is another process
+                answer(questions)
+                self.compilation = time.perf_counter() - start
+            start = measured.clock()
+            answer(sample)
+            self.tried[setting] = measured.clock() - start
+        self.chosen = min(self.tried, key=lambda setting: self.tried[setting])
 
 
 def ours(
@@ -87,8 +139,8 @@ def ours(
         name,
         precision,
         model.n_parameters,
-        lambda questions: _check(model.solve(questions, max_length=steps, beam=beam), steps),
-        model,
+        {"": lambda questions: _check(model.solve(questions, max_length=steps, beam=beam), steps)},
+        model=model,
     )
 
 
@@ -98,11 +150,11 @@ def _check(answers: list[str], steps: int) -> None:
 
 
 def hugging_face(
-    config: tpt.TransformerConfig, precision: str, steps: int, beam: int
+    config: tpt.TransformerConfig, precision: str, steps: int, beam: int, with_compilation: bool
 ) -> Contestant:
     """A BART of the same size."""
     vocabulary = MATHEMATICS.vocabulary
-    model = BartForConditionalGeneration(
+    eager = BartForConditionalGeneration(
         BartConfig(
             vocab_size=config.n_vocab,
             max_position_embeddings=config.n_positions,
@@ -123,11 +175,17 @@ def hugging_face(
             attn_implementation="sdpa",
         )
     )
-    model = model.eval().to(getattr(torch, precision))
+    eager = eager.eval().to(getattr(torch, precision))
 
-    def answer(questions: list[str]) -> None:
-        for part in portions(questions, beam):
-            source = torch.from_numpy(vocabulary.encode(part).padded(vocabulary.pad))
+    def answer(model: Any, questions: list[str], cache: str | None = None) -> None:
+        batches = portions(questions, beam)
+        for batch in batches:
+            source = torch.from_numpy(vocabulary.encode(batch).padded(vocabulary.pad))
+            if model is not eager and len(batches) > 1:
+                length = next(length for length in LENGTHS if length >= source.shape[1])
+                source = nn.functional.pad(
+                    source, (0, length - source.shape[1]), value=vocabulary.pad
+                )
             with torch.inference_mode():
                 found = model.generate(
                     source,
@@ -136,12 +194,29 @@ def hugging_face(
                     min_new_tokens=steps,
                     num_beams=beam,
                     do_sample=False,
+                    cache_implementation=cache,
                 )
             if found.shape[1] != steps + 1:
                 raise RuntimeError(f"{found.shape[1] - 1} steps instead of {steps}")
 
-    n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Contestant("Hugging Face BART", precision, n_parameters, answer)
+    settings = {
+        "dynamic cache": lambda questions: answer(eager, questions),
+        "static cache": lambda questions: answer(eager, questions, "static"),
+    }
+    if with_compilation:
+        compiled = copy.deepcopy(eager)
+        compiled.compile(dynamic=False)  # the decoder, because `generate` calls the encoder itself
+        compiled.get_encoder().compile(dynamic=False)
+        settings[COMPILED] = lambda questions: answer(compiled, questions, "static")
+    n_parameters = sum(parameter.numel() for parameter in eager.parameters())
+
+    def sample(questions: list[str]) -> list[str]:
+        batches = portions(questions, beam)
+        if len(batches) <= 4:
+            return questions
+        return [question for batch in batches[::-4] for question in batch]
+
+    return Contestant(HUGGING_FACE, precision, n_parameters, settings, sample)
 
 
 def ctranslate(
@@ -162,10 +237,7 @@ def ctranslate(
         intra_threads=torch.get_num_threads(),
     )
 
-    best = BATCHES[0]
-
-    def answer(questions: list[str]) -> None:
-        size, kind = best
+    def answer(questions: list[str], size: int, kind: str) -> None:
         translator.translate_batch(
             [["<s>", *question, "</s>"] for question in sorted(questions, key=len)],
             beam_size=beam,
@@ -175,19 +247,10 @@ def ctranslate(
             batch_type=kind,
         )
 
-    def choose(questions: list[str]) -> None:
-        nonlocal best
-        if len(questions) == 1:
-            return
-        seconds = {}
-        for best in BATCHES:
-            start = measured.clock()
-            answer(questions)
-            seconds[best] = measured.clock() - start
-        best = min(seconds, key=lambda batch: seconds[batch])
-        print("CTranslate2:", {f"{n} {kind}": round(t, 3) for (n, kind), t in seconds.items()})
-
-    return Contestant("CTranslate2", precision, n_parameters, answer, prepare=choose)
+    settings = {f"{size} {kind}": partial(answer, size=size, kind=kind) for size, kind in BATCHES}
+    return Contestant(
+        "CTranslate2", precision, n_parameters, settings, sample=lambda questions: questions[:128]
+    )
 
 
 def ctranslate_model(config: tpt.TransformerConfig, n_vocab: int) -> tuple[Any, int]:
@@ -238,44 +301,60 @@ def portions(questions: list[str], beam: int) -> list[list[str]]:
 
 
 def race(contestants: list[Contestant], questions: list[str], rounds: int) -> None:
-    """Run all models in turn; the first round, with few questions, is a warm-up."""
+    """Run all models in turn, after each has chosen its setting."""
+    torch.compiler.reset()  # forgets what was compiled for other numbers of questions
     for contestant in contestants:
-        contestant.seconds.clear()
-        contestant.answer(questions[:2])
-        contestant.prepare(questions[:128])
-    for _ in range(rounds):
+        contestant.prepare(questions)
+    for number in range(rounds):
         for contestant in contestants:
-            start = measured.clock()
-            contestant.answer(questions)
-            contestant.seconds.append(measured.clock() - start)
+            is_first_only = len(questions) > FEW and contestant.name == HUGGING_FACE != PEER
+            if number and is_first_only:
+                continue
+            with timed_kernels(contestant.kernels):
+                start = measured.clock()
+                contestant.answer(questions)
+                contestant.seconds.append(measured.clock() - start)
 
 
-def profile(contestant: Contestant, questions: list[str], steps: int) -> dict[str, float]:
-    """Return the seconds of `solve` and of the kernels in it, by part."""
-    model, call = contestant.model, native.call
-    spent = dict.fromkeys(PARTS.values(), 0.0)
+@contextmanager
+def timed_kernels(seconds: dict[str, float]) -> Iterator[None]:
+    """Add the time of the kernels in the context to `seconds`, by part."""
+    call = native.call
 
     def timed(name: str, *arguments: Any) -> None:
         start = measured.clock()
         call(name, *arguments)
         if name in PARTS:
-            spent[PARTS[name]] += measured.clock() - start
+            seconds[PARTS[name]] += measured.clock() - start
 
     native.call = timed
-    start = measured.clock()
-    contestant.answer(questions)
-    spent["solve"] = measured.clock() - start
-    native.call = call
-    vocabulary = model.vocabulary
+    try:
+        yield
+    finally:
+        native.call = call
+
+
+def parts_of(contestant: Contestant, questions: list[str], steps: int) -> dict[str, float]:
+    """Return the seconds of a round of `solve` and of the kernels in it, by part."""
+    rounds, vocabulary = len(contestant.seconds), contestant.model.vocabulary
     rows = vocabulary.encode(questions), vocabulary.encode(["0" * (steps - 1)] * len(questions))
-    return {**spent, "operations": operations(model, rows) / 3}  # those of a forward pass
+    return {
+        **{part: seconds / rounds for part, seconds in contestant.kernels.items()},
+        "solve": sum(contestant.seconds) / rounds,
+        "operations": operations(contestant.model, rows) / 3,  # those of a forward pass
+    }
 
 
 def reached(contestant: Contestant, peers: list[Contestant], n: int) -> dict[str, Any]:
-    """Return the speed of a model, and its ratio to the peer in the same precision."""
+    """Return the speed of a model, and its ratio to the peer in the same rounds and precision.
+
+    Without a peer in this precision, the ratio is to the one in float32.
+    """
     seconds = statistics.median(contestant.seconds)
-    peer = next((one for one in peers if one.precision == contestant.precision), peers[0])
-    ratios = [b / own for b, own in zip(peer.seconds, contestant.seconds, strict=True)]
+    by_precision = {peer.precision: peer for peer in peers}
+    peer = by_precision.get(contestant.precision) or by_precision["float32"]
+    same_rounds = peer.seconds[: len(contestant.seconds)]
+    ratios = [other / own for other, own in zip(same_rounds, contestant.seconds, strict=True)]
     return {
         "name": contestant.name,
         "precision": contestant.precision,
@@ -284,6 +363,10 @@ def reached(contestant: Contestant, peers: list[Contestant], n: int) -> dict[str
         "questions_per_second": n / seconds,
         "times_peer": statistics.median(ratios),
         "least_times_peer": min(ratios),
+        "rounds": len(ratios),
+        "chosen": contestant.chosen,
+        "tried": contestant.tried,
+        "compilation": contestant.compilation,
     }
 
 
@@ -294,10 +377,10 @@ def contestants_of(preset: str, options: argparse.Namespace, folder: Path) -> li
     for precision in options.precisions:
         config = tpt.build(preset).config
         if precision != "int8":
-            found.append(hugging_face(config, precision, steps, beam))
+            found.append(hugging_face(config, precision, steps, beam, options.compile))
         found.append(ours(preset, precision, steps, beam))
         found.append(ours(preset, precision, steps, beam, binding="none"))
-        if ctranslate2 and precision in ctranslate2.get_supported_compute_types("cpu"):
+        if ctranslate2 and precision in PEER_PRECISIONS:
             own = folder / f"{preset}-{precision}"
             found.append(ctranslate(config, precision, steps, beam, own))
     return found
@@ -320,15 +403,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     questions = test_questions(options.store, most)
     results, top = [], peak("float32") / 1e9
     with tempfile.TemporaryDirectory() as folder:
+        # An empty cache, so that all is compiled.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "compiled")
         for preset, numbers in sizes:
-            contestants = contestants_of(preset, options, Path(folder))
-            peers = [one for one in contestants if one.name == PEER]
+            every = contestants_of(preset, options, Path(folder))
             for n in numbers:
-                rounds = options.rounds * (5 if n <= 64 else 1)
-                race(contestants, questions[:n], rounds)
+                contestants = [one for one in every if n <= FEW or one.precision != "bfloat16"]
+                peers = [one for one in contestants if one.name == PEER]
+                race(contestants, questions[:n], options.rounds * (2 if n <= FEW else 1))
                 rows = [reached(one, peers, n) for one in contestants]
                 parts = {
-                    f"{one.name}, {one.precision}": profile(one, questions[:n], options.steps)
+                    f"{one.name}, {one.precision}": parts_of(one, questions[:n], options.steps)
                     for one in contestants
                     if one.model is not None
                 }
@@ -341,6 +426,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "steps": options.steps,
         "beam": options.beam,
         "rounds": options.rounds,
+        "precisions": options.precisions,
+        "compile": options.compile,
         "peak_gflops": top,
         "has_kernels": native.library() is not None,
         "results": results,
@@ -362,6 +449,7 @@ def table(result: dict[str, Any], top: float) -> str:
             f"| {one['milliseconds']:.1f} | {one['questions_per_second']:.1f} "
             f"| {one['times_peer']:.2f} | {one['least_times_peer']:.2f} |"
         )
+    lines += ["", *(choice(one) for one in result["reached"] if one["tried"])]
     columns = [*dict.fromkeys(PARTS.values())]
     lines += [
         "",
@@ -378,18 +466,32 @@ def table(result: dict[str, Any], top: float) -> str:
     return "\n".join([*lines, ""])
 
 
+def choice(one: dict[str, Any]) -> str:
+    """Return the times of the settings of a model as an item of a list."""
+    times = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in one["tried"].items())
+    compilation = one["compilation"]
+    after = "" if compilation is None else f" Compilation and first run: {compilation:.0f} s."
+    return f"- {one['name']}, {one['precision']}: {one['chosen']}. Tried: {times}.{after}"
+
+
 def report(result: dict[str, Any]) -> str:
     """Return all results as Markdown."""
+    absent = [precision for precision in result["precisions"] if precision not in PEER_PRECISIONS]
+    fallback = ""
+    if absent:
+        fallback = f"{PEER} has no {' or '.join(absent)} here; these ratios are to its float32.\n"
     head = f"""# Decoding speed, {result["date"]}
 
 {measured.described(result["machine"])}; threads: {result["threads"]}.
 Peak of matrix products of torch: {result["peak_gflops"]:.0f} GFLOPS in float32. C kernels: \
 {"yes" if result["has_kernels"] else "no"}.
 Random test questions, {result["steps"]} forced steps each, beam {result["beam"]}, random weights;
-medians of {result["rounds"]} rounds (of five times as many for up to 64 questions), in each of
-which all take their turn. Ratios are to {PEER} in the same precision; "at least" is the worst
-round's. CTranslate2 has the fastest of these batches:
-{", ".join(f"{size} {kind}" for size, kind in BATCHES)}.
+medians of {result["rounds"]} rounds (of twice as many for up to {FEW} questions), in each of which
+all take their turn; for more questions, Hugging Face runs in the first round only. Ratios are to
+{PEER} in the same precision, round by round; "at least" is the worst round's.
+{fallback}Below each table is the fastest setting of each other library, and what was tried:
+CTranslate2 with batches of several sizes, on at most 128 questions; Hugging Face with several
+caches{", also compiled," if result["compile"] else ""} on every fourth of more than four batches.
 The second table of each size has the shares of the kernels in the time of `solve`; the rest is
 Python, and what the kernels do not support; packing is that of the decoder. GFLOPS count all
 operations of the model, also those that `solve` omits; their share is of the peak in float32.
@@ -406,15 +508,19 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16", "int8"])
     parser.add_argument("--beam", type=int, default=1)
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="try a compiled BART too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.precisions is None:
         options.precisions = [*measured.precisions(), "int8"]
+    if not PEER_PRECISIONS.issuperset(options.precisions) and "float32" not in options.precisions:
+        parser.error(f"{PEER} has no such precision: add float32, which is then compared with")
     keep_freed_memory()
     result = measure(options)
     name = "decode" if options.beam == 1 else f"decode-beam-{options.beam}"
+    name += "-compiled" if options.compile else ""
     measured.write(name, result, report(result))
 
 

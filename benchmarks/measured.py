@@ -44,7 +44,11 @@ def precisions() -> list[str]:
 
 
 def write(name: str, result: dict[str, Any], text: str) -> Path:
-    """Write a dated result as JSON and Markdown; return the path without its suffix."""
+    """Write a dated result as JSON and Markdown; return the path without its suffix.
+
+    A result of the same day and name is replaced. Who repeats a benchmark wants the new result, not
+    a choice of results, and an earlier one that was committed is in the history of the repository.
+    """
     RESULTS.mkdir(exist_ok=True)
     stem = RESULTS / f"{result['date']}-{name}"
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
