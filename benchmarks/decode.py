@@ -120,9 +120,12 @@ class Contestant:
                 start = time.perf_counter()  # the compiler is another process
                 answer(questions)
                 self.compilation = time.perf_counter() - start
-            start = measured.clock()
-            answer(sample)
-            self.tried[setting] = measured.clock() - start
+            times = []
+            for _ in range(5 if len(sample) == 1 else 1):
+                start = measured.clock()
+                answer(sample)
+                times.append(measured.clock() - start)
+            self.tried[setting] = statistics.median(times)
         self.chosen = min(self.tried, key=lambda setting: self.tried[setting])
 
 
