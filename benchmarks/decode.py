@@ -297,7 +297,7 @@ def ctranslate_model(config: tpt.TransformerConfig, n_vocab: int) -> tuple[Any, 
 
 
 def portions(questions: list[str], beam: int) -> list[list[str]]:
-    """Yield the questions sorted by length, in batches of the size of `solve`."""
+    """Return the questions sorted by length, in batches of the size of `solve`."""
     ordered = sorted(questions, key=len)
     size = max(ROWS_AT_ONCE // beam, 1)
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
@@ -496,7 +496,8 @@ all take their turn; for more questions, Hugging Face runs in the first round on
 CTranslate2 with batches of several sizes, on at most 128 questions; Hugging Face with several
 caches{", also compiled," if result["compile"] else ""} on every fourth of more than four batches.
 The second table of each size has the shares of the kernels in the time of `solve`; the rest is
-Python, and what the kernels do not support; packing is that of the decoder. GFLOPS count all
+Python, and what the kernels do not support; packing is that of the decoder and,
+for several groups of questions, of the encoder. GFLOPS count all
 operations of the model, also those that `solve` omits; their share is of the peak in float32.
 """
     return "\n".join([head, *(table(one, result["peak_gflops"]) for one in result["results"])])

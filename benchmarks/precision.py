@@ -4,10 +4,10 @@
     python benchmarks/precision.py STORE --answers MODEL… [--precisions int8 bfloat16]
                                    [--count 2000] [--split interpolate]
 
-The first trains the same runs in bfloat16 and float32, for each seed from the same weights and with
-the same batches. Two curves of one seed differ only in the precision, and two curves of one
-precision only in the seed; the first difference should be smaller. Further options, such as
---model.d_model=32, are passed on.
+The first trains the same runs in bfloat16, which must be native, and float32, for each seed from
+the same weights and with the same batches. Two curves of one seed differ only in the precision, and
+two curves of one precision only in the seed; the first difference should be smaller. Further
+options, such as --model.d_model=32, are passed on.
 
 The second compares the answers of models, such as the bundled `tp-transformer-small`, with those in
 float32, by greedy search on random test questions: the share that differs, and the change in exact

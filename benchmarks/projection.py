@@ -141,7 +141,7 @@ def rows_of(source: Any, target: Any, n_vocab: int = 72) -> tuple[Ragged, Ragged
 
 def work(preset: str, batch_size: int) -> Work:
     """Count the operations of a step, and the activations and the nodes for a few rows."""
-    model: Any = tpt.build(preset).double()  # as on GPUs, without the C kernels, which save less
+    model: Any = tpt.build(preset).double()  # excludes the C kernels, which save less than GPUs do
     source, target = lengths(batch_size)
     rows = rows_of(source, target, model.n_vocab)
     few = [ragged.between(0, SAMPLED) for ragged in rows]

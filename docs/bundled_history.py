@@ -3,11 +3,12 @@
     python docs/bundled_history.py
 
 Each commit that replaced the bundled models has the scores and the training of its models, which
-`tpt bundle` wrote. Run it after such a commit; a test fails if the page lacks one.
+`tpt bundle` wrote. Run it after such a commit; a test fails if the page lacks an earlier one.
 """
 
 import json
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from update_bundled import HALF, ROOT, SURE, above, average, difference, rewritten, total
@@ -37,10 +38,10 @@ def read(commit: str, name: str, file: str) -> Any:
     return json.loads(git("show", f"{commit}:{FOLDER}/{name}/{file}"))
 
 
-def history() -> str:
-    """Return the tables as Markdown."""
+def history(known: Sequence[str]) -> str:
+    """Return the tables of some commits as Markdown."""
     rows, differences = [], []
-    for commit in commits():
+    for commit in known:
         stages = [read(commit, name, "training.json")["stages"] for name in NAMES]
         results = [Results.from_json(read(commit, name, "results.json")) for name in NAMES]
         run = f"{len(stages[0])} (`{commit[:7]}`)"
@@ -75,7 +76,7 @@ def row(name: str, stages: list[dict[str, Any]], results: Results) -> list[str]:
 def main() -> None:
     """Rewrite the page."""
     text = PAGE.read_text("utf-8")
-    PAGE.write_text(rewritten(text, history(), "history of the bundled models"), "utf-8")
+    PAGE.write_text(rewritten(text, history(commits()), "history of the bundled models"), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """Compare settings of training: what does a small TP-Transformer learn most from in little time?
 
-    python experiments/recipe.py STORE --out FOLDER [--only NAME ...] [--processes 2]
+    python experiments/recipe.py STORE --out FOLDER [--only NAME ...] [--samples 64000]
+                                 [--processes 1]
 
 STORE has the modules of the Mathematics Dataset, from `tpt data generate`. Each setting trains the
 preset tp-transformer-small by `tpt train`, on one thread, on all modules, and differs from the
-first setting in what its name says; the initial weights of equal sizes are the same. Settings whose
-samples take more or less time than those of the first have fewer or more samples, so that all take
-about the same processor time. Adam's average of squared gradients, the warmup and the moving
-average of the weights cover the same number of samples for every batch size. The table has the loss
-and the exact match of each setting on the same held-out questions (of the averaged weights, if
-there is an average), and the processor time of its commands.
+first setting in what its name says; the initial weights of equal sizes are the same, except for
+another seed, which shows what differences mean nothing. Settings whose samples take more or less
+time than those of the first have fewer or more samples, so that all take about the same processor
+time. Adam's average of squared gradients and the moving average of the weights cover the same
+number of samples for every batch size; the warmup is a tenth of the samples of a setting. The table
+has the loss and the exact match of each setting on the same held-out questions (of the averaged
+weights, if there is an average), and the processor time of its commands.
 
 - Two sets: a quarter of the samples are repetitions of few questions (`two_sets.py`).
 - Stages: four runs, each from the weights of the one before, with a new state of the optimizer and
@@ -64,6 +66,7 @@ class Setting:
         samples: number of samples, relative to that of the first setting
         repeated: number of questions of each module and difficulty in the small set of two; 0: none
         stages: what weights of the modules the stages have; None: there are no stages
+        seed: of the initial weights and the samples
     """
 
     optimizer: str = "muon"
@@ -76,6 +79,7 @@ class Setting:
     samples: float = 1.0
     repeated: int = 0
     stages: Literal["equal", "progress"] | None = None
+    seed: int = 0
 
     def options(self, samples: int) -> dict[str, Any]:
         """Return the options of `tpt train` for a number of samples."""
@@ -95,6 +99,7 @@ class Setting:
             "training.steps": steps,
             "training.ema": 0.5 ** (self.batch / AVERAGED) if self.average else None,
             "training.precision": "bfloat16",
+            "training.seed": self.seed,
             "training.log_every": max(steps // 10, 1),
             "validation.every": steps,
             "validation.count": HELD_OUT,
@@ -103,6 +108,7 @@ class Setting:
 
 SETTINGS = {
     "Muon, learning rate 2e-3, batches of 64": Setting(),
+    "another seed": Setting(seed=1),
     "learning rate 5e-4": Setting(rate=5e-4),
     "learning rate 1e-3": Setting(rate=1e-3),
     "learning rate 4e-3": Setting(rate=4e-3),

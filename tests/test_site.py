@@ -109,10 +109,11 @@ def has_history():
 
 @pytest.mark.skipif(not has_history(), reason="needs the git history")
 def test_the_history_of_the_bundled_models_is_whole():
-    """If this fails after `tpt bundle`, run `python docs/bundled_history.py`."""
+    """The newest models may be missing: their commit is known only after it was made."""
     page = bundled_history.PAGE.read_text("utf-8")
-    mark = "history of the bundled models"
-    assert update_bundled.rewritten(page, bundled_history.history(), mark) == page
+    mark, commits = "history of the bundled models", bundled_history.commits()
+    possible = [bundled_history.history(known) for known in (commits, commits[:-1])]
+    assert page in [update_bundled.rewritten(page, tables, mark) for tables in possible]
 
 
 def test_what_the_readme_says_of_the_bench_is_its_result():

@@ -13,10 +13,14 @@ from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.foundation.errors import FolderError, StoreError
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.model import bundled
+from tp_transformer.model.bundled import RESULTS
 from tp_transformer.model.identity import model_hash
+from tp_transformer.scoring.results import Results
+from tp_transformer.show.model_card import CardFacts, model_card
 from tp_transformer.study import retrain as retraining
 from tp_transformer.study.bundle import bundle
 from tp_transformer.study.retrain import plan_retraining, retrain
+from tp_transformer.training.history import history_of
 from tp_transformer.training.run import train
 
 ORDERS = [
@@ -119,3 +123,17 @@ def test_an_unknown_start_cannot_be_repeated(folder, tmp_path):
     file.write_text(json.dumps({**json.loads(file.read_text()), "unknown_start": "0" * 64}))
     with pytest.raises(FolderError, match="weights whose own training is not recorded"):
         plan_retraining(tmp_path / "bundled" / name, tmp_path / "again")
+
+
+def test_cards_name_the_command_only_if_it_works(folder, in_package):
+    card = (folder / "bundled" / in_package / "README.md").read_text()
+    assert f"$ tpt retrain {in_package} --out retrained --threads 1\n" in card
+    assert "It generates the questions and trains all runs" in card
+    model, results = tpt.load(in_package), Results.read(folder / "bundled" / in_package / RESULTS)
+    facts = CardFacts(name="x", model=model, results=results, history=history_of(in_package))
+    unknown = replace(facts, history=replace(facts.history, unknown_start="0" * 64))
+    assert "tpt retrain" not in model_card(unknown, None)
+    stages = [replace(one, data={"name": "mine", "sha256": ""}) for one in facts.history.stages]
+    given = replace(facts, history=replace(facts.history, stages=tuple(stages)))
+    assert "$ tpt retrain x --out retrained --threads 1 --data mine\n" in model_card(given, None)
+    assert "It trains all runs" in model_card(given, None)

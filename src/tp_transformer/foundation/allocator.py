@@ -38,14 +38,15 @@ def without_collection() -> Iterator[None]:
     """Do not search for reference cycles during imports, nor later in the objects that exist then.
 
     The search takes a tenth of the time of `import torch`, which has few cycles. Without `freeze`,
-    the first search after it would visit all objects that the imports have created.
+    the first search after it would visit all objects that the imports have created. This affects
+    the whole process, so it is for the command line only.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
-    finally:
         gc.freeze()
+    finally:
         if was_enabled:
             gc.enable()
 

@@ -258,14 +258,7 @@ def _commands(facts: CardFacts) -> list[str]:
     more = _train_command(last, settings_file(len(history.stages)), "more", facts.name)
     files = ", ".join(f"`{settings_file(n)}`" for n in range(1, len(history.stages) + 1))
     return [
-        "This command repeats the training; after an interruption, it resumes it:",
-        "",
-        "```console",
-        f"$ {shlex.join(_retrain_command(facts))}",
-        "```",
-        "",
-        "It generates the questions and trains all runs, each from the best model of the one "
-        "before, as these commands do:",
+        *_repetition(facts),
         "",
         "```console",
         *(f"$ {shlex.join(line)}" for line in lines),
@@ -286,11 +279,24 @@ def _commands(facts: CardFacts) -> list[str]:
     ]
 
 
-def _retrain_command(facts: CardFacts) -> list[str]:
+def _repetition(facts: CardFacts) -> list[str]:
+    """Return the command that repeats the training, and the introduction of those of its runs."""
     stages = facts.history.stages
+    if facts.history.unknown_start is not None:
+        return ["These commands trained it, from weights whose own training is not recorded:"]
     command = ["tpt", "retrain", facts.name, "--out", "retrained", *_threads(stages[-1])]
-    is_generated = all(generation_command(stage.data) is not None for stage in stages)
-    return command if is_generated else [*command, "--data", stages[-1].data["name"]]
+    does = "generates the questions and trains"
+    if any(generation_command(stage.data) is None for stage in stages):
+        command, does = [*command, "--data", stages[-1].data["name"]], "trains"
+    return [
+        "This command repeats the training; after an interruption, it resumes it:",
+        "",
+        "```console",
+        f"$ {shlex.join(command)}",
+        "```",
+        "",
+        f"It {does} all runs, each from the best model of the one before, as these commands do:",
+    ]
 
 
 def _train_command(stage: Stage, config: str, run: str, start: str | None) -> list[str]:

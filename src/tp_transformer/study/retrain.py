@@ -48,11 +48,12 @@ class RepeatedRun:
 
     def line(self) -> str:
         """Describe the run."""
-        seconds = self.recorded.core_seconds
+        training, seconds = self.config.training, self.recorded.core_seconds
+        steps = "no limit of" if training.steps is None else f"{training.steps:,}"
         hours = "not recorded" if seconds is None else f"{seconds / 3600:.2f}"
         return (
-            f"{self.run}: {self.recorded.samples:,} samples of {self.data}; core-hours of the "
-            f"recorded run: {hours}"
+            f"{self.run}: {steps} steps of {self.config.data.batch_size} samples from {self.data}; "
+            f"core-hours of the recorded run: {hours}"
         )
 
 
@@ -129,7 +130,12 @@ def retrain(
 
 def _order(stage: Stage) -> Order:
     """Return the questions of a run as they were generated."""
-    source = stage.data.get("source", {})
+    if "source" not in stage.data:
+        raise StoreError(
+            f"the store of the run {stage.run} ({stage.data['name']}) was missing when its "
+            "training was recorded; name a store with --data"
+        )
+    source = stage.data["source"]
     if source.get("kind") != "generated" or "task" in source:
         raise StoreError(
             f"the questions of the run {stage.run} were not generated as modules of the "

@@ -237,7 +237,9 @@ def _describe(loop: Loop, found: Claim) -> list[str]:
         if earlier != version:
             notes.append(f"started with {name} {earlier}, resumed with {version}")
     if loop.precision != loop.training.precision:
-        notes.append(f"this CPU has no native {loop.training.precision}: it uses {loop.precision}")
+        notes.append(
+            f"no native {loop.training.precision} was found here: products are in {loop.precision}"
+        )
     return notes
 
 

@@ -151,7 +151,7 @@ class Retrain(Verb):
         data: a store to use for all runs, in place of generated questions
         device: the device to train on
         threads: the number of threads; by default one per core
-        dry_run: print the runs with the core-hours that were recorded, and write nothing
+        dry_run: print the steps and the recorded core-hours of the runs, and write nothing
     """
 
     resumes = True
