@@ -3,13 +3,14 @@
     python benchmarks/all.py STORE [--quick]
 
 Decoding, scoring, training, generation and start-up are measured one after the other, each as its
-own script does by default, and with `--quick` in few rounds or on few questions, which takes about
-half an hour. A benchmark that fails is named on the page, and the exit code is then 1. Needs the
+own script does by default, but with one thread, and with `--quick` in few rounds or on few questions,
+which takes about 20 minutes. A benchmark that fails is named on the page, and the exit code is then 1. Needs the
 extra `bench`.
 """
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -34,7 +35,8 @@ def run(name: str, store: Path, options: list[str]) -> dict[str, Any] | None:
     """Run a benchmark; return its result, or None if it failed."""
     data = [] if name in WITHOUT_STORE else [str(store)]
     command = [sys.executable, str(HERE / f"{name}.py"), *data, *options]
-    if subprocess.run(command, check=False).returncode:  # noqa: S603
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if subprocess.run(command, check=False, env=environment).returncode:  # noqa: S603
         return None
     return json.loads(result_file(name, ".json").read_text("utf-8"))
 
