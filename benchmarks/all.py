@@ -3,9 +3,9 @@
     python benchmarks/all.py STORE [--quick]
 
 Decoding, scoring, training, generation and start-up are measured one after the other, each as its
-own script does by default, but with one thread, and with `--quick` in few rounds or on few questions,
-which takes about 20 minutes. A benchmark that fails is named on the page, and the exit code is then 1. Needs the
-extra `bench`.
+own script does by default, but with one thread, and with `--quick` in few rounds or on few
+questions, which takes about 20 minutes. A benchmark that fails is named on the page, and the exit
+code is then 1. Needs the extra `bench`.
 """
 
 import argparse
