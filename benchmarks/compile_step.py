@@ -230,9 +230,7 @@ def main() -> None:
         for one in contestants
     ]
     result = {"date": date.today().isoformat(), "machine": measured.machine(), "steps": steps}
-    text = report(result)
-    print(text)
-    measured.write("compile-step", result, text)
+    measured.publish("compile-step", result, report(result))
 
 
 if __name__ == "__main__":

@@ -54,3 +54,9 @@ def write(name: str, result: dict[str, Any], text: str) -> Path:
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     stem.with_suffix(".md").write_text(text, "utf-8")
     return stem
+
+
+def publish(name: str, result: dict[str, Any], text: str) -> Path:
+    """Print a result and write it, as `write` does."""
+    print(text)
+    return write(name, result, text)

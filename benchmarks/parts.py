@@ -100,9 +100,7 @@ def main() -> None:
             name = f"{preset}, {number} question{plural}"
             found[name] = shares(options.store, preset, number)
     result = {"date": date.today().isoformat(), "machine": measured.machine(), "shares": found}
-    text = report(result)
-    print(text)
-    measured.write("parts", result, text)
+    measured.publish("parts", result, report(result))
 
 
 if __name__ == "__main__":

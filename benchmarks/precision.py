@@ -119,9 +119,7 @@ def compare_answers(options: argparse.Namespace) -> None:
         "questions": count,
         "reached": reached,
     }
-    text = answers_report(result)
-    print(text)
-    measured.write("answers", result, text)
+    measured.publish("answers", result, answers_report(result))
 
 
 def answers_report(result: dict[str, Any]) -> str:
@@ -211,8 +209,7 @@ def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
 def write(result: dict[str, Any]) -> None:
     """Print the result, and write it as JSON, Markdown and a figure."""
     text = report(result, f"{result['date']}-precision")
-    print(text)
-    draw(result, measured.write("precision", result, text).with_suffix(".svg"))
+    draw(result, measured.publish("precision", result, text).with_suffix(".svg"))
 
 
 def report(result: dict[str, Any], stem: str) -> str:

@@ -101,9 +101,7 @@ def main() -> None:
         "rounds": options.rounds,
         "rows": rows,
     }
-    text = report(result)
-    print(text)
-    measured.write("products", result, text)
+    measured.publish("products", result, report(result))
 
 
 if __name__ == "__main__":

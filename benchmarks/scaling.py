@@ -268,9 +268,7 @@ def main() -> None:
     if "projection" in options.parts:
         needed = projection.work("tp-transformer", 1024)
         result["projection"] = projection.page("tp-transformer", needed, projection.PAPER_STEPS)
-    text = report(result)
-    print(text)
-    measured.write("scaling", result, text)
+    measured.publish("scaling", result, report(result))
     if "steps" in result:
         draw(result["steps"], stem.with_suffix(".svg"))
 

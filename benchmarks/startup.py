@@ -164,9 +164,7 @@ def main() -> None:
         pass  # the page says that it was skipped
     else:
         result["empty"] = measure(options.rounds, empty=True)
-    text = page(result)
-    print(text)
-    measured.write("startup", result, text)
+    measured.publish("startup", result, page(result))
 
 
 if __name__ == "__main__":

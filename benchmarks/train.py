@@ -291,8 +291,7 @@ def main() -> None:
         options.precisions = measured.precisions()
     keep_freed_memory()
     result = measure(options)
-    print(report(result))
-    measured.write(options.name, result, report(result))
+    measured.publish(options.name, result, report(result))
 
 
 if __name__ == "__main__":
