@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tp_transformer.data.mathematics.modules import SPLITS, TRAIN_SPLITS
+from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
 from tp_transformer.foundation import settings
 from tp_transformer.model.family import AnyModel
@@ -315,19 +316,19 @@ def generation_command(data: Values) -> list[str] | None:
 
     Only for the Mathematics Dataset, whose stores record what was asked for.
     """
-    source = data.get("source", {})
-    if source.get("kind") != "generated" or "task" in source:
+    order = Order.of_source(data.get("source", {}))
+    if order is None:
         return None
     command = ["tpt", "data", "generate", "--out", data["name"]]
     for name in ("count", "test_count", "seed"):
-        if source.get(name) is not None:
-            command += [f"--{name.replace('_', '-')}", str(source[name])]
-    if source["modules"] != ["*"]:
-        command += ["--modules", *source["modules"]]
-    if tuple(source["splits"]) != SPLITS:
-        splits = dict.fromkeys("train" if x in TRAIN_SPLITS else x for x in source["splits"])
+        if (value := getattr(order, name)) is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    if order.modules != ("*",):
+        command += ["--modules", *order.modules]
+    if order.splits != SPLITS:
+        splits = dict.fromkeys("train" if x in TRAIN_SPLITS else x for x in order.splits)
         command += ["--splits", *splits]
-        levels = [x.removeprefix("train-") for x in source["splits"] if x in TRAIN_SPLITS]
+        levels = [x.removeprefix("train-") for x in order.splits if x in TRAIN_SPLITS]
         command += ["--difficulties", *levels] if levels else []
     return command
 

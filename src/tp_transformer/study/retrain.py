@@ -7,7 +7,7 @@ What is complete is kept, so that the same command resumes after an interruption
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from tp_transformer.data.mathematics.partial import Order
@@ -135,11 +135,10 @@ def _order(stage: Stage) -> Order:
             f"the store of the run {stage.run} ({stage.data['name']}) was missing when its "
             "training was recorded; name a store with --data"
         )
-    source = stage.data["source"]
-    if source.get("kind") != "generated" or "task" in source:
+    order = Order.of_source(stage.data["source"])
+    if order is None:
         raise StoreError(
             f"the questions of the run {stage.run} were not generated as modules of the "
             "Mathematics Dataset; name a store with --data"
         )
-    values = {each.name: source[each.name] for each in fields(Order)}
-    return Order(**values | {name: tuple(values[name]) for name in ("modules", "splits")})
+    return order

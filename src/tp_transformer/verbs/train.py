@@ -15,6 +15,7 @@ from tp_transformer.verbs.verb import Arguments, Verb, add_later, documented, ya
 
 if TYPE_CHECKING:
     from tp_transformer.training.config import RunConfig
+    from tp_transformer.training.run import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +104,7 @@ class Train(Verb):
         else:
             outcomes = [train(config, self.data, run, **options)]
             lines = outcomes[0].lines()
-        if outcomes[0].is_first:
-            print(*lines, sep="\n")
-        if outcomes[-1].signal is not None:
-            raise SystemExit(128 + outcomes[-1].signal)
+        _end(outcomes[-1], lines)
 
     def _plan(self, config: "RunConfig | None", run: Path) -> None:
         from tp_transformer.training.plan import plan_run
@@ -177,10 +175,7 @@ class Retrain(Verb):
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         outcome = retrain(self.model, self.out, data=self.data, device=self.device, display=display)
-        if outcome.is_first:
-            print(*outcome.lines(), sep="\n")
-        if outcome.signal is not None:
-            raise SystemExit(128 + outcome.signal)
+        _end(outcome, outcome.lines())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +197,14 @@ class DrawCurve(Verb):
         files = save_curves(curves, self.out)
         print(*(curve.line() for curve in curves), sep="\n")
         print(f"figures: {', '.join(map(str, files))}")
+
+
+def _end(outcome: "Outcome", lines: Sequence[str]) -> None:
+    """Print the result on the first rank, and exit if the last run was interrupted."""
+    if outcome.is_first:
+        print(*lines, sep="\n")
+    if outcome.signal is not None:
+        raise SystemExit(128 + outcome.signal)
 
 
 def _settings() -> Arguments:

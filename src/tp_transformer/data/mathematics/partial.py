@@ -8,9 +8,9 @@ import json
 import os
 import sys
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,14 @@ class Order:
                 f"no module of {', '.join(self.splits) or 'no split'} matches "
                 f"{', '.join(self.modules)}: most modules have no extrapolation"
             )
+
+    @classmethod
+    def of_source(cls, source: Mapping[str, Any]) -> "Order | None":
+        """Return the order of the source that a store has recorded; None if it is another kind."""
+        if source.get("kind") != "generated" or "task" in source:
+            return None
+        values = {each.name: source[each.name] for each in fields(cls)}
+        return cls(**values | {name: tuple(values[name]) for name in ("modules", "splits")})
 
     def describe(self) -> dict[str, Any]:
         """Return what determines the texts of the questions, as values for JSON."""
