@@ -1,17 +1,18 @@
-"""Compare settings of training: what does a small TP-Transformer learn most from in little time?
+"""Compare settings of training: what does a small model learn most from in little time?
 
-    python experiments/recipe.py STORE --out FOLDER [--only NAME ...] [--samples 64000]
-                                 [--processes 1]
+    python experiments/recipe.py STORE --out FOLDER [--study settings|sizes] [--only NAME ...]
+                                 [--samples 64000] [--processes 1]
 
-STORE has the modules of the Mathematics Dataset, from `tpt data generate`. Each setting trains the
-preset tp-transformer-small by `tpt train`, on one thread, on all modules, and differs from the
-first setting in what its name says; the initial weights of equal sizes are the same, except for
-another seed, which shows what differences mean nothing. Settings whose samples take more or less
-time than those of the first have fewer or more samples, so that all take about the same processor
-time. Adam's average of squared gradients and the moving average of the weights cover the same
-number of samples for every batch size; the warmup is a tenth of the samples of a setting. The table
-has the loss and the exact match of each setting on the same held-out questions (of the averaged
-weights, if there is an average), and the processor time of its commands.
+STORE has modules of the Mathematics Dataset, from `tpt data generate`. Each setting trains a preset
+by `tpt train`, on one thread, on all modules of the store, and differs from the first setting of
+its study in what its name says. The study `settings` trains tp-transformer-small on a store of all
+modules, and the study `sizes` transformer-small. The initial weights of equal sizes are the same,
+except for another seed, which shows what differences mean nothing. Settings whose samples take more
+or less time than those of the first have fewer or more samples, so that all take about the same
+processor time. Adam's average of squared gradients and the moving average of the weights cover the
+same number of samples for every batch size; the warmup is a tenth of the samples of a setting. The
+table has the loss and the exact match of each setting on the same held-out questions (of the
+averaged weights, if there is an average), and the processor time of its commands.
 
 - Two sets: a quarter of the samples are repetitions of few questions (`two_sets.py`).
 - Stages: four runs, each from the weights of the one before, with a new state of the optimizer and
@@ -32,6 +33,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +58,7 @@ class Setting:
     """A setting of the comparison; the defaults are those of the first one.
 
     Attributes:
+        preset: of `tpt train`
         optimizer: of `tpt train`
         rate: the learning rate
         batch: samples in a batch
@@ -63,12 +66,14 @@ class Setting:
         cooldown: share of the run in which the learning rate decreases
         average: whether there is a moving average of the weights
         d_model: size of the model; d_ff is four times as large
+        n_layers: layers of the encoder, and of the decoder
         samples: number of samples, relative to that of the first setting
         repeated: number of questions of each module and difficulty in the small set of two; 0: none
         stages: what weights of the modules the stages have; None: there are no stages
         seed: of the initial weights and the samples
     """
 
+    preset: str = "tp-transformer-small"
     optimizer: str = "muon"
     rate: float = 2e-3
     batch: int = 64
@@ -76,6 +81,7 @@ class Setting:
     cooldown: float = 0.25
     average: bool = False
     d_model: int = 128
+    n_layers: int = 3
     samples: float = 1.0
     repeated: int = 0
     stages: Literal["equal", "progress"] | None = None
@@ -87,6 +93,7 @@ class Setting:
         return {
             "model.d_model": self.d_model,
             "model.d_ff": 4 * self.d_model,
+            "model.n_layers": self.n_layers,
             "data.batch_size": self.batch,
             "optim.optimizer": self.optimizer,
             "optim.learning_rate": self.rate,
@@ -132,6 +139,17 @@ SETTINGS = {
     "d_model 192": Setting(d_model=192, samples=1 / 2),
     "d_model 256": Setting(d_model=256, samples=1 / 3),
 }
+plain = partial(Setting, preset="transformer-small")
+SIZES = {
+    "3 layers, d_model 128": plain(),
+    "another seed": plain(seed=1),
+    "2 layers": plain(n_layers=2, samples=1.4),
+    "4 layers": plain(n_layers=4, samples=0.77),
+    "6 layers": plain(n_layers=6, samples=0.53),
+    "d_model 192": plain(d_model=192, samples=0.55),
+    "d_model 256": plain(d_model=256, samples=0.36),
+}
+STUDIES = {"settings": SETTINGS, "sizes": SIZES}
 
 
 def tpt(*arguments: str) -> float:
@@ -147,11 +165,11 @@ def tpt(*arguments: str) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def train(store: Path, run: Path, options: dict[str, Any], *more: str) -> float:
+def train(preset: str, store: Path, run: Path, options: dict[str, Any], *more: str) -> float:
     """Train a model in a new run folder; return the processor seconds."""
     where = ["--data", str(store), "--run", str(run), "--threads", "1"]
     flags = [f"--{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in options.items()]
-    return tpt("train", "--config", "tp-transformer-small", *where, *flags, *more)
+    return tpt("train", "--config", preset, *where, *flags, *more)
 
 
 def train_in_stages(setting: Setting, store: Path, folder: Path, samples: int) -> float:
@@ -171,7 +189,7 @@ def train_in_stages(setting: Setting, store: Path, folder: Path, samples: int) -
         if stage == first:  # later warmups follow a warmup, and are shorter
             options["optim.warmup"] = setting.options(samples)["optim.warmup"]
         run = folder / ("run" if stage == last else f"stage-{stage + 1}")
-        seconds += train(store, run, options, *init_from)
+        seconds += train(setting.preset, store, run, options, *init_from)
         init_from = ["--init-from", str(run)]
         if setting.stages == "progress" and stage != last:
             models = {"half": run / "checkpoints" / f"step-{half:08}", "end": run}
@@ -186,9 +204,11 @@ def train_in_stages(setting: Setting, store: Path, folder: Path, samples: int) -
     return seconds
 
 
-def measure(name: str, store: Path, out: Path, first_samples: int) -> dict[str, Any]:
+def measure(
+    name: str, settings: Mapping[str, Setting], store: Path, out: Path, first_samples: int
+) -> dict[str, Any]:
     """Train with one setting, unless that was done before; return what the table needs."""
-    setting, file_name = SETTINGS[name], name.replace(" ", "-").replace(",", "")
+    setting, file_name = settings[name], name.replace(" ", "-").replace(",", "")
     samples = round(setting.samples * first_samples) // setting.batch * setting.batch
     folder, result = out / file_name, out / f"{file_name}.json"
     if result.exists():
@@ -203,7 +223,7 @@ def measure(name: str, store: Path, out: Path, first_samples: int) -> dict[str, 
     if setting.stages:
         seconds = train_in_stages(setting, store, folder, samples)
     else:
-        seconds = train(store, folder / "run", setting.options(samples))
+        seconds = train(setting.preset, store, folder / "run", setting.options(samples))
     lines = (folder / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
     last = [line for line in map(json.loads, lines) if line["kind"] == "validation"][-1]
     scores = {"loss": last["loss"], "exact_match": last["exact_match"]}
@@ -217,17 +237,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--study", choices=STUDIES, default="settings")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of the settings of the study")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of the first setting")
     parser.add_argument("--processes", type=int, default=1, help="settings that train at once")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     print("| setting | samples | loss | exact match | processor seconds | samples/s |")
     print("|---|---:|---:|---:|---:|---:|", flush=True)
-    one = partial(measure, store=given.store, out=given.out, first_samples=given.samples)
+    settings = STUDIES[given.study]
+    one = partial(
+        measure, settings=settings, store=given.store, out=given.out, first_samples=given.samples
+    )
+    names = list(settings) if given.only is None else given.only
     pool = ThreadPoolExecutor(given.processes)  # its threads wait for processes
     try:
-        for name, found in zip(given.only, pool.map(one, given.only), strict=True):
+        for name, found in zip(names, pool.map(one, names), strict=True):
             row = f"| {name} | {found['samples']:,} | {found['loss']:.4f} |"
             speed = found["samples"] / found["seconds"]
             print(
