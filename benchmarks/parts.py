@@ -36,7 +36,8 @@ PARTS = {
 def solve(store: Path, preset: str, n: int) -> None:
     """Answer questions for some seconds."""
     import torch
-    from decode import ours, test_questions
+    from contestants import ours
+    from decode import test_questions
 
     torch.set_num_threads(1)
     contestant, questions = ours(preset, "float32", steps=16, beam=1), test_questions(store, n)
