@@ -143,11 +143,11 @@ plain = partial(Setting, preset="transformer-small")
 SIZES = {
     "3 layers, d_model 128": plain(),
     "another seed": plain(seed=1),
-    "2 layers": plain(n_layers=2, samples=1.4),
-    "4 layers": plain(n_layers=4, samples=0.77),
+    "2 layers": plain(n_layers=2, samples=1.48),
+    "4 layers": plain(n_layers=4, samples=0.76),
     "6 layers": plain(n_layers=6, samples=0.53),
-    "d_model 192": plain(d_model=192, samples=0.55),
-    "d_model 256": plain(d_model=256, samples=0.36),
+    "d_model 192": plain(d_model=192, samples=0.52),
+    "d_model 256": plain(d_model=256, samples=0.31),
 }
 STUDIES = {"settings": SETTINGS, "sizes": SIZES}
 
