@@ -86,37 +86,50 @@ def told(share, reach=0.05, accuracy=0.9):
 
 
 def found_with(probe, initial=0.5, reader=0.1):
-    head = HeadTransfer(layer=0, head=1, probe=probe, clusters=told(0.5))
+    clusters = told(0.5)
+    head = HeadTransfer(layer=0, head=1, probe=probe, clusters=clusters)
     worse = replace(head, head=0, probe=told(0.99, accuracy=0.6))  # is not looked at
+    other = HeadTransfer(layer=1, head=0, probe=told(0.1), clusters=told(0.95))
     return Reversal(
         n_agreeing=100,
         n_disagreeing=50,
         n_questions=20,
         obstacle=None,
-        heads=(worse, head),
+        heads=(worse, head, other),
         readers={0: told(reader)},
-        initial=(told(initial),),
+        initial=((HeadTransfer(layer=0, head=0, probe=told(initial), clusters=clusters),),),
     )
 
 
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (found_with(told(0.9)), "reversed, more than in untrained models and text probes"),
-        (found_with(told(0.9), initial=0.88), "reversed, but not clearly more than"),
-        (found_with(told(0.9), reader=0.88), "reversed, but not clearly more than"),
-        (found_with(told(0.53)), "neither label is clearly followed"),
-        (found_with(told(0.1)), "sides are not reversed"),
+        (found_with(told(0.9)), reversal.REVERSED),
+        (found_with(told(0.9), initial=0.88), reversal.LIKE_CONTROLS),
+        (found_with(told(0.9), reader=0.88), reversal.LIKE_CONTROLS),
+        (found_with(told(0.53)), reversal.UNCLEAR),
+        (found_with(told(0.1)), reversal.UNREVERSED),
     ],
 )
-def test_the_verdict(found, verdict):
-    assert verdict in found.verdict
-    assert "head 0.1, accuracy 90%" in found.summary()
+def test_each_layer_has_a_verdict(found, verdict):
+    probe, clusters, other_probe, other_clusters = found.layers
+    assert (probe.layer, probe.head, probe.kind, probe.verdict) == (0, 1, "probe", verdict)
+    assert clusters.verdict == reversal.UNCLEAR
+    assert (other_probe.layer, other_probe.verdict) == (1, reversal.UNREVERSED)
+    assert f"{verdict}: probe of head 0.1" in found.summary()
+    if max(control.reversed_share for control in found.readers.values()) < 0.5:
+        assert other_clusters.verdict == reversal.REVERSED  # compared with clusters, not probes
     (table,) = found.tables()
-    best, share = found.best.probe, f"{found.best.probe.reversed_share:.0%}"
-    assert table.rows[0][:3] == ("probe, head 0.1", f"{best.accuracy:.0%}", share)
-    assert [row[0] for row in table.rows[2:]] == [
-        "untrained model 1",
+    share = f"{probe.transfer.reversed_share:.0%}"
+    assert table.rows[0][:3] == ("probe, head 0.1", f"{probe.transfer.accuracy:.0%}", share)
+    assert [row[0] for row in table.rows[1:]] == [
+        f"clusters, head 0.{clusters.head}",
+        "probe, head 1.0",
+        "clusters, head 1.0",
+        "probe, untrained model 1",
+        "clusters, untrained model 1",
         "text, 0 characters on each side",
     ]
-    assert found.values()["verdict"] == found.verdict
+    assert [one["verdict"] for one in found.values()["layers"]] == [
+        one.verdict for one in found.layers
+    ]

@@ -19,6 +19,7 @@ from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.roles import analysis
 from tp_transformer.interpret.roles.positions import Positions
 from tp_transformer.interpret.roles.probes import Labelled, probe
+from tp_transformer.interpret.roles.reversal import REVERSED
 
 SAMPLE = by_length(sample(32))  # as many as pass a model at once
 HEAD = 2
@@ -114,7 +115,7 @@ def test_an_untrained_model_is_no_better_than_untrained_ones():
     assert len(lines) >= 3
     for line in lines:
         assert "not clearly more than the best of as many heads of untrained models" in line
-    assert "more than in untrained models and" not in found.summary()[-1]
+    assert REVERSED not in found.summary()[-1]
 
 
 def test_the_strongest_reader_of_the_text_sees_as_far_as_it_takes(model):
@@ -132,8 +133,10 @@ def test_planted_reversed_sides_are_found_to_be_reversed(found):
     )
     assert planted.probe.reversed_share > 0.95
     assert planted.clusters.reversed_share > 0.95
-    assert f"head {found.layer}.{HEAD}" in found.summary()[-1]
-    assert "sides are reversed, more than in untrained models" in found.summary()[-1]
+    own = [one for one in found.reversal.layers if one.layer == found.layer]
+    assert [one.head for one in own] == [HEAD, HEAD]
+    assert {one.verdict for one in own} == {REVERSED}
+    assert f"{REVERSED}: probe of head {found.layer}.{HEAD}, clusters" in found.summary()[-1]
 
 
 def test_noise_is_not_found(found):
@@ -253,7 +256,8 @@ def test_numbers_and_figures_are_written(model, found, tmp_path):
     assert values["vectors"] == "role"
     assert len(values["scores"]) == len(found.scores)
     assert "p_value" not in (tmp_path / "roles.json").read_text("utf-8")
-    assert values["reversal"]["verdict"] == found.reversal.verdict
+    verdicts = [one["verdict"] for one in values["reversal"]["layers"]]
+    assert verdicts == [one.verdict for one in found.reversal.layers]
     assert len(values["labels"][0]["initial"]) == analysis.INITIAL_DRAWS
 
 

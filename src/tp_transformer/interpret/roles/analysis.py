@@ -81,7 +81,7 @@ class _Untrained:
 
     n_structural: int  # names that say more than the character
     best: dict[str, Probed]  # for each label, of all heads
-    reversal: Transfer | None  # of the head that is best where the labels agree
+    reversal: tuple[HeadTransfer, ...]  # of every head; none if it cannot be tested
 
 
 def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -> RolesResult:
@@ -178,24 +178,42 @@ def _named(
 def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
     """Analyse an untrained model; its best head is chosen among as many as the trained model's."""
     found = inputs.vectors(model)
-    places = [(inputs.layer, head) for head in inputs.heads]
-    named = inputs.named({place: inputs.cluster(found[place]) for place in places})
+    clusterings = {place: inputs.cluster(own) for place, own in found.items()}
     probed: dict[str, list[Probed]] = {
         label.name: [] for label in inputs.labelled if label.obstacle is None
     }
-    reversals: list[Transfer] = []
     for head in track("probing an untrained model", found.values()):
         for label in inputs.labelled:
             if label.obstacle is None:
                 probed[label.name].append(
                     probes.probe(head, label, inputs.seed, n_permutations=1, n_compared=len(found))
                 )
-        if inputs.sides.obstacle is None:
-            reversals.append(reversal.transfer(head, inputs.sides, inputs.seed))
     return _Untrained(
-        n_structural=sum(head.n_structural for head in named),
+        n_structural=sum(head.n_structural for head in inputs.named(clusterings)),
         best={name: max(own, key=lambda found: found.accuracy) for name, own in probed.items()},
-        reversal=max(reversals, key=lambda found: found.accuracy, default=None),
+        reversal=_transfers(found, clusterings, inputs),
+    )
+
+
+def _transfers(
+    found: Heads[Floats], clusterings: Heads[Clustering], inputs: _Inputs
+) -> tuple[HeadTransfer, ...]:
+    """Test in every head whether sides are reversed where the two labels disagree."""
+    if inputs.sides.obstacle is not None:
+        return ()
+    return tuple(
+        HeadTransfer(
+            layer=layer,
+            head=head,
+            probe=reversal.transfer(own, inputs.sides, inputs.seed),
+            clusters=reversal.transfer(
+                np.eye(inputs.n_clusters)[clusterings[layer, head].assigned],
+                inputs.sides,
+                inputs.seed,
+                reversal.by_cluster,
+            ),
+        )
+        for (layer, head), own in track("testing the reversal", found.items())
     )
 
 
@@ -221,24 +239,14 @@ def _reversal(
     inputs: _Inputs,
     controls: list[_Untrained],
 ) -> Reversal:
-    """Test in every head whether sides are reversed where the two labels disagree."""
-    sides, seed = inputs.sides, inputs.seed
-    heads: list[HeadTransfer] = []
+    """Test the reversal in every head, and from the text."""
+    sides, positions = inputs.sides, inputs.positions
     readers: dict[int, Transfer] = {}
     if sides.obstacle is None:
-        for (layer, head), own in track("testing the reversal", found.items()):
-            one_hot = np.eye(inputs.n_clusters)[clusterings[layer, head].assigned]
-            heads.append(
-                HeadTransfer(
-                    layer=layer,
-                    head=head,
-                    probe=reversal.transfer(own, sides, seed),
-                    clusters=reversal.transfer(one_hot, sides, seed, reversal.by_cluster),
-                )
-            )
-        positions = inputs.positions
         readers = probes.widen(
-            lambda reach: reversal.transfer(positions.character_features(reach), sides, seed),
+            lambda reach: reversal.transfer(
+                positions.character_features(reach), sides, inputs.seed
+            ),
             positions.longest,
         )
     return Reversal(
@@ -246,9 +254,9 @@ def _reversal(
         n_disagreeing=int((~sides.agree).sum()),
         n_questions=len(np.unique(sides.question[~sides.agree])),
         obstacle=sides.obstacle,
-        heads=tuple(heads),
+        heads=_transfers(found, clusterings, inputs),
         readers=readers,
-        initial=tuple(model.reversal for model in controls if model.reversal is not None),
+        initial=tuple(model.reversal for model in controls),
     )
 
 

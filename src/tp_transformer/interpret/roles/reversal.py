@@ -14,7 +14,7 @@ see only the text. The latter tend to the unreversed side, because most characte
 denominators where the labels agree.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,7 @@ from tp_transformer.interpret.roles.probes import (
 Predictor = Callable[[Floats, Integers, Floats], Integers]
 
 SIDES = (NUMERATOR, DENOMINATOR)
+CHANCE = 0.5  # share of reversed predictions of a constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,29 @@ class HeadTransfer:
     clusters: Transfer
 
 
+KINDS = ("probe", "clusters")  # fields of HeadTransfer
+REVERSED, LIKE_CONTROLS, UNCLEAR, UNREVERSED = (
+    "reversed, more than in untrained models and text probes",
+    "reversed, but not clearly more than in untrained models or text probes",
+    "neither label is clearly followed",
+    "not reversed",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTransfer:
+    """The predictions of one kind of the best head of a layer, and the label that they follow.
+
+    The best head is the one that is most accurate where the labels agree, which favours neither.
+    """
+
+    layer: int
+    head: int
+    kind: str
+    transfer: Transfer
+    verdict: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reversal:
     """The share of reversed sides in every head and in the controls.
@@ -108,7 +132,7 @@ class Reversal:
         obstacle: the reason why nothing was tested, or None
         heads: the heads of every layer; none if nothing was tested
         readers: the text probes, by the number of characters that they see on each side
-        initial: for each untrained model, the head whose probe is best where the labels agree
+        initial: for each untrained model, the heads of every layer
     """
 
     n_agreeing: int
@@ -117,42 +141,67 @@ class Reversal:
     obstacle: str | None
     heads: tuple[HeadTransfer, ...]
     readers: dict[int, Transfer]
-    initial: tuple[Transfer, ...]
+    initial: tuple[tuple[HeadTransfer, ...], ...]
 
     @property
-    def best(self) -> HeadTransfer:
-        """The head whose probe is best where the labels agree, which favours neither label."""
-        return max(self.heads, key=lambda head: head.probe.accuracy)
+    def layers(self) -> list[LayerTransfer]:
+        """The best probe and the best clusters of each layer."""
+        found = []
+        for layer in sorted({head.layer for head in self.heads}):
+            for kind in KINDS:
+                best = _best([head for head in self.heads if head.layer == layer], kind)
+                transfer: Transfer = getattr(best, kind)
+                found.append(
+                    LayerTransfer(
+                        layer=layer,
+                        head=best.head,
+                        kind=kind,
+                        transfer=transfer,
+                        verdict=self._verdict(transfer, kind),
+                    )
+                )
+        return found
+
+    def _verdict(self, transfer: Transfer, kind: str) -> str:
+        """Return which label predictions follow, compared with untrained models and the text."""
+        low, high = transfer.interval
+        if high < CHANCE:
+            return UNREVERSED
+        if low <= CHANCE:
+            return UNCLEAR
+        controls = [*self._untrained(kind), *self.readers.values()]
+        is_more = low > max(control.interval[1] for control in controls)
+        return REVERSED if is_more else LIKE_CONTROLS
+
+    def _untrained(self, kind: str) -> list[Transfer]:
+        """Return the predictions of the best head of each untrained model."""
+        return [getattr(_best(heads, kind), kind) for heads in self.initial]
 
     def summary(self) -> str:
         """Return what was found in one line."""
         if self.obstacle is not None:
             return f"reversal: not tested, because {self.obstacle}."
-        best = self.best
+        found: dict[str, list[str]] = {}
+        for one in self.layers:
+            found.setdefault(one.verdict, []).append(f"{one.kind} of head {one.layer}.{one.head}")
+        verdicts = "; ".join(f"{verdict}: {', '.join(own)}" for verdict, own in found.items())
         return (
             f"reversal: probes are fitted where the reversed and the unreversed side agree "
             f"({self.n_agreeing:,} positions) and applied where they disagree "
-            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). By the best "
-            f"probe where they agree (head {best.layer}.{best.head}, accuracy "
-            f"{best.probe.accuracy:.0%}), {self.verdict}."
+            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). Sides, by the "
+            f"head of each layer that is most accurate where they agree: {verdicts}."
         )
 
     def tables(self) -> list[ResultTable]:
-        """Return the predictions of the best probes and of the controls, if it was tested."""
+        """Return the predictions of each layer and of the controls, if it was tested."""
         if self.obstacle is not None:
             return []
-        best = self.best
-        by_clusters = max(self.heads, key=lambda head: head.clusters.accuracy)
         reach = max(self.readers, key=lambda reach: self.readers[reach].accuracy)
-        found = {
-            f"probe, head {best.layer}.{best.head}": best.probe,
-            f"clusters, head {by_clusters.layer}.{by_clusters.head}": by_clusters.clusters,
-            **{
-                f"untrained model {number}": control
-                for number, control in enumerate(self.initial, 1)
-            },
-            f"text, {reach} characters on each side": self.readers[reach],
-        }
+        found = {f"{one.kind}, head {one.layer}.{one.head}": one.transfer for one in self.layers}
+        for kind in KINDS:
+            for number, control in enumerate(self._untrained(kind), 1):
+                found[f"{kind}, untrained model {number}"] = control
+        found[f"text, {reach} characters on each side"] = self.readers[reach]
         table = ResultTable(
             title="Reversed sides in a denominator's denominator",
             columns=("predicted from", "accuracy", "reversed", "95%"),
@@ -166,26 +215,22 @@ class Reversal:
                 for name, transfer in found.items()
             ),
             note="accuracy: where the reversed and the unreversed side agree. reversed: the share "
-            "of reversed predictions where they disagree.",
+            "of reversed predictions where they disagree. Of each layer and of each untrained "
+            "model, the head with the highest accuracy.",
         )
         return [table]
 
-    @property
-    def verdict(self) -> str:
-        """Which label the best probe follows, compared with untrained models and with the text."""
-        low, high = self.best.probe.interval
-        if high < 0.5:
-            return "sides are not reversed"
-        if low <= 0.5:
-            return "neither label is clearly followed"
-        controls = [*self.initial, *self.readers.values()]
-        if low > max(control.interval[1] for control in controls):
-            return "sides are reversed, more than in untrained models and text probes"
-        return "sides are reversed, but not clearly more than in untrained models or text probes"
-
     def values(self) -> Values:
         """Return the numbers."""
-        return {**vars(self), "verdict": None if self.obstacle is not None else self.verdict}
+        return {**vars(self), "layers": [vars(one) for one in self.layers]}
+
+
+def _best(heads: Sequence[HeadTransfer], kind: str) -> HeadTransfer:
+    def accuracy(head: HeadTransfer) -> float:
+        transfer: Transfer = getattr(head, kind)
+        return transfer.accuracy
+
+    return max(heads, key=accuracy)
 
 
 def by_probe(vectors: Floats, sides: Integers, others: Floats) -> Integers:
