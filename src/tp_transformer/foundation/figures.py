@@ -127,11 +127,24 @@ def qualitative(number: int) -> tuple[str, str]:
     There are 20 colours, the darker ten first; categories beyond them repeat the colours.
     """
     import matplotlib as mpl
-    from matplotlib.colors import to_hex
 
     palette = mpl.colormaps[QUALITATIVE]
     place = number % palette.N
-    red, green, blue, _ = palette(2 * place % palette.N + 2 * place // palette.N)
+    return _with_ink(palette(2 * place % palette.N + 2 * place // palette.N))
+
+
+def shades(colormap: str, first: float, last: float, count: int) -> list[tuple[str, str]]:
+    """Return evenly spaced shades of a colormap, each with black or white for a text on it."""
+    import matplotlib as mpl
+
+    step = (last - first) / max(count - 1, 1)
+    return [_with_ink(mpl.colormaps[colormap](first + step * place)) for place in range(count)]
+
+
+def _with_ink(colour: tuple[float, float, float, float]) -> tuple[str, str]:
+    from matplotlib.colors import to_hex
+
+    red, green, blue, _ = colour
     # The relative luminance at which black and white have the same contrast (WCAG 2).
     weights = zip((0.2126, 0.7152, 0.0722), (red, green, blue), strict=True)
     luminance = sum(weight * ((own + 0.055) / 1.055) ** 2.4 for weight, own in weights)

@@ -10,12 +10,23 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.interpret.core.result import Result, ResultTable
+from tp_transformer.interpret.roles.result import RolesResult
+from tp_transformer.show.roles import most_structural, roles_figure
 
 
 def render_findings(found: Result, console: Console) -> None:
-    """Print the findings, wrapped at words to the width of the terminal, and the tables."""
+    """Print the findings, wrapped at words to the width of the terminal, and the tables.
+
+    Of roles, also the clusters of one head in some questions.
+    """
     for line in found.summary():
         _print_wrapped(line, console)
+    if isinstance(found, RolesResult):
+        head = most_structural(found.heads)
+        console.print()
+        title = f"{found.vectors} clusters of head {head.head}, encoder layer {found.layer}"
+        console.print(Text(title.capitalize(), style="bold"))
+        console.print(roles_figure(found.context.sample, head, console))
     for table in found.tables():
         console.print()
         console.print(Text(table.title, style="bold"))

@@ -29,7 +29,7 @@ from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results, SplitScore
 from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
-from tp_transformer.show.roles import roles_figure
+from tp_transformer.show.roles import most_structural, roles_figure
 from tp_transformer.show.table import pair_line
 from tp_transformer.study.parts import generated, predicted, show_files
 
@@ -45,7 +45,6 @@ EXPRESSIONS = (
     "arithmetic__add_sub_multiple",
 )
 CLUSTERS = 10
-SHOWN = 3  # questions in the figure of roles
 NEXT = (["solve", "What is the hundreds digit of 31415?"], ["explore"], ["demo", "--train"])
 
 
@@ -202,9 +201,8 @@ def _show_roles(model: AnyModel, store: Store, scores: SplitScore, console: Cons
     module = max(EXPRESSIONS, key=lambda name: scores.modules[name].accuracy)
     sample = draw(model, store, module=module, count=len(store[INTERPOLATE]), answered=False)
     heads = layer_clusters(model, sample, n_clusters=CLUSTERS, seed=0)
-    head = max(heads, key=lambda found: found.n_structural)
-    questions = sample.shown(SHOWN, n_characters=console.width)
-    console.print(roles_figure(sample, head, questions, console))
+    head = most_structural(heads)
+    console.print(roles_figure(sample, head, console))
     console.print(
         f"Head {head.head} of the last encoder layer, {CLUSTERS} clusters of its role vectors at "
         f"all characters of {len(sample)} questions of {module}, of {len(EXPRESSIONS)} modules of "

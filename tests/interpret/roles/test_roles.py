@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 
 import tp_transformer as tpt
 from planted import by_length, quotients, sample
@@ -17,6 +18,8 @@ from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.roles import analysis
+from tp_transformer.interpret.roles.figure import cluster_looks
+from tp_transformer.interpret.roles.naming import Name
 from tp_transformer.interpret.roles.positions import Positions
 from tp_transformer.interpret.roles.probes import Labelled, probe
 from tp_transformer.interpret.roles.reversal import REVERSED
@@ -259,6 +262,25 @@ def test_numbers_and_figures_are_written(model, found, tmp_path):
     verdicts = [one["verdict"] for one in values["reversal"]["layers"]]
     assert verdicts == [one.verdict for one in found.reversal.layers]
     assert len(values["labels"][0]["initial"]) == analysis.INITIAL_DRAWS
+
+
+def test_clusters_are_coloured_by_the_sides_in_their_names():
+    def name(*statements):
+        return Name(statements=statements, purity=1.0, n_positions=10, n_questions=8)
+
+    names = [name("numerator"), None, name("'/'"), name("ones digit", "denominator")]
+    names += [name("numerator", "ones digit")]
+    looks = cluster_looks(names)
+    assert len(set(looks)) == len(names)
+    for colour, own in zip((to_rgb(colour) for colour, _ in looks), names, strict=True):
+        red, _, blue = colour
+        side = own and own.side
+        assert (blue > red + 0.1, red > blue + 0.1) == (
+            side == "numerator",
+            side == "denominator",
+        )
+    without = cluster_looks([None, name("'/'")])
+    assert without == [figures.qualitative(0), figures.qualitative(1)]
 
 
 @pytest.mark.parametrize(("n_clusters", "n_tokens"), [(20, 12), (20, 80), (120, 40)])

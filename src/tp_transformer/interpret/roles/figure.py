@@ -1,6 +1,7 @@
 """Figures of the roles analysis: questions with their clusters (figure 2), and all scores."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE, labels
 from tp_transformer.interpret.roles import naming
+from tp_transformer.interpret.roles.naming import Name
 from tp_transformer.interpret.roles.result import HeadClusters, LabelControls, RolesResult
 
 SHOWN = 6  # questions in a figure
@@ -18,6 +20,29 @@ DIGIT = 0.055  # inches for a digit of the smallest size, if there are two in a 
 MANY = 40  # clusters in a legend, from which on it has more columns and less text
 PITCH = 2.5  # squares from one line of characters to the next
 SIDE_COLOURS = {NUMERATOR: figures.COLOURS[0], DENOMINATOR: figures.COLOURS[1]}  # as in the paper
+# Shades of the clusters whose names have a side, and of the others.
+SIDE_SHADES = {
+    NUMERATOR: ("Blues", 0.35, 0.75),
+    DENOMINATOR: ("YlOrBr", 0.2, 0.5),
+    None: ("Greys", 0.06, 0.32),
+}
+
+Look = tuple[str, str]  # the colour of a cluster, and that of a text on it
+
+
+def cluster_looks(names: Sequence[Name | None]) -> list[Look]:
+    """Return the look of each cluster: numerators are blue, denominators golden, others grey.
+
+    If no name has a side, every cluster has a colour of its own.
+    """
+    sides = [None if name is None else name.side for name in names]
+    if not any(sides):
+        return [figures.qualitative(number) for number in range(len(names))]
+    looks = {
+        side: iter(figures.shades(*shades, sides.count(side)))
+        for side, shades in SIDE_SHADES.items()
+    }
+    return [next(looks[side]) for side in sides]
 
 
 def plot(roles: RolesResult) -> "dict[str, figures.Figure]":
@@ -77,8 +102,9 @@ def _draw_line(
     for x, character in enumerate(token_characters(sample.questions[number])[part]):
         look: dict[str, Any] = {"family": "monospace", "fontsize": 7.5}
         axes.text(x + 0.5, y + 0.5, character, ha="center", va="center", **look)
+    looks = cluster_looks(head.names)
     for x, cluster in enumerate(head.assigned[number][part]):
-        _draw_square(axes, x, y + 1, int(cluster))
+        _draw_square(axes, x, y + 1, int(cluster), looks[cluster])
     expression = sample.expressions[number]
     if expression is not None:
         for first, last, side in _runs(labels(expression)[SIDE][part]):
@@ -106,9 +132,10 @@ def _draw_legend(
     y: float,
     unit: float,
 ) -> float:
-    """Draw the squares of drawn and of named clusters in columns; return where they end."""
-    named = {number for number, name in enumerate(head.names) if name is not None}
-    entries = sorted(drawn | named)
+    """Draw drawn and named clusters in columns, ordered by side; return where they end."""
+    named = {number: name.side for number, name in enumerate(head.names) if name is not None}
+    order, looks = list(SIDE_SHADES), cluster_looks(head.names)
+    entries = sorted(drawn | set(named), key=lambda own: (order.index(named.get(own)), own))
     n_columns = 2 if len(entries) <= MANY else 4
     across = figures.COLUMN / n_columns
     ends = [y]
@@ -116,7 +143,7 @@ def _draw_legend(
         x, end = place * across / unit, y
         n_rows = -(-len(entries) // n_columns)
         for number in entries[place * n_rows : (place + 1) * n_rows]:
-            _draw_square(axes, x, end, number)
+            _draw_square(axes, x, end, number, looks[number])
             text = _describe(roles, head, number, with_share=len(entries) <= MANY)
             lines = figures.broken(text, across - 2 * unit)
             look: dict[str, Any] = {"fontsize": figures.SMALLEST, "linespacing": 1.1}
@@ -142,13 +169,13 @@ def _describe(roles: RolesResult, head: HeadClusters, number: int, *, with_share
     return f"~ {kind}{share}"
 
 
-def _draw_square(axes: "figures.Axes", x: float, y: float, number: int) -> None:
+def _draw_square(axes: "figures.Axes", x: float, y: float, number: int, look: Look) -> None:
     from matplotlib.patches import Rectangle
 
-    colour, ink = figures.qualitative(number)
+    colour, ink = look
     axes.add_patch(Rectangle((x + 0.03, y + 0.03), 0.94, 0.94, color=colour, linewidth=0))
-    look: dict[str, Any] = {"color": ink, "fontsize": figures.SMALLEST}
-    axes.text(x + 0.5, y + 0.5, str(number), ha="center", va="center_baseline", **look)
+    text: dict[str, Any] = {"color": ink, "fontsize": figures.SMALLEST}
+    axes.text(x + 0.5, y + 0.5, str(number), ha="center", va="center_baseline", **text)
 
 
 def _outline(axes: "figures.Axes", x: float, y: float, width: float, colour: str) -> None:

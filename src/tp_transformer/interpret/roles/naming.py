@@ -18,8 +18,10 @@ from tp_transformer.foundation.statistics import wilson
 from tp_transformer.interpret.core.arrays import Booleans, Integers
 from tp_transformer.interpret.core.structure import (
     ARGUMENT,
+    DENOMINATOR,
     DEPTH,
     DIGIT_PLACE,
+    NUMERATOR,
     OPERATOR,
     POINT,
     SIDE,
@@ -56,6 +58,11 @@ class Name:
             statement[0] != "'" and statement not in _ABOUT_CHARACTERS
             for statement in self.statements
         )
+
+    @property
+    def side(self) -> str | None:
+        """The side of the fraction that the name has, if it has one."""
+        return next((side for side in (NUMERATOR, DENOMINATOR) if side in self.statements), None)
 
     def __str__(self) -> str:
         return ", ".join(self.statements)
