@@ -14,7 +14,7 @@ from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import progress
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.information import analysis as information
-from tp_transformer.interpret.run import interpret
+from tp_transformer.interpret.run import TRIES, interpret
 
 MODULE = "arithmetic__add_or_sub"
 WRITTEN = {
@@ -139,13 +139,16 @@ def test_the_first_test_split_and_its_only_module(
     assert f"8 questions of {origin}, seed 0)" in found.context.sample.origin
 
 
-def test_questions_need_a_store_unless_they_are_generated(half_trained, tmp_path, capsys):
-    with pytest.raises(UserError, match="--data DIR"):
-        run("roles", tmp_path / "out", model=half_trained)
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["interpret", "roles", f"--model={half_trained}", f"--out={tmp_path / 'out'}"])
-    assert ended.value.code == 2
-    assert "data" in capsys.readouterr().err
+def test_without_a_store_questions_are_generated(half_trained, tmp_path):
+    source = {"model": half_trained, "count": 8, "seed": 3, "answered": False}
+    found, _ = run("information", tmp_path / "out", **source)
+    sample = found.context.sample
+    assert sample.origin == f"8 questions of {MODULE} (interpolate, seed 3)"
+    generated = tpt.data.generate(MODULE, split="interpolate", count=8, seed=3)
+    assert sorted(sample.questions) == sorted(example.question for example in generated)
+    assert "--data" not in found.context.environment["command"]
+    with pytest.raises(UserError, match=f"none of the {8 * TRIES} questions of {MODULE}"):
+        run("roles", tmp_path / "out", **{**source, "answered": True})
 
 
 def test_an_lstm_is_refused_before_it_is_asked_anything(sums_store, tmp_path):

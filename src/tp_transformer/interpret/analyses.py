@@ -101,7 +101,8 @@ class StoreRequest(AnalysisRequest):
     """What `tpt interpret` takes for an analysis of questions of a store.
 
     Attributes:
-        data: the store that the questions come from
+        data: the store that the questions come from; by default, questions of the Mathematics
+            Dataset are generated
         module: the module of the questions; by default arithmetic__mixed, as in the paper, or the
             only module of the split
         split: the split of the questions; by default the first test split

@@ -1,22 +1,30 @@
 """One analysis from a model folder and a store to its files: `tpt interpret`."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from tp_transformer.data.mathematics.modules import INTERPOLATE
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import choose_device
 from tp_transformer.foundation.errors import SettingsError, TextError, UserError
+from tp_transformer.foundation.parallel import workers
 from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model
 from tp_transformer.interpret.core.result import Result
-from tp_transformer.interpret.core.sample import Sample, draw
+from tp_transformer.interpret.core.sample import PAPERS_MODULE, Sample, draw
 from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.model.identity import describe
 from tp_transformer.model.transformer import Transformer
+
+TRIES = 16  # generated questions for each one that the model must answer correctly
 
 
 def interpret(
@@ -35,8 +43,6 @@ def interpret(
     if file is not None:
         raise SettingsError(f"{file} is a file; name a folder for the analysis")
     analysis = ANALYSES[name]
-    if analysis.questions != "nested" and getattr(request, "data", None) is None:
-        raise SettingsError("name the store that the questions come from: --data DIR")
     loaded = load(request.model).float().to(choose_device(request.device))
     model = checked_model(loaded, options)
     # Now, because training may replace the weights of a run.
@@ -59,14 +65,16 @@ def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) ->
             raise UserError(f"this analysis asks nested fractions; {error}") from error
         return sample
     assert isinstance(request, StoreRequest)  # noqa: S101, for the type checker
-    assert request.data is not None  # noqa: S101, for the type checker
     is_answered = analysis.questions == "answered" if request.answered is None else request.answered
-    return draw(
-        model,
-        open_store(request.data),
-        module=request.module,
-        split=request.split,
-        count=request.count,
+    drawn = partial(draw, model, count=request.count, seed=request.seed, answered=is_answered)
+    if request.data is not None:
+        store = open_store(request.data)
+        return drawn(store, module=request.module, split=request.split)
+    order = Order(
+        modules=(request.module or PAPERS_MODULE,),
+        splits=(request.split or INTERPOLATE,),
+        count=TRIES * request.count if is_answered else request.count,
         seed=request.seed,
-        answered=is_answered,
     )
+    with TemporaryDirectory() as folder:
+        return drawn(produce(order, Path(folder) / "questions", workers(None)))
