@@ -15,19 +15,25 @@ from tp_transformer.interpret.core.nested import drawn_sample, nested_fractions
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.interchange import analysis
-from tp_transformer.interpret.interchange.result import CONTROL_DRAWS, EXCHANGES
+from tp_transformer.interpret.interchange.result import (
+    CONTROL_DRAWS,
+    EXCHANGES,
+    REVERSED_COPIES,
+    UNREVERSED_COPIES,
+)
 
 ROLE = operations.role_of(0)
 
 
 def interchanges(model, asked, layer):
-    return analysis.interchanges(model, asked, layer, range(model.config.n_heads), seed=0)
+    return analysis.interchanges(model, asked, [layer], range(model.config.n_heads), seed=0)
 
 
 class Machine:
     """Answers questions; it reads each token at the place that its role names, if told to.
 
-    A role is the place, one-hot. What has a role that names none makes it give no answer at all.
+    A role is the place, one-hot. A role that names no place, or one that is taken, makes it give no
+    answer at all.
     """
 
     config = SimpleNamespace(binding="hadamard", n_layers=2, n_heads=3)
@@ -53,8 +59,8 @@ def by_roles(model, questions, *, layers, heads, operation):
     said = []
     for number, question in enumerate(questions):
         roles = operation(number, one_hot(question))
-        if is_one_hot(roles):
-            places = roles[0].argmax(dim=-1).tolist()
+        places = roles[0].argmax(dim=-1).tolist()
+        if is_one_hot(roles) and len(set(places)) == len(places):
             said.append(read(dict(zip(places, token_characters(question), strict=True))))
         else:
             said.append("")
@@ -88,7 +94,7 @@ def test_roles_are_exchanged_in_all_heads_of_the_layers_that_are_named(monkeypat
 
     monkeypatch.setattr(operations, "solve", note)
     interchanges(Machine(), nested_fractions(5), 1)
-    n = len(EXCHANGES) * (1 + CONTROL_DRAWS)
+    n = (len(EXCHANGES) + len(REVERSED_COPIES + UNREVERSED_COPIES)) * (1 + CONTROL_DRAWS)
     assert asked == [((1,), (0, 1, 2))] * n + [((0, 1), (0, 1, 2))] * n
 
 
@@ -104,6 +110,52 @@ def test_who_does_not_go_by_roles_answers_as_before(monkeypatch):
         for test in (one.against_moved, one.against_others):
             assert (test.count, test.n, test.p_value) == (0, 0, 1)
         assert "is not clear" in one.summary()
+        copied = one.sides.reversed, one.sides.unreversed
+        assert {(own.kept, own.moved_kept, own.flipped) for own in copied} == {(1, 1, 0)}
+        assert "not clear that roles act as sides" in one.summary()
+
+
+@pytest.mark.parametrize("numerators", ["ad", "ac"])
+def test_who_goes_by_sides_keeps_the_answer_if_they_are_the_same(numerators, monkeypatch):
+    """A role is the side of a number; who sees a number on the other side answers accordingly."""
+    asked = nested_fractions(20)
+
+    def by_sides(model, questions, *, operation, **_):
+        said = []
+        for number, fraction in enumerate(asked):
+            roles = torch.zeros(3, len(fraction.question) + 2, 2)
+            for letter in "abcd":
+                roles[:, fraction.position(letter), int(letter in numerators)] = 1
+            after = operation(number, roles.clone())
+            places = [fraction.position(letter) for letter in "abcd"]
+            is_moved = (after != roles).any(dim=-1)[0, places].tolist()
+            changed = [letter for letter, moved in zip("abcd", is_moved, strict=True) if moved]
+            if not is_one_hot(after[:, places]):
+                said.append("")
+            elif len(changed) == 1:
+                said.append(fraction.flipped(changed[0]))
+            else:
+                said.append(fraction.answer)
+        return said
+
+    monkeypatch.setattr(operations, "solve", by_sides)
+    for one in interchanges(Machine(), asked, 0):
+        same, other = one.sides.reversed, one.sides.unreversed
+        if numerators == "ac":
+            same, other = other, same
+        assert (same.kept, same.moved_kept, same.flipped) == (1, 1, 0)  # nothing was changed
+        assert (other.kept, other.moved_kept, other.flipped, other.moved_flipped) == (0, 0, 1, 0)
+        assert one.sides.difference == (1 if numerators == "ad" else -1)
+        said = "reversed" if numerators == "ad" else "unreversed"
+        assert f"roles act as {said} sides ({one.sides.difference * 100:+.0f}" in one.summary()
+        assert one.side_rows()[0][0] == f"c as b, d as a, {one.where}"
+
+
+def test_who_goes_by_places_keeps_no_answer_when_a_role_is_copied(monkeypatch):
+    monkeypatch.setattr(operations, "solve", by_roles)
+    for one in interchanges(Machine(), nested_fractions(20), 0):
+        assert one.sides.reversed.kept == one.sides.unreversed.kept == 0
+        assert "not clear that roles act as sides" in one.summary()
 
 
 def test_who_is_merely_disturbed_gives_any_of_the_answers(monkeypatch):

@@ -39,7 +39,11 @@ def interchange_of(layers, n_of):
         for letters, n in n_of.items()
     )
     return LayerInterchange(
-        layers=layers, exchanges=exchanges, against_moved=UNCLEAR, against_others=UNCLEAR
+        layers=layers,
+        exchanges=exchanges,
+        against_moved=UNCLEAR,
+        against_others=UNCLEAR,
+        sides=None,
     )
 
 

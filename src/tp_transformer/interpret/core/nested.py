@@ -12,7 +12,7 @@ import numpy as np
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.interpret.core.sample import Sample
 
-LETTERS = "abcd"
+LETTERS, NUMERATORS = "abcd", "ad"
 FORM = "(a/b)/(c/d)"
 DIGITS = range(2, 10)
 MOST_FRACTIONS = perm(len(DIGITS), len(LETTERS))
@@ -36,6 +36,11 @@ class NestedFraction:
         """The correct answer, as the dataset writes it."""
         a, b, c, d = self.numbers
         return str(Fraction(a * d, b * c))
+
+    def flipped(self, letter: str) -> str:
+        """Return the answer that is right if one number were on the other side of the fraction."""
+        squared = Fraction(self.numbers[LETTERS.index(letter)]) ** 2
+        return str(Fraction(self.answer) * (1 / squared if letter in NUMERATORS else squared))
 
     @property
     def operator(self) -> int:

@@ -9,6 +9,9 @@ from tp_transformer.foundation.statistics import Interval
 from tp_transformer.interpret.core.result import Result, ResultTable
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to a different one
+# Copies of the role of the first number to the second, in the denominator c/d: from the number that
+# is on the same side if sides are reversed there, and from the one that is if they are not.
+REVERSED_COPIES, UNREVERSED_COPIES = ("bc", "ad"), ("ac", "bd")
 LARGEST_P = 0.05  # largest p-value of a clear result
 CONTROL_DRAWS = 3  # draws of random directions: with one, verdicts depend on the draw
 
@@ -72,6 +75,50 @@ class ShareTest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CopiedRoles:
+    """Shares of the answers after roles were copied to the numbers of the denominator.
+
+    Attributes:
+        kept: right answers
+        flipped: right answers if the number to which a role was copied were on the other side
+        moved_kept: right answers after the role was moved as far in random directions
+        moved_flipped: the others after that
+    """
+
+    kept: float
+    flipped: float
+    moved_kept: float
+    moved_flipped: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideContrast:
+    """Which roles the numbers of the denominator c/d can have without a change of the answer.
+
+    Attributes:
+        reversed: roles copied from numbers on the same reversed side: c as b, d as a
+        unreversed: roles copied from numbers on the same unreversed side: c as a, d as b
+        difference: answers kept, reversed minus unreversed
+        interval: 95% interval of the difference, by bootstrap over questions; None for too few
+    """
+
+    reversed: CopiedRoles
+    unreversed: CopiedRoles
+    difference: float
+    interval: Interval | None
+
+    @property
+    def verdict(self) -> str:
+        """Whether sides are reversed."""
+        low, high = self.interval or (-1.0, 1.0)
+        if low > 0:
+            return "roles act as reversed sides"
+        if high < 0:
+            return "roles act as unreversed sides"
+        return "it is not clear that roles act as sides"
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerInterchange:
     """The effect of exchanging the roles of numbers in some layers.
 
@@ -80,12 +127,14 @@ class LayerInterchange:
         exchanges: the answers for each pair of numbers
         against_moved: test against roles that are moved in random directions
         against_others: test against the answers to other exchanges
+        sides: whether sides are reversed; None without questions
     """
 
     layers: tuple[int, ...]
     exchanges: tuple[RoleExchange, ...]
     against_moved: ShareTest
     against_others: ShareTest
+    sides: SideContrast | None
 
     @property
     def where(self) -> str:
@@ -130,14 +179,38 @@ class LayerInterchange:
     def _verdict(self) -> str:
         tests = {"other exchanges": self.against_others, "random directions": self.against_moved}
         numbers = ", ".join(f"{name}: p = {test.p_value:.2g}" for name, test in tests.items())
-        if all(test.p_value <= LARGEST_P for test in tests.values()):
-            return f"the answer follows the roles more often than in both controls ({numbers})."
-        return f"it is not clear that the answer follows the roles ({numbers})."
+        sides = "" if self.sides is None else f"; {self._sides(self.sides)}"
+        if self.follows:
+            found = "the answer follows the roles more often than in both controls"
+        else:
+            found = "it is not clear that the answer follows the roles"
+        return f"{found} ({numbers}){sides}."
+
+    def _sides(self, sides: SideContrast) -> str:
+        interval = sides.interval
+        limits = ", {:+.0f} to {:+.0f}".format(*(100 * end for end in interval)) if interval else ""
+        return f"{sides.verdict} ({100 * sides.difference:+.0f} points of answers kept{limits})"
+
+    @property
+    def follows(self) -> bool:
+        """Whether the answer follows the roles more often than in both controls."""
+        return max(self.against_moved.p_value, self.against_others.p_value) <= LARGEST_P
+
+    def side_rows(self) -> tuple[tuple[str, ...], ...]:
+        """Return the shares of kept and of flipped answers after copies."""
+        if self.sides is None:
+            return ()
+        copies = {"c as b, d as a": self.sides.reversed, "c as a, d as b": self.sides.unreversed}
+        rows = []
+        for name, own in copies.items():
+            shares = (own.kept, own.moved_kept, own.flipped, own.moved_flipped)
+            rows.append((f"{name}, {self.where}", *(f"{share:.0%}" for share in shares)))
+        return tuple(rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterchangeResult(Result):
-    """The effect of exchanging the roles of numbers, in one layer and in all layers."""
+    """The effect of exchanging the roles of numbers, in each layer and in all layers."""
 
     interchanges: tuple[LayerInterchange, ...]
 
@@ -148,14 +221,25 @@ class InterchangeResult(Result):
         return [found.summary() for found in self.interchanges]
 
     def tables(self) -> list[ResultTable]:
-        """Return the counts of answers, if any question counts."""
-        rows = tuple(row for found in self.interchanges if found.n for row in found.rows())
-        table = ResultTable(
+        """Return the counts and the shares of answers, if any question counts."""
+        counted = [found for found in self.interchanges if found.n]
+        if not counted:
+            return []
+        answers = ResultTable(
             title="Right answers after roles were changed",
             columns=("roles", "answers", "exchanged", "another exchange", "as before"),
-            rows=rows,
+            rows=tuple(row for found in counted for row in found.rows()),
             note="exchanged: right for the question with these numbers exchanged. another "
             "exchange: mean of the other exchanges. random directions: roles moved as far, mean of "
             f"{CONTROL_DRAWS} draws. The rest are other answers.",
         )
-        return [table] if rows else []
+        sides = ResultTable(
+            title="Answers after roles were copied to the denominator's numbers",
+            columns=("roles", "kept", "random", "flipped", "random"),
+            rows=tuple(row for found in counted for row in found.side_rows()),
+            note="c as b, d as a: c has the role of b, or d that of a, which are on the same side "
+            "if sides are reversed in the denominator c/d. c as a, d as b: on the same side if "
+            "they are not. kept: right answers. flipped: right if that number were on the other "
+            "side. random: the role moved as far in random directions.",
+        )
+        return [answers, sides]
