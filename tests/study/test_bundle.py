@@ -67,7 +67,8 @@ def cards(folder):
     """Each card of a folder, and the card that follows from the files beside it."""
     facts = [facts_of(folder / name) for name in bundled.names(folder)]
     for one in facts:
-        twin = next((other for other in facts if other is not one), None)
+        same = [other for other in facts if other.results.data == one.results.data]
+        twin = next((other for other in same if other is not one), None)
         yield (folder / one.name / "README.md").read_text("utf-8"), model_card(one, twin)
 
 
@@ -353,16 +354,17 @@ def test_files_beside_bundled_models_are_not_removed(trained, written, tmp_path)
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(FolderError, match="holds something else"):
         bundle(trained / "plain", out=folder)
-    (folder / "notes.txt").unlink()
-    bundle(trained / "plain", out=folder)
-    assert bundled.names(folder) == ["plain"]
+    assert bundled.names(folder) == ["tp", "plain"]
 
 
-def test_a_preset_gives_the_model_its_name(trained, tmp_path):
-    config = tpt.RunConfig.of("tp-transformer-tiny", training={"steps": 2}, data={"batch_size": 4})
-    train(config, trained / "digits", tmp_path / "mine", quiet=True)
-    out = bundle(tmp_path / "mine" / "last", out=tmp_path / "out")
-    assert bundled.names(out) == ["tp-transformer-tiny"]
+def test_other_bundled_models_stay(trained, written, tmp_path):
+    folder = tmp_path / "out"
+    shutil.copytree(written, folder)
+    before = {file.name: file.read_bytes() for file in (folder / "tp").iterdir()}
+    bundle(trained / "plain", out=folder)  # without a twin, which its card then does not name
+    assert bundled.names(folder) == ["plain", "tp"]
+    assert {file.name: file.read_bytes() for file in (folder / "tp").iterdir()} == before
+    assert "Compared with" not in (folder / "plain" / bundled.CARD).read_text()
 
 
 # The models in the package, if there are any.

@@ -1,11 +1,12 @@
-"""`tpt bundle`: makes the model of a run the one that the package contains.
+"""`tpt bundle`: makes the model of a run one that the package contains.
 
-The folder of bundled models (model/bundled.py) is written as a whole: weights, card, scores and
-training of one model, or of two.
+The folder of bundled models (model/bundled.py) is written atomically: weights, card, scores and
+training of one model, or of two. They replace models of the same names and come before the others.
 """
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import compute
 
-from tp_transformer.data.generated import TASKS
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import TRAIN
 from tp_transformer.foundation import settings
@@ -22,7 +22,7 @@ from tp_transformer.foundation.errors import FolderError, SettingsError, StoreEr
 from tp_transformer.foundation.progress import Show
 from tp_transformer.foundation.run_folder import read_origin, run_of
 from tp_transformer.model import bundled, identity
-from tp_transformer.model.family import AnyModel, load, model_config, model_path
+from tp_transformer.model.family import AnyModel, load, model_path
 from tp_transformer.model.folder import WEIGHTS
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
@@ -30,7 +30,7 @@ from tp_transformer.show.model_card import CardFacts, model_card, settings_file
 from tp_transformer.training.history import HISTORY, History, history_of
 
 MODEL_BYTES = 12_000_000  # the largest weights of a bundled model
-TOTAL_BYTES = 20_000_000  # the largest size of all files
+TOTAL_BYTES = 30_000_000  # the largest size of all files
 
 
 def bundle(
@@ -42,9 +42,10 @@ def bundle(
     device: str = "auto",
     show: Show | None = None,
 ) -> Path:
-    """Score the model of a run, and write it as the bundled model; return the folder.
+    """Score the model of a run, and write it as the first bundled model; return the folder.
 
-    Bundled models that are there already are replaced. If anything fails, nothing changes.
+    It has the name of the run. A bundled model of that name is replaced, and others stay. If
+    anything fails, nothing changes.
 
     Args:
         run: a run, whose best model is taken, or one of its checkpoints
@@ -95,7 +96,7 @@ def _refuse_folder(folder: Path, is_package: bool) -> None:
 
 
 def _holds_only_models(folder: Path) -> bool:
-    """Whether a folder, which will be replaced, is empty or has what `tpt bundle` writes."""
+    """Whether a folder is empty or has what `tpt bundle` writes."""
     found = {entry.name for entry in folder.iterdir()}
     try:
         names = bundled.names(folder)
@@ -143,7 +144,7 @@ def _trained(folder: str | Path) -> _Trained:
     model, history = load(path), history_of(path)
     if history is None:
         raise FolderError(f"{path} has no record of its training")
-    return _Trained(name=_name(model, run), run=run, path=path, model=model, history=history)
+    return _Trained(name=run.name, run=run, path=path, model=model, history=history)
 
 
 def _scored(one: _Trained, store: Store, device: str, show: Show | None) -> CardFacts:
@@ -158,18 +159,6 @@ def _scored(one: _Trained, store: Store, device: str, show: Show | None) -> Card
     return CardFacts(name=one.name, model=one.model, results=results, history=one.history)
 
 
-def _name(model: AnyModel, run: Path) -> str:
-    """Return the name of the preset with the model's configuration, or else that of the run."""
-    presets = settings.preset_names()
-    for name in sorted(presets, key=TASKS.__contains__):  # those of tasks last
-        config = model_config(settings.read(name)["model"])
-        if type(config) is model.config_type and model.sized(config, model.vocabulary) == (
-            model.config
-        ):
-            return name
-    return run.name
-
-
 def _write(folder: Path, facts: Sequence[CardFacts]) -> None:
     try:
         with whole(folder) as unfinished:
@@ -177,7 +166,11 @@ def _write(folder: Path, facts: Sequence[CardFacts]) -> None:
             for one in facts:
                 other = next((found for found in facts if found is not one), None)
                 _write_model(unfinished / one.name, one, other)
-            index = json.dumps([one.name for one in facts], indent=1) + "\n"
+            names = [one.name for one in facts]
+            for name in set(bundled.names(folder)) - set(names):
+                shutil.copytree(folder / name, unfinished / name)
+            order = dict.fromkeys([*names, *bundled.names(folder)])
+            index = json.dumps(list(order), indent=1) + "\n"
             (unfinished / bundled.INDEX).write_text(index, "utf-8")
             _refuse_size(unfinished)
     except OSError as error:

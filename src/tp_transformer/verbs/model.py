@@ -57,7 +57,7 @@ class Models(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle(Verb):
-    """Make the model of a run the one that the package contains: weights, card and scores.
+    """Make the model of a run the default of the package: weights, card and scores.
 
     Attributes:
         run: the run, whose best model is taken, or a checkpoint of it
