@@ -2,8 +2,9 @@
 
 `tpt bundle` (study/bundle.py) writes all of `bundled/`. `models.json` lists the names, first that
 of the model that is used when none is given. Each model is a model folder with more files:
-`README.md` is its card, `results.json` its scores, `training.json` its training, and
-`training-1.yaml` the settings of its first run.
+`README.md` is its card, `results.json` its scores, `training.json` its training, `training-1.yaml`
+the settings of its first run, and `roles.json` the named clusters of its last encoder layer, if it
+answers questions of the paper's module.
 """
 
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 from tp_transformer.foundation.errors import FolderError
 
 FOLDER = Path(__file__).parents[1] / "bundled"
-INDEX, CARD, RESULTS = "models.json", "README.md", "results.json"
+INDEX, CARD, RESULTS, ROLES = "models.json", "README.md", "results.json", "roles.json"
 
 
 def names(folder: Path | None = None) -> list[str]:

@@ -7,7 +7,7 @@ training of one model, or of two. They replace models of the same names and come
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,10 +20,16 @@ from tp_transformer.foundation import settings
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import FolderError, SettingsError, StoreError, UserError
 from tp_transformer.foundation.progress import Show
+from tp_transformer.foundation.provenance import Values
 from tp_transformer.foundation.run_folder import read_origin, run_of
+from tp_transformer.interpret.core.result import plain
+from tp_transformer.interpret.core.sample import draw
+from tp_transformer.interpret.roles.analysis import layer_clusters
+from tp_transformer.interpret.roles.options import RolesOptions
 from tp_transformer.model import bundled, identity
 from tp_transformer.model.family import AnyModel, load, model_path
 from tp_transformer.model.folder import WEIGHTS
+from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.show.model_card import CardFacts, model_card, settings_file
@@ -64,7 +70,8 @@ def bundle(
     found = [_trained(one) for one in chosen]
     if len({one.name for one in found}) < len(found):
         raise SettingsError(f"{run} and {twin} would both be bundled as {found[0].name}")
-    _write(folder, [_scored(one, store, device, show) for one in found])
+    facts = [_scored(one, store, device, show) for one in found]
+    _write(folder, facts, {one.name: _roles(one.model, store) for one in found})
     return folder
 
 
@@ -159,13 +166,49 @@ def _scored(one: _Trained, store: Store, device: str, show: Show | None) -> Card
     return CardFacts(name=one.name, model=one.model, results=results, history=one.history)
 
 
-def _write(folder: Path, facts: Sequence[CardFacts]) -> None:
+def _roles(model: AnyModel, store: Store) -> Values | None:
+    """Return named clusters of the last encoder layer, in the format of `tpt interpret roles`.
+
+    None if the model has no such layer, or answers none of the questions that they need.
+    """
+    if not isinstance(model, Transformer):
+        return None
+    try:
+        sample = draw(model, store)
+    except UserError:
+        return None
+    heads = layer_clusters(model, sample, n_clusters=RolesOptions().clusters, seed=0)
+    values: Values = plain(
+        {
+            "analysis": "roles",
+            "model": {"sha256": identity.model_hash(model)},
+            "origin": sample.origin,
+            "vectors": "role" if model.config.d_role else "value",
+            "layer": model.config.n_layers - 1,
+            "heads": [
+                {
+                    "head": head.head,
+                    "centroids": head.centroids.round(5),
+                    "names": head.values()["names"],
+                }
+                for head in heads
+            ],
+        }
+    )
+    return values
+
+
+def _write(folder: Path, facts: Sequence[CardFacts], roles: Mapping[str, Values | None]) -> None:
     try:
         with whole(folder) as unfinished:
             unfinished.mkdir()
             for one in facts:
                 other = next((found for found in facts if found is not one), None)
                 _write_model(unfinished / one.name, one, other)
+                if (clusters := roles[one.name]) is not None:
+                    (unfinished / one.name / bundled.ROLES).write_text(
+                        json.dumps(clusters), "utf-8"
+                    )
             names = [one.name for one in facts]
             for name in set(bundled.names(folder)) - set(names):
                 shutil.copytree(folder / name, unfinished / name)

@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import shutil
 import threading
 
 import numpy as np
@@ -13,14 +14,18 @@ from corpora import make_store
 from tp_transformer import cli
 from tp_transformer.data.mathematics.modules import MODULES
 from tp_transformer.interpret import roles
+from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model.binding import BINDINGS, HadamardBinding
+from tp_transformer.model.solver import Answer
+from tp_transformer.model.stream import SolvedQuestion
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.show.explorer import packing
+from tp_transformer.show.explorer import packing, questions
 from tp_transformer.show.explorer.explore import make_page
 from tp_transformer.show.explorer.questions import EXAMPLE_SEED, examples
 from tp_transformer.show.explorer.server import serving
+from tp_transformer.study import bundle as bundling
 
 NESTED = ["(2/3)/(5/7)", "(7/2)/(3/9)", "(8/5)/(6/4)"]
 
@@ -117,6 +122,42 @@ def test_weights_are_all_there_in_their_order(folders, monkeypatch):
     assert np.array_equal(np.frombuffer(joined, "<f4"), wanted)
     shapes = [tuple(each["shape"]) for each in packing.described(model, "it")["tensors"]]
     assert shapes == [tuple(t.shape) for t in model.state_dict().values()]
+
+
+def test_the_page_opens_on_a_fraction_that_the_model_answers(folders, monkeypatch):
+    offered = drawn_sample(questions.OFFERED, seed=0)
+    right = dict(zip(offered.questions, offered.answers, strict=True))
+    known = offered.questions[5:7]
+
+    def solve(model, asked, noun):
+        (listed,) = asked
+        yield SolvedQuestion(question=listed[0], error="it cannot be read")
+        for text in listed[1:]:
+            said = right[text] if text in known else "0"
+            answer = Answer(text=said, log_probability=0.0, score=0.0, is_complete=True)
+            yield SolvedQuestion(question=text, answers=(answer,))
+
+    monkeypatch.setattr(questions, "solve_each", solve)
+    assert data_of(make_page(folders[0]))["opening"] == known[0]
+    known = ()
+    assert data_of(make_page(folders[0]))["opening"] is None
+
+
+def test_a_bundled_model_has_its_clusters(folders, tmp_path, monkeypatch):
+    shutil.copytree(folders[0], tmp_path / "model")
+    model = tpt.load(tmp_path / "model")
+    monkeypatch.setattr(bundling, "draw", lambda model, _: Sample.of(NESTED, model))
+    clusters = bundling._roles(model, None)
+    (tmp_path / "model" / "roles.json").write_text(json.dumps(clusters))
+    shown = data_of(make_page(tmp_path / "model"))["roles"]
+    assert shown["layer"] == model.config.n_layers - 1
+    assert len(shown["heads"]) == model.config.n_heads
+
+    def none_answered(*_):
+        raise tpt.UserError("the model answers none")
+
+    monkeypatch.setattr(bundling, "draw", none_answered)
+    assert bundling._roles(model, None) is None
 
 
 def test_clusters_come_from_the_roles_analysis(folders, tmp_path, capsys):

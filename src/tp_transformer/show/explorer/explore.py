@@ -6,10 +6,11 @@ from pathlib import Path
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model import bundled
+from tp_transformer.model.bundled import ROLES
 from tp_transformer.model.family import load
 from tp_transformer.show.explorer.packing import refuse_unsupported
 from tp_transformer.show.explorer.page import Page
-from tp_transformer.show.explorer.questions import evaluated, examples, stored
+from tp_transformer.show.explorer.questions import answered_fraction, evaluated, examples, stored
 from tp_transformer.show.explorer.roles import read_roles
 from tp_transformer.show.explorer.server import address, serving
 
@@ -31,9 +32,13 @@ def make_page(
     for folder in folders:
         models.append(load(folder))
         refuse_unsupported(models[-1], folder)
+    bundled_roles = bundled.find(first) / ROLES
+    if roles is None and bundled_roles.is_file():
+        roles = bundled_roles
     return Page(
         models=models,
         folders=folders,
+        opening=answered_fraction(models[0]),
         roles=None if roles is None else read_roles(roles, models[0]),
         examples=examples() if data is None else stored(data),
         questions=[] if results is None or data is None else evaluated(results, data),

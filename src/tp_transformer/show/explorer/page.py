@@ -38,6 +38,7 @@ class Page:
     Attributes:
         models: one model, or two to compare
         folders: the folder of each model
+        opening: the question to open on, or None
         roles: the clusters that `tpt interpret roles` found, as the page reads them, or None
         examples: questions of each module, as {module, question, answer}
         questions: questions of an evaluation, as {module, split, question, answer, right}
@@ -45,6 +46,7 @@ class Page:
 
     models: Sequence[AnyModel]
     folders: Sequence[str | Path]
+    opening: str | None = None
     roles: Values | None = None
     examples: Sequence[Values] = ()
     questions: Sequence[Values] = ()
@@ -87,6 +89,7 @@ class Page:
                 packing.described(model, folder)
                 for model, folder in zip(self.models, self.folders, strict=True)
             ],
+            "opening": self.opening,
             "roles": self.roles,
             "examples": list(self.examples),
             "questions": list(self.questions),

@@ -8,12 +8,26 @@ from pathlib import Path
 from tp_transformer.data.store import TRAIN, open_store
 from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.provenance import Values
+from tp_transformer.interpret.core.nested import drawn_sample
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.stream import solve_each
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.questions import choose
 from tp_transformer.scoring.results import Results
 
 PER_MODULE = 20  # questions of each module of a store or an evaluation, wrong ones first
 EXAMPLE_SEED = 19101106611
+OFFERED = 64  # fractions of fractions, of which one that the model answers is shown first
+
+
+def answered_fraction(model: AnyModel) -> str | None:
+    """Return a fraction of fractions that a model answers correctly, or None."""
+    offered = drawn_sample(OFFERED, seed=0)
+    solved = solve_each(model, [list(offered.questions)], noun="question")
+    for asked, right in zip(solved, offered.answers, strict=True):
+        if asked.answers and asked.answers[0].text == right:
+            return asked.question
+    return None
 
 
 @cache

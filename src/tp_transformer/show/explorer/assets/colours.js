@@ -52,11 +52,24 @@ function differenceColour(difference) {
   return mix(paper, difference > 0 ? accent : warm, Math.sqrt(Math.min(1, Math.abs(difference))));
 }
 
-// Cluster colours: hues around the circle, with two lightnesses where there are many clusters.
-function clusterColour(cluster, nClusters) {
-  const dark = currentTheme === "dark";
-  const light = (dark ? 0.62 : 0.5) + (nClusters > 10 && cluster % 2 ? 0.13 : 0);
-  return fromHsl((cluster * 360) / nClusters + 25, 0.52, light);
+const SIDE_HUES = { numerator: 205, denominator: 41 };
+
+function sideOf(name) {
+  return Object.keys(SIDE_HUES).find((side) => (name || "").split(", ").includes(side));
+}
+
+// Cluster colours by their names: shades of blue for numerators, of gold for denominators, of grey
+// for others. If no name has a side: hues around the circle, in two lightnesses if there are many.
+function clusterColour(cluster, names) {
+  const base = currentTheme === "dark" ? 0.62 : 0.5;
+  if (!names.some(sideOf)) {
+    const light = base + (names.length > 10 && cluster % 2 ? 0.13 : 0);
+    return fromHsl((cluster * 360) / names.length + 25, 0.52, light);
+  }
+  const side = sideOf(names[cluster]);
+  const alike = names.map((_, c) => c).filter((c) => sideOf(names[c]) === side);
+  const shade = base - 0.1 + (0.25 * alike.indexOf(cluster)) / Math.max(1, alike.length - 1);
+  return fromHsl(SIDE_HUES[side] ?? 0, side ? 0.62 : 0, shade);
 }
 
 function fromHsl(hue, saturation, lightness) {

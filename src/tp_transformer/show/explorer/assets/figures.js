@@ -262,7 +262,7 @@ function rolesFigure(pane, point, head) {
   );
   const legend = clusters.centroids.map((_, c) =>
     text(0, 62 + 14 * c, `${c}  ${clusters.names[c] || ""}`, {
-      fill: css(clusterColour(c, clusters.centroids.length)),
+      fill: css(clusterColour(c, clusters.names)),
     }),
   );
   const width = Math.max(260, characters.length * 13);

@@ -30,23 +30,23 @@ function showCharacters(pane) {
 // The names of the clusters in which the characters are, if `tpt interpret roles` named them.
 function clusterLegend(pane, point, head) {
   if (!pane.result.points[point].vectors) return [];
-  const { centroids, names, isFile } = pane.clusters(point, head);
+  const { names, isFile } = pane.clusters(point, head);
   if (!isFile) return [];
   const present = [...new Set(pane.assigned(point, head))].sort((a, b) => a - b);
   const items = present.map((cluster) =>
     element(
       "li",
       {},
-      swatchOf(cluster, centroids.length),
+      swatchOf(cluster, names),
       ` ${cluster}: ${names[cluster] || "no clear name"}`,
     ),
   );
   return [element("ul", { class: "clusters notes", "aria-label": "Clusters" }, items)];
 }
 
-function swatchOf(cluster, nClusters) {
+function swatchOf(cluster, names) {
   const swatch = element("span", { class: "swatch" });
-  swatch.style.background = css(clusterColour(cluster, nClusters));
+  swatch.style.background = css(clusterColour(cluster, names));
   return swatch;
 }
 

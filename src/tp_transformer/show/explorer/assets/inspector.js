@@ -114,7 +114,7 @@ class Inspector {
     return element(
       "p",
       { class: "notes" },
-      swatchOf(cluster, clusters.centroids.length),
+      swatchOf(cluster, clusters.names),
       ` cluster ${cluster} of ${clusters.centroids.length} ${origin}`,
       name ? `: ${name}` : "",
       ` · norm ${length(vector).toFixed(2)}`,

@@ -71,8 +71,8 @@ class Pane {
   }
 
   colours(point, head) {
-    const { length: n } = this.clusters(point, head).centroids;
-    return this.assigned(point, head).map((cluster) => clusterColour(cluster, n));
+    const { names } = this.clusters(point, head);
+    return this.assigned(point, head).map((cluster) => clusterColour(cluster, names));
   }
 
   build() {

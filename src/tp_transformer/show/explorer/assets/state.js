@@ -155,7 +155,8 @@ function firstState() {
   const [model] = DATA.models;
   const words = model.tokens.filter((token) => !/^<.+>$/.test(token)).slice(0, 3);
   const separator = model.tokenisation === "words" ? " " : "";
-  const offered = [nestedQuestion(), ...DATA.examples.map(({ question }) => question)];
+  const examples = DATA.examples.map(({ question }) => question);
+  const offered = [DATA.opening ?? nestedQuestion(), ...examples];
   const known = offered.find((question) => isReadable(model, question)) ?? words.join(separator);
   const question = DATA.questions.length ? DATA.questions[0].question : known;
   return { panes: [{ model: 0, question, operations: [] }], view: firstView() };
