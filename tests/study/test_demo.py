@@ -1,5 +1,6 @@
 import io
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -7,6 +8,7 @@ from rich.console import Console
 import tp_transformer as tpt
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.model import bundled
+from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.results import Results
 from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, demo
 from tp_transformer.study.live_demo import live_demo
@@ -62,7 +64,7 @@ def test_every_area_has_an_answer_and_a_score(shown_once):
         for module in tpt.data.open(folder / QUESTIONS)["interpolate"].modules
     }
     assert len(areas) == 8
-    answers, scores = text.split("3. Their scores")
+    answers, scores = text.split("4. Their scores")
     for area in areas:
         assert any(line.startswith(area) for line in answers.splitlines())
         assert any(line.startswith(area) for line in scores.splitlines())
@@ -75,6 +77,22 @@ def test_every_area_has_an_answer_and_a_score(shown_once):
     assert "one seed" in scores
 
 
+def test_a_model_of_some_modules_is_scored_on_these(shown_once, shipped, tmp_path, monkeypatch):
+    folder, _ = shown_once
+    modules = ("arithmetic__mixed", "arithmetic__mul")
+    shutil.copytree(shipped, tmp_path / "bundled")
+    shutil.copytree(folder / QUESTIONS, tmp_path / "demo" / QUESTIONS)
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "bundled")
+    card = tmp_path / "bundled" / NAMES[0] / bundled.RESULTS
+    choice = Choice(modules=modules, splits=("interpolate",))
+    tpt.evaluate(NAMES[0], folder / QUESTIONS, card, choice=choice)
+    scores = shown(tmp_path / "demo").split("4. Their scores")[1]
+    found = [Results.read(tmp_path / "demo" / f"{name}.json") for name in NAMES]
+    assert [len(one.splits["interpolate"].modules) for one in found] == [2, 56]
+    assert any(line.startswith("mul ") for line in scores.splitlines())
+    assert "one seed" not in scores  # models of different modules are not compared
+
+
 def test_marks_agree_with_the_answers(shown_once, bundle):
     folder, text = shown_once
     split = tpt.data.open(folder / QUESTIONS)["interpolate"]
@@ -82,7 +100,7 @@ def test_marks_agree_with_the_answers(shown_once, bundle):
     firsts = [next(iter(split.examples(module))) for module in split.modules]
     right = [example for example in firsts if model.solve([example.question]) == [example.answer]]
     n_areas = len({example.module.partition("__")[0] for example in right})
-    answers = text.split("2. Their answers")[1].split("3. Their scores")[0]
+    answers = text.split("3. Their answers")[1].split("4. Their scores")[0]
     assert answers.count("✓") >= n_areas  # the twin may have more
 
 
@@ -95,7 +113,7 @@ def test_lines_fit_the_terminal(shown_once):
 def test_again_from_the_same_folder(shown_once, bundle):
     folder, text = shown_once
     before = (folder / REPORT).read_bytes()
-    assert shown(folder).split("2. Their answers")[1] == text.split("2. Their answers")[1]
+    assert shown(folder).split("3. Their answers")[1] == text.split("3. Their answers")[1]
     assert (folder / REPORT).read_bytes() == before
 
 

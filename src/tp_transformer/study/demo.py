@@ -1,10 +1,10 @@
-"""The demo: the bundled models answer questions, are scored, and a report is written.
+"""The demo: roles of fractions, the answers and scores of the bundled models, and a report.
 
-The questions are generated with a seed that no bundled model was trained with. All files are kept;
-the same command resumes an interrupted demo.
+The questions are generated with a seed that no bundled model was trained with. A model is scored on
+the modules that its card has. All files are kept; the same command resumes an interrupted demo.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -15,10 +15,11 @@ from rich.text import Text
 from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.store import Store
+from tp_transformer.foundation.errors import UserError
 from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.foundation.progress import progress
 from tp_transformer.foundation.statistics import average_interval
-from tp_transformer.interpret.core.sample import draw
+from tp_transformer.interpret.core.sample import Sample, draw
 from tp_transformer.interpret.roles.analysis import layer_clusters
 from tp_transformer.model import bundled
 from tp_transformer.model.family import AnyModel, load
@@ -35,17 +36,13 @@ from tp_transformer.study.parts import generated, predicted, show_files
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models
 QUESTIONS, REPORT = "questions", "report.html"
-ALL = "all areas"
+ALL = "all"
+FEW = 10  # modules, up to which they are listed instead of their areas
 CORRECT = "correct answer"
 SHARES = (0.5, 0.9)  # accuracies above which modules are counted
-# Modules with arithmetic expressions; the roles are shown for the one that is answered best.
-EXPRESSIONS = (
-    "arithmetic__mixed",
-    "arithmetic__mul_div_multiple",
-    "arithmetic__add_sub_multiple",
-)
+# Modules with fractions; roles are shown in questions of the one that is answered best.
+FRACTIONS = ("arithmetic__mixed", "arithmetic__mul_div_multiple")
 CLUSTERS = 10
-NEXT = (["solve", "What is the hundreds digit of 31415?"], ["explore"], ["demo", "--train"])
 
 
 def demo(
@@ -68,13 +65,15 @@ def demo(
     order = Order(splits=(INTERPOLATE,), test_count=test_count, seed=SEED)
     store = generated(order, folder / QUESTIONS)
     _introduce(models, store, console)
-    heading(console, "2. Their answers")
-    console.print(_answers_table(models, store))
-    heading(console, "3. Their scores")
-    results = [_score(folder, name, diagnose) for name in models]
-    _show_scores(results, console)
-    heading(console, "4. The roles of one head")
-    _show_roles(next(iter(models.values())), store, results[0].splits[INTERPOLATE], console)
+    heading(console, "2. What the paper found: roles of numerators and denominators")
+    question = _show_roles(next(iter(models.values())), store, console)
+    groups = _groups(models, store)
+    heading(console, "3. Their answers")
+    for modules, names in groups.items():
+        console.print(_answers_table({name: models[name] for name in names}, store, modules))
+    heading(console, "4. Their scores")
+    for modules, names in groups.items():
+        _show_scores([_score(folder, name, modules, diagnose) for name in names], console)
     heading(console, "5. The report")
     write_report([folder / _file(name) for name in models], folder / REPORT)
     files = {
@@ -82,7 +81,18 @@ def demo(
         QUESTIONS: "the questions: tpt data show",
         **{_file(name): "scores: tpt compare" for name in models},
     }
-    show_files(console, folder, files, NEXT)
+    show_files(console, folder, files, (["solve", question], ["explore"], ["demo", "--train"]))
+
+
+def _groups(models: Iterable[str], store: Store) -> dict[tuple[str, ...], list[str]]:
+    """Return the models that are scored on the same modules, by these modules."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in models:
+        file = bundled.FOLDER / name / bundled.RESULTS
+        own = Results.read(file).splits[INTERPOLATE].modules if file.is_file() else ()
+        modules = [module for module in store[INTERPOLATE].modules if module in own or not own]
+        found.setdefault(tuple(modules), []).append(name)
+    return found
 
 
 def _introduce(models: Mapping[str, AnyModel], store: Store, console: Console) -> None:
@@ -99,22 +109,20 @@ def _introduce(models: Mapping[str, AnyModel], store: Store, console: Console) -
     )
 
 
-def _answers_table(models: Mapping[str, AnyModel], store: Store) -> Table:
+def _answers_table(models: Mapping[str, AnyModel], store: Store, modules: Sequence[str]) -> Table:
     """Return a correct and a wrong answer of the first model in each area, if it has both.
 
     They are chosen among the first questions of the modules, in the order of the dataset.
     """
     split = store[INTERPOLATE]
-    questions, answers = split.rows([rows.start for rows in split.modules.values()])
+    questions, answers = split.rows([split.modules[module].start for module in modules])
     solved = [model.solve(questions) for model in models.values()]
     table = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
     table.add_column("area", style="dim")
     table.add_column("question", overflow="fold")
     seen: set[tuple[str, bool]] = set()
-    for module, question, answer, *given in zip(
-        split.modules, questions, answers, *solved, strict=True
-    ):
-        key = _area(module), given[0] == answer
+    for module, question, answer, *given in zip(modules, questions, answers, *solved, strict=True):
+        key = _part(module, modules), given[0] == answer
         if key not in seen:
             seen.add(key)
             marked = {
@@ -135,20 +143,22 @@ def _answers(question: str, answers: Mapping[str, Text]) -> Group:
     return Group(Text(question, style="bold"), Padding(table, (0, 0, 1, 0)))
 
 
-def _area(module: str) -> str:
-    return module.partition("__")[0]
+def _part(module: str, modules: Sequence[str]) -> str:
+    """Return the area of a module or, if there are few modules, its name without the area."""
+    area, _, name = module.partition("__")
+    return name if len(modules) <= FEW else area
 
 
 def _file(name: str) -> str:
     return f"{name}.json"
 
 
-def _score(folder: Path, name: str, diagnose: int) -> Results:
+def _score(folder: Path, name: str, modules: tuple[str, ...], diagnose: int) -> Results:
     return evaluate(
         name,
         folder / QUESTIONS,
         folder / _file(name),
-        Choice(splits=(INTERPOLATE,)),
+        Choice(modules=modules, splits=(INTERPOLATE,)),
         Work(diagnose=diagnose, overwrite=True),
         show=progress,
     )
@@ -180,11 +190,12 @@ def _areas_table(results: Sequence[Results]) -> Table:
     for found in results:
         table.add_column(found.name, justify="right")
     modules = list(results[0].splits[INTERPOLATE].modules)
-    for area in (*dict.fromkeys(map(_area, modules)), ALL):
-        own = [module for module in modules if area in (ALL, _area(module))]
+    parts = {module: _part(module, modules) for module in modules}
+    for part in (*dict.fromkeys(parts.values()), ALL):
+        own = [module for module in modules if part in (ALL, parts[module])]
         scores = (_averaged(found.splits[INTERPOLATE], own) for found in results)
-        style = "bold" if area == ALL else ""
-        table.add_row(Text(area), str(len(own)), *scores, style=style)
+        style = "bold" if part == ALL else ""
+        table.add_row(Text(part), str(len(own)), *scores, style=style)
     return table
 
 
@@ -194,19 +205,33 @@ def _averaged(split: SplitScore, modules: Sequence[str]) -> str:
     return f"{average:.1%} ({100 * low:.0f} to {100 * high:.0f})"
 
 
-def _show_roles(model: AnyModel, store: Store, scores: SplitScore, console: Console) -> None:
-    """Show the head of the last encoder layer whose clusters say most about the expression."""
+def _show_roles(model: AnyModel, store: Store, console: Console) -> str:
+    """Show the head of the last encoder layer whose clusters say most about fractions.
+
+    The questions are those that the model answers correctly, of the module of which it answers
+    most; if it answers none, any questions. Returns the first question that is shown.
+    """
     if not isinstance(model, Transformer):
         raise TypeError("the bundled model is not a Transformer")
-    module = max(EXPRESSIONS, key=lambda name: scores.modules[name].accuracy)
-    sample = draw(model, store, module=module, count=len(store[INTERPOLATE]), answered=False)
-    heads = layer_clusters(model, sample, n_clusters=CLUSTERS, seed=0)
-    head = most_structural(heads)
+    samples = [_answered(model, store, module) for module in FRACTIONS]
+    sample = max(filter(None, samples), key=len, default=None)
+    if sample is None:
+        sample = draw(model, store, module=FRACTIONS[0], answered=False)
+    head = most_structural(layer_clusters(model, sample, n_clusters=CLUSTERS, seed=0))
     console.print(roles_figure(sample, head, console))
     console.print(
         f"Head {head.head} of the last encoder layer, {CLUSTERS} clusters of its role vectors at "
-        f"all characters of {len(sample)} questions of {module}, of {len(EXPRESSIONS)} modules of "
-        f"expressions the one that is answered best. Clusters whose names say more "
-        f"than the character: {head.n_structural}, the most of all heads of the layer. "
-        "tpt interpret roles compares this with untrained models and with the text alone."
+        f"all characters of {sample.origin}. Clusters of numerators are blue, clusters of "
+        f"denominators golden, others grey; names say what nearly all positions of a cluster have "
+        f"in common. {head.n_structural} names say more than the character, the most of all heads "
+        "of the layer. tpt interpret roles compares this with untrained models and with the text."
     )
+    return sample.questions[sample.shown(1, n_characters=console.width)[0]]
+
+
+def _answered(model: Transformer, store: Store, module: str) -> Sample | None:
+    """Return the questions of a module that a model answers correctly, or None."""
+    try:
+        return draw(model, store, module=module)
+    except UserError:
+        return None
