@@ -43,6 +43,7 @@ SHARES = (0.5, 0.9)  # accuracies above which modules are counted
 # Modules with fractions; roles are shown in questions of the one that is answered best.
 FRACTIONS = ("arithmetic__mixed", "arithmetic__mul_div_multiple")
 CLUSTERS = 10
+SUM = "What is 3 + 4?"
 
 
 def demo(
@@ -65,7 +66,7 @@ def demo(
     order = Order(splits=(INTERPOLATE,), test_count=test_count, seed=SEED)
     store = generated(order, folder / QUESTIONS)
     _introduce(models, store, console)
-    heading(console, "2. What the paper found: roles of numerators and denominators")
+    heading(console, "2. The roles of fractions")
     question = _show_roles(next(iter(models.values())), store, console)
     groups = _groups(models, store)
     heading(console, "3. Their answers")
@@ -209,14 +210,13 @@ def _show_roles(model: AnyModel, store: Store, console: Console) -> str:
     """Show the head of the last encoder layer whose clusters say most about fractions.
 
     The questions are those that the model answers correctly, of the module of which it answers
-    most; if it answers none, any questions. Returns the first question that is shown.
+    most; if it answers none, any questions. Returns a question that it answers, if it does.
     """
     if not isinstance(model, Transformer):
         raise TypeError("the bundled model is not a Transformer")
     samples = [_answered(model, store, module) for module in FRACTIONS]
-    sample = max(filter(None, samples), key=len, default=None)
-    if sample is None:
-        sample = draw(model, store, module=FRACTIONS[0], answered=False)
+    answered = max(filter(None, samples), key=len, default=None)
+    sample = answered or draw(model, store, module=FRACTIONS[0], answered=False)
     head = most_structural(layer_clusters(model, sample, n_clusters=CLUSTERS, seed=0))
     console.print(roles_figure(sample, head, console))
     console.print(
@@ -226,7 +226,7 @@ def _show_roles(model: AnyModel, store: Store, console: Console) -> str:
         f"in common. {head.n_structural} names say more than the character, the most of all heads "
         "of the layer. tpt interpret roles compares this with untrained models and with the text."
     )
-    return sample.questions[sample.shown(1, n_characters=console.width)[0]]
+    return SUM if answered is None else sample.questions[sample.shown(1, console.width)[0]]
 
 
 def _answered(model: Transformer, store: Store, module: str) -> Sample | None:
