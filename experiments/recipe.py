@@ -242,14 +242,16 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of the first setting")
     parser.add_argument("--processes", type=int, default=1, help="settings that train at once")
     given = parser.parse_args()
+    settings = STUDIES[given.study]
+    names = list(settings) if given.only is None else given.only
+    if unknown := [name for name in names if name not in settings]:
+        parser.error(f"--only: not a setting of {given.study}: {', '.join(unknown)}")
     given.out.mkdir(parents=True, exist_ok=True)
     print("| setting | samples | loss | exact match | processor seconds | samples/s |")
     print("|---|---:|---:|---:|---:|---:|", flush=True)
-    settings = STUDIES[given.study]
     one = partial(
         measure, settings=settings, store=given.store, out=given.out, first_samples=given.samples
     )
-    names = list(settings) if given.only is None else given.only
     pool = ThreadPoolExecutor(given.processes)  # its threads wait for processes
     try:
         for name, found in zip(names, pool.map(one, names), strict=True):
