@@ -1,0 +1,60 @@
+"""Keep the models of runs with several seeds in the repository, without the rest of the runs.
+
+    python experiments/keep_models.py runs/tp runs/plain runs/matched --out models
+
+Each argument is a folder of `tpt train --seeds`. The best model of each finished seed is written to
+`models/tp/seed-0` and so on, with its training (`training.json`). A model that is there stays. The
+weights are rounded to bfloat16 and stored in float32: git compresses them to less than half, and
+`tpt` reads them as any model.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+import tp_transformer as tpt
+from tp_transformer.foundation import settings
+from tp_transformer.foundation.run_folder import CONFIG, LAST, seed_runs
+from tp_transformer.model.family import AnyModel
+from tp_transformer.model.identity import step_of
+from tp_transformer.training.history import HISTORY, history_of
+
+
+def rounded(model: AnyModel) -> AnyModel:
+    """Round the weights of a model to bfloat16; their type stays the same."""
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.copy_(tensor.bfloat16())
+    return model
+
+
+def keep(run: Path, folder: Path) -> None:
+    """Write the best model of a run, and its training, to a folder."""
+    history = history_of(run)
+    steps = settings.read(run / CONFIG)["training"]["steps"]
+    if history is None or (step_of(run / LAST) or 0) < steps:
+        print(f"{run}: not finished")
+        return
+    rounded(tpt.load(run)).save(folder)
+    text = json.dumps(history.to_json(), indent=1, ensure_ascii=False) + "\n"
+    (folder / HISTORY).write_text(text, "utf-8")
+    print(folder)
+
+
+def main() -> None:
+    """Keep the models that are not kept yet."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of tpt train --seeds")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the models")
+    given = parser.parse_args()
+    for runs in given.runs:
+        for run in seed_runs(runs).values():
+            folder = given.out / runs.name / run.name
+            if not folder.exists():
+                keep(run, folder)
+
+
+if __name__ == "__main__":
+    main()
