@@ -19,11 +19,26 @@ SURE, HALF = 0.9, 0.5
 
 
 def summary(folder: Path = bundled.FOLDER) -> str:
-    """Return the scores and the training of the models in a folder as Markdown."""
-    names = bundled.names(folder)
-    if not names:
+    """Return the scores and the training of the models in a folder as Markdown.
+
+    Models with the same test questions share a table.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in bundled.names(folder):
+        hashes = tuple(_results(folder, name).data["sha256"].values())
+        groups.setdefault(hashes, []).append(name)
+    if not groups:
         return "No model is bundled with this copy of the package.\n"
-    results = [Results.read(folder / name / bundled.RESULTS) for name in names]
+    return "\n".join(_table(folder, names) for names in groups.values())
+
+
+def _results(folder: Path, name: str) -> Results:
+    return Results.read(folder / name / bundled.RESULTS)
+
+
+def _table(folder: Path, names: list[str]) -> str:
+    """Return a table of models that were scored on the same questions, and sentences about it."""
+    results = [_results(folder, name) for name in names]
     stages = [json.loads((folder / name / "training.json").read_text("utf-8"))["stages"]
               for name in names]  # fmt: skip
     compared = {pair.split: pair for pair in pairs(results[0], results[1:])[0]} if names[1:] else {}
