@@ -12,22 +12,12 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
-
 import tp_transformer as tpt
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.run_folder import CONFIG, LAST, seed_runs
-from tp_transformer.model.family import AnyModel
 from tp_transformer.model.identity import step_of
+from tp_transformer.study.bundle import rounded
 from tp_transformer.training.history import HISTORY, history_of
-
-
-def rounded(model: AnyModel) -> AnyModel:
-    """Round the weights of a model to bfloat16; their type stays the same."""
-    with torch.no_grad():
-        for tensor in model.state_dict().values():
-            tensor.copy_(tensor.bfloat16())
-    return model
 
 
 def keep(run: Path, folder: Path) -> None:

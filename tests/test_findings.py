@@ -1,26 +1,26 @@
-"""The page on the bundled models: its generated parts, and the command that writes them."""
+"""The page on the claims of the paper: its criteria, its tables, the command that writes them."""
 
+import json
 import re
 import shutil
 import sys
-from types import SimpleNamespace
 
-import findings_text
+import claims
 import pytest
-import torch
 import update_findings
+from claims import CLAIMS, Outcome
 
+import runs
 import tp_transformer as tpt
 from documents import ROOT
-from tp_transformer.cli import main
-from tp_transformer.data.store import MANIFEST
-from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import produce
+from tp_transformer.foundation.parallel import workers
 from tp_transformer.model import bundled
 from tp_transformer.model.identity import model_hash
+from tp_transformer.training.seeds import train_seeds
 
 PAGE = ROOT / "docs" / "findings.md"
-QUESTIONS = tuple(f"What is the tens digit of {number}?" for number in range(5310, 5350))
-DIGITS = Sample(questions=QUESTIONS, answers=("1",) * len(QUESTIONS), origin="digits")
 
 
 def marks(text):
@@ -30,92 +30,75 @@ def marks(text):
 
 def test_every_part_of_the_page_has_been_written():
     found = marks(PAGE.read_text("utf-8"))
-    assert len(found) == 8
+    assert found.keys() == {"models", "scores", "claims", "numbers", "surgery"}
     assert all("|---" in text for text in found.values())
+    for claim in CLAIMS:
+        assert claim.text in found["claims"]
+        assert claim.criterion in found["numbers"]
 
 
 def test_the_page_is_about_the_bundled_models():
     """If this fails after `tpt bundle`, run `python docs/update_findings.py`."""
     table = marks(PAGE.read_text("utf-8"))["models"]
-    assert bundled.names()
-    for name in bundled.names():
-        sha256 = model_hash(tpt.load(name))
-        assert f"`{name}`" in table
-        assert f"`{sha256[:12]}`" in table, f"the page is about other weights of {name}"
+    for name in bundled.names()[:2]:
+        assert f"| `{name}` |" in table
+        assert f"`{model_hash(tpt.load(name))[:12]}`" in table, (
+            f"the page has other weights: {name}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("holds", "verdict"),
+    [
+        ([True, True, True], "supported"),
+        ([True, None], "supported"),
+        ([False, False], "not supported"),
+        ([True, False, None], "supported by 1 of 2"),
+        ([None, None], "not testable"),
+        ([], "not testable"),
+    ],
+)
+def test_the_verdict_over_seeds(holds, verdict):
+    assert claims.verdict([Outcome(one, "") for one in holds]) == verdict
+
+
+def test_a_contrast_needs_the_one_and_not_the_other():
+    contrast = next(claim for claim in CLAIMS if claim.is_contrast)
+
+    def ratio(high):
+        values = {"ratio_to_control": {"value": high - 0.1, "interval": [high - 0.2, high]}}
+        values |= {"initial_ratios_to_control": [0.98, 1.01], "exchanges": [{"n_answered": 1}]}
+        return {"binding": {**values, "sample": {"questions": [""]}}}
+
+    assert contrast.verdict([ratio(1.1)], [ratio(0.9)]) == "supported"
+    assert contrast.verdict([ratio(0.9)], [ratio(0.9)]) == "not supported"
+    assert contrast.verdict([ratio(1.1)], [ratio(1.1)]) == "not supported"
 
 
 def test_points_have_no_negative_zero():
-    shares = (-0.004, 0.004, -0.006, 0.146)
-    assert [findings_text._points(share) for share in shares] == ["0", "0", "-1", "15"]
-
-
-def test_results_of_other_weights_data_or_code_are_not_used_again(tmp_path, monkeypatch):
-    computed = []
-    compute = ("binding", "", lambda: {"number": computed.append(1) or len(computed)})
-    monkeypatch.setattr(update_findings, "analyses", lambda *_: [compute])
-    state = {"commit": "a", "seed": 0}
-
-    def load(_):
-        torch.manual_seed(state["seed"])
-        return tpt.build("tp-transformer-tiny", d_model=32)
-
-    monkeypatch.setattr(update_findings, "load", load)
-    monkeypatch.setattr(update_findings.provenance, "commit", lambda: state["commit"])
-    store = SimpleNamespace(path=tmp_path)
-
-    def number(count=24):
-        found = update_findings.analysed(["model"], store, tmp_path, count)
-        return found["model", "binding", ""]["number"]
-
-    (tmp_path / MANIFEST).write_text("{}", "utf-8")
-    assert [number(), number()] == [1, 1]
-    (tmp_path / MANIFEST).write_text("[]", "utf-8")
-    assert [number(), number()] == [2, 2]
-    state["commit"] = "b"
-    assert [number(), number()] == [3, 3]
-    state["seed"] = 1
-    assert [number(), number()] == [4, 4]
-    assert [number(25), number(25)] == [5, 5]
-
-
-def test_a_head_that_attends_to_the_digit_asked_for_is_found():
-    model = tpt.build("tp-transformer-tiny", d_model=32)
-    at = 1 + QUESTIONS[0].index("?") - 2
-
-    def attend(weights):
-        weights = weights.clone()
-        weights[:, 3] *= 0.1
-        weights[:, 3, :, at] += 0.9
-        return weights
-
-    before = update_findings.to_asked_digit(model, DIGITS, seed=1)
-    assert before["asked"] < 0.2
-    with model.trace(edit={"decoder.1.cross_attention.weights": attend}):
-        found = update_findings.to_asked_digit(model, DIGITS, seed=1)
-    assert (found["head"], found["n"]) == ("1.3", len(QUESTIONS) // 2)
-    low, high = found["interval"]
-    assert 0.9 < low <= found["asked"] <= high < 1
-    assert found["others"] < 0.05
-    assert abs(found["untrained_margin"]) < 0.2
+    assert [claims.points(share) for share in (-0.004, 0.004, -0.006, 0.146)] == [
+        *("0", "0", "-1", "+15")
+    ]
 
 
 @pytest.mark.slow
 def test_the_command_writes_the_page(tmp_path, monkeypatch):
-    """On a few questions; the second time, it only reads the results of the first."""
+    """Models that answer nothing; the second time, the command only reads the results."""
     monkeypatch.chdir(tmp_path)
-    sizes = ["--count=1", "--test-count=40", "--workers=1"]
-    main(["data", "generate", "--out=math", "--modules", *update_findings.MODULES, *sizes])
+    order = Order(modules=("arithmetic__mixed",), count=40, test_count=40)
+    store = produce(order, tmp_path / "arithmetic", workers(1))
+    for name, binding in (("tp", "hadamard"), ("plain", "none")):
+        config = runs.config(model__binding=binding)
+        train_seeds(config, store, tmp_path / name, [0, 1], display=runs.quiet)
     shutil.copy(PAGE, tmp_path)
-    arguments = ["math", "--out", "out", "--count", "24", "--page", "findings.md"]
+    arguments = ["tp", "plain", "--data", "arithmetic", "--out", "out", "--page", "findings.md"]
     monkeypatch.setattr(sys, "argv", ["update_findings.py", *arguments])
     update_findings.main()
     page = (tmp_path / "findings.md").read_text("utf-8")
     assert marks(page).keys() == marks(PAGE.read_text("utf-8")).keys()
-    assert page != PAGE.read_text("utf-8")
-    assert {file.name for file in (tmp_path / "figures").iterdir()} == {
-        "findings-probes.svg",
-        "findings-relations.svg",
-    }
-    monkeypatch.setattr(update_findings, "ANALYSES", {})
+    assert (tmp_path / "figures" / "findings-reversal.svg").is_file()
+    monkeypatch.setattr(update_findings, "interpret", None)
     update_findings.main()
     assert (tmp_path / "findings.md").read_text("utf-8") == page
+    file = tmp_path / "out" / "tp" / "seed-0" / "binding" / "binding.json"
+    assert json.loads(file.read_text("utf-8"))["sample"]["questions"]

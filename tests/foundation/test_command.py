@@ -35,7 +35,7 @@ def test_a_command_of_an_evaluation_is_parsed_to_its_settings(choice, work):
 def test_a_command_of_an_analysis_is_parsed_to_its_settings(name):
     analysis = ANALYSES[name]
     own = {"model": Path("a"), "count": 5, "seed": 9}
-    if analysis.questions == "nested":
+    if not analysis.needs_store:
         request = AnalysisRequest(**own)
     else:
         request = StoreRequest(**own, data=Path("d"), module="m", answered=False)

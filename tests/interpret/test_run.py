@@ -30,7 +30,7 @@ WRITTEN = {
 
 def arguments(name, half_trained, sums_store, out):
     chosen = ["--head=1"] if name in {"roles", "attention", "interchange", "surgery"} else []
-    if ANALYSES[name].questions != "nested":
+    if ANALYSES[name].needs_store:
         chosen += [f"--data={sums_store}", f"--module={MODULE}"]
     return ["interpret", name, f"--model={half_trained}", f"--out={out}", "--count=24", *chosen]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tp_transformer.interpret.core.sample import Sample
     from tp_transformer.model.family import AnyModel
 
-Questions = Literal["any", "answered", "nested"]
+Questions = Literal["any", "answered", "nested", "exchangeable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,8 @@ class Analysis:
         options: the class of its options; the first line of its docstring describes the analysis
         module: the name of the module that has its function `analyse`
         questions: what `tpt interpret` gives it by default: "any" questions of a store, those that
-            the model has "answered" correctly, or "nested" fractions, which need no store
+            the model has "answered" correctly, "nested" fractions, or "exchangeable" ones, which
+            it answers before and after each exchange of two numbers
     """
 
     options: type[AnalysisOptions]
@@ -68,6 +69,11 @@ class Analysis:
         analyse = import_module(self.module).analyse
         result: Result = analyse(model, Sample.of(questions, model), chosen, seed)
         return result
+
+    @property
+    def needs_store(self) -> bool:
+        """Whether its questions come from a store; nested fractions do not."""
+        return self.questions in ("any", "answered")
 
     @property
     def help(self) -> str:
@@ -136,6 +142,6 @@ register_analysis("roles", RolesOptions, questions="answered")
 register_analysis("attention", AttentionOptions, questions="answered")
 register_analysis("information", InformationOptions)
 register_analysis("binding", BindingOptions, questions="nested")
-register_analysis("interchange", InterchangeOptions, questions="nested")
+register_analysis("interchange", InterchangeOptions, questions="exchangeable")
 register_analysis("surgery", SurgeryOptions, questions="answered")
 register_analysis("tensor-product", TensorProductOptions)

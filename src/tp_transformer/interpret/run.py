@@ -19,6 +19,7 @@ from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model
 from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.core.sample import PAPERS_MODULE, Sample, draw
+from tp_transformer.interpret.interchange.analysis import exchangeable_sample
 from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.model.identity import describe
@@ -57,12 +58,14 @@ def interpret(
 
 
 def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) -> Sample:
-    if analysis.questions == "nested":
+    if not analysis.needs_store:
         sample = drawn_sample(request.count, request.seed)
         try:
             model.vocabulary.encode(sample.questions, "question")
         except TextError as error:
             raise UserError(f"this analysis asks nested fractions; {error}") from error
+        if analysis.questions == "exchangeable":
+            return exchangeable_sample(model, request.count, request.seed)
         return sample
     assert isinstance(request, StoreRequest)  # noqa: S101, for the type checker
     is_answered = analysis.questions == "answered" if request.answered is None else request.answered

@@ -66,8 +66,8 @@ def demo(
     order = Order(splits=(INTERPOLATE,), test_count=test_count, seed=SEED)
     store = generated(order, folder / QUESTIONS)
     _introduce(models, store, console)
-    heading(console, "2. The roles of fractions")
-    question = _show_roles(next(iter(models.values())), store, console)
+    heading(console, f"2. The roles of fractions in {bundled.default()}")
+    question = _show_roles(models[bundled.default()], store, console)
     groups = _groups(models, store)
     heading(console, "3. Their answers")
     for modules, names in groups.items():
@@ -218,6 +218,10 @@ def _show_roles(model: AnyModel, store: Store, console: Console) -> str:
     answered = max(filter(None, samples), key=len, default=None)
     sample = answered or draw(model, store, module=FRACTIONS[0], answered=False)
     head = most_structural(layer_clusters(model, sample, n_clusters=CLUSTERS, seed=0))
+    (first,) = sample.shown(1, console.width)
+    question, answer = sample.questions[first], sample.answers[first]
+    if answered is not None:
+        console.print(f"It answers {question} correctly: {answer}\n", markup=False)
     console.print(roles_figure(sample, head, console))
     console.print(
         f"Head {head.head} of the last encoder layer, {CLUSTERS} clusters of its role vectors at "
@@ -226,7 +230,7 @@ def _show_roles(model: AnyModel, store: Store, console: Console) -> str:
         f"in common. {head.n_structural} names say more than the character, the most of all heads "
         "of the layer. tpt interpret roles compares this with untrained models and with the text."
     )
-    return SUM if answered is None else sample.questions[sample.shown(1, console.width)[0]]
+    return SUM if answered is None else question
 
 
 def _answered(model: Transformer, store: Store, module: str) -> Sample | None:

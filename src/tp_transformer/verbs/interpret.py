@@ -46,7 +46,7 @@ class Interpret(Verb):
 def _verb(name: str, analysis: Analysis) -> type[Interpret]:
     """Return the verb of an analysis; it takes a store unless it generates its questions."""
     described = {"__doc__": f"{analysis.help}.", "analysis": name}
-    request = AnalysisRequest if analysis.questions == "nested" else StoreRequest
+    request = StoreRequest if analysis.needs_store else AnalysisRequest
     own = [("request", request), ("options", analysis.options)]
     return make_dataclass(
         name, own, bases=(Interpret,), namespace=described, frozen=True, kw_only=True

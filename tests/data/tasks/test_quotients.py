@@ -56,7 +56,7 @@ def test_the_analyses_of_arithmetic_apply(analysis, store, tmp_path, capsys):
     assert model.vocabulary == store.task.vocabulary
     model.save(tmp_path / "model")
     options = [f"--model={tmp_path / 'model'}", f"--out={tmp_path / 'out'}", "--count=24"]
-    if ANALYSES[analysis].questions != "nested":  # those have questions of their own
+    if ANALYSES[analysis].needs_store:  # those have questions of their own
         options += [f"--data={store.path}", "--answered=false"]
     cli.main(["interpret", analysis, *options])
     assert capsys.readouterr().out

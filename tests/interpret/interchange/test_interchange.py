@@ -1,4 +1,4 @@
-"""Machines that go by roles alone, or by none, answer as they must when roles are exchanged."""
+"""Machines that go by roles, or do not, answer as they must when roles are exchanged."""
 
 from fractions import Fraction
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from tp_transformer.interpret.interchange.result import (
 )
 
 ROLE = operations.role_of(0)
+PLACES = 48  # more than the positions of a question
 
 
 def interchanges(model, asked, layer):
@@ -30,10 +31,9 @@ def interchanges(model, asked, layer):
 
 
 class Machine:
-    """Answers questions; it reads each token at the place that its role names, if told to.
+    """Answers questions by the characters that it reads.
 
-    A role is the place, one-hot. A role that names no place, or one that is taken, makes it give no
-    answer at all.
+    A role has the place of a token and its number, if it is a digit: both one-hot.
     """
 
     config = SimpleNamespace(binding="hadamard", n_layers=2, n_heads=3)
@@ -47,66 +47,120 @@ def read(placed):
     return str(Fraction(a * d, b * c))
 
 
-def one_hot(question):
-    return torch.eye(len(token_characters(question)))[None].expand(3, -1, -1)
+def roles_of(question):
+    """(head, position, place and number)."""
+    roles = torch.zeros(3, len(question) + 2, PLACES + 10)
+    for place, character in enumerate(token_characters(question)):
+        roles[:, place, place] = 1
+        if character.isdigit():
+            roles[:, place, PLACES + int(character)] = 1
+    return roles
 
 
-def is_one_hot(roles):
-    return bool(torch.equal(roles.sort(dim=-1).values[..., -1:], torch.ones_like(roles[..., :1])))
+def is_clear(roles):
+    """Whether all roles are ones and zeros, as the machine knows them."""
+    return bool(torch.isin(roles, torch.tensor([0.0, 1.0])).all())
 
 
-def by_roles(model, questions, *, layers, heads, operation):
-    said = []
-    for number, question in enumerate(questions):
-        roles = operation(number, one_hot(question))
-        places = roles[0].argmax(dim=-1).tolist()
-        if is_one_hot(roles) and len(set(places)) == len(places):
-            said.append(read(dict(zip(places, token_characters(question), strict=True))))
-        else:
-            said.append("")
-    return said
+@pytest.fixture
+def machine(monkeypatch):
+    """Return a function that makes a machine answer by its roles after operations."""
+
+    def recorded(model, sample, names):
+        roles = [roles_of(question).numpy() for question in sample.questions]
+        return dict.fromkeys(names, roles)
+
+    def answering(by_roles):
+        def solved(model, questions, *, heads, operations):
+            after = [
+                [operation(index, roles_of(question)) for operation in operations.values()]
+                for index, question in enumerate(questions)
+            ]
+            return [
+                by_roles(question, roles[-1]) if all(map(is_clear, roles)) else ""
+                for question, roles in zip(questions, after, strict=True)
+            ]
+
+        monkeypatch.setattr(operations, "solve", solved)
+        monkeypatch.setattr(analysis, "record", recorded)
+        return Machine()
+
+    return answering
 
 
-def test_who_goes_by_roles_answers_as_if_numbers_were_exchanged(monkeypatch):
-    monkeypatch.setattr(operations, "solve", by_roles)
-    found = interchanges(Machine(), nested_fractions(20), 1)
+def by_places(question, roles):
+    """Read each token at the place that its role has."""
+    places = roles[0, :, :PLACES].argmax(dim=-1).tolist()
+    if len(set(places)) < len(places):
+        return ""
+    return read(dict(zip(places, token_characters(question), strict=True)))
+
+
+def by_numbers(question, roles):
+    """Read the number that the role of a token has."""
+    numbers = roles[0, :, PLACES:].argmax(dim=-1).tolist()
+    tokens = enumerate(token_characters(question))
+    return read({place: str(numbers[place]) if one.isdigit() else one for place, one in tokens})
+
+
+def counts(exchanges, name):
+    return {(getattr(one, name).exchanged, getattr(one, name).kept) for one in exchanges}
+
+
+def test_who_goes_by_places_answers_as_if_numbers_were_exchanged(machine):
+    found = interchanges(machine(by_places), nested_fractions(20), 1)
     assert [one.layers for one in found] == [(1,), (0, 1)]
     for one in found:
         assert [each.letters for each in one.exchanges] == ["ab", "ac", "bd", "cd"]
-        for each in one.exchanges:
-            assert (each.n, each.swapped.exchanged, each.swapped.kept) == (20, 20, 0)
-            assert (each.swapped.otherwise, each.moved.exchanged, each.moved.kept) == (0, 0, 0)
+        assert {each.n for each in one.exchanges} == {20}
+        assert counts(one.exchanges, "places") == {(20, 0)}
+        assert counts(one.exchanges, "moved") == {(0, 0)}
+        assert counts(one.exchanges, "numbers") == {(0, 20)}
         for test in (one.against_moved, one.against_others):
             assert (test.count, test.n, test.expected) == (80, 80, 0.25)
             assert test.p_value == pytest.approx(4 * 0.25**80)  # four tests
-    assert found[0].rows()[0] == ("exchanged, layer 1", "80", "80", "0.0", "0")
+    assert found[0].rows()[0] == ("places, layer 1", "80", "80", "0.0", "0")
     assert found[0].rows()[1] == ("random directions, layer 1", "80", "0.0", "0.0", "0.0")
-    assert "the answer follows the roles more often than in both controls" in found[1].summary()
+    assert found[0].rows()[2] == ("numbers, layer 1", "80", "0", "0.0", "80")
+    assert "the answer follows the places more often than in both controls" in found[1].summary()
+    assert "it follows numbers in 0% of the cases" in found[1].summary()
     assert "in every layer: " in found[1].summary()
 
 
-def test_roles_are_exchanged_in_all_heads_of_the_layers_that_are_named(monkeypatch):
-    asked = []
+def test_who_goes_by_numbers_does_not_follow_places(machine):
+    """Roles that merely encode the number must not be mistaken for its place."""
+    for one in interchanges(machine(by_numbers), nested_fractions(20), 1):
+        assert counts(one.exchanges, "places") == {(0, 20)}
+        assert counts(one.exchanges, "numbers") == {(20, 0)}
+        assert (one.against_moved.count, one.against_moved.p_value) == (0, 1)
+        assert "is not clear that the answer follows the places" in one.summary()
+        assert "it follows numbers in 100% of the cases" in one.summary()
+        assert one.sides.reversed.kept == one.sides.unreversed.kept == 1
 
-    def note(model, questions, *, layers, heads, operation):
-        asked.append((tuple(layers), tuple(heads)))
+
+def test_roles_are_exchanged_in_all_heads_of_the_layers_that_are_named(machine, monkeypatch):
+    asked, model = [], machine(by_places)
+
+    def note(model, questions, *, heads, operations):
+        asked.append((tuple(operations), tuple(heads)))
         return model.solve(questions)
 
     monkeypatch.setattr(operations, "solve", note)
-    interchanges(Machine(), nested_fractions(5), 1)
+    interchanges(model, nested_fractions(5), 1)
     n = (len(EXCHANGES) + len(REVERSED_COPIES + UNREVERSED_COPIES)) * (1 + CONTROL_DRAWS)
+    n += len(EXCHANGES)  # of numbers
     assert asked == [((1,), (0, 1, 2))] * n + [((0, 1), (0, 1, 2))] * n
 
 
-def test_who_does_not_go_by_roles_answers_as_before(monkeypatch):
+def test_who_does_not_go_by_roles_answers_as_before(machine, monkeypatch):
     def unmoved(model, questions, **_):
         return model.solve(questions)
 
+    model = machine(by_places)
     monkeypatch.setattr(operations, "solve", unmoved)
-    for one in interchanges(Machine(), nested_fractions(20), 0):
-        for each in one.exchanges:
-            assert (each.n, each.swapped.exchanged, each.swapped.kept) == (20, 0, 20)
-            assert (each.moved.exchanged, each.moved.kept) == (0, 20 * CONTROL_DRAWS)
+    for one in interchanges(model, nested_fractions(20), 0):
+        assert counts(one.exchanges, "places") == counts(one.exchanges, "numbers") == {(0, 20)}
+        assert counts(one.exchanges, "moved") == {(0, 20 * CONTROL_DRAWS)}
         for test in (one.against_moved, one.against_others):
             assert (test.count, test.n, test.p_value) == (0, 0, 1)
         assert "is not clear" in one.summary()
@@ -116,71 +170,59 @@ def test_who_does_not_go_by_roles_answers_as_before(monkeypatch):
 
 
 @pytest.mark.parametrize("numerators", ["ad", "ac"])
-def test_who_goes_by_sides_keeps_the_answer_if_they_are_the_same(numerators, monkeypatch):
-    """A role is the side of a number; who sees a number on the other side answers accordingly."""
+def test_who_goes_by_sides_keeps_the_answer_if_they_are_the_same(numerators, machine):
+    """Who finds a number at a place of the other side answers accordingly."""
     asked = nested_fractions(20)
+    fractions = {fraction.question: fraction for fraction in asked}
 
-    def by_sides(model, questions, *, operation, **_):
-        said = []
-        for number, fraction in enumerate(asked):
-            roles = torch.zeros(3, len(fraction.question) + 2, 2)
-            for letter in "abcd":
-                roles[:, fraction.position(letter), int(letter in numerators)] = 1
-            after = operation(number, roles.clone())
-            places = [fraction.position(letter) for letter in "abcd"]
-            is_moved = (after != roles).any(dim=-1)[0, places].tolist()
-            changed = [letter for letter, moved in zip("abcd", is_moved, strict=True) if moved]
-            if not is_one_hot(after[:, places]):
-                said.append("")
-            elif len(changed) == 1:
-                said.append(fraction.flipped(changed[0]))
-            else:
-                said.append(fraction.answer)
-        return said
+    def by_sides(question, roles):
+        fraction = fractions[question]
+        letters = {fraction.position(letter): letter for letter in "abcd"}
+        found = roles[0, :, :PLACES].argmax(dim=-1).tolist()
+        changed = [
+            letter
+            for place, letter in letters.items()
+            if (letter in numerators) != (letters[found[place]] in numerators)
+        ]
+        if len(changed) == 1:
+            return fraction.flipped(changed[0])
+        return fraction.answer if not changed else ""
 
-    monkeypatch.setattr(operations, "solve", by_sides)
-    for one in interchanges(Machine(), asked, 0):
+    for one in interchanges(machine(by_sides), asked, 0):
         same, other = one.sides.reversed, one.sides.unreversed
         if numerators == "ac":
             same, other = other, same
-        assert (same.kept, same.moved_kept, same.flipped) == (1, 1, 0)  # nothing was changed
+        assert (same.kept, same.flipped) == (1, 0)
         assert (other.kept, other.moved_kept, other.flipped, other.moved_flipped) == (0, 0, 1, 0)
         assert one.sides.difference == (1 if numerators == "ad" else -1)
         said = "reversed" if numerators == "ad" else "unreversed"
         assert f"roles act as {said} sides ({one.sides.difference * 100:+.0f}" in one.summary()
-        assert one.side_rows()[0][0] == f"c as b, d as a, {one.where}"
+        assert one.side_rows()[0][0] == f"c at b, d at a, {one.where}"
 
 
-def test_who_goes_by_places_keeps_no_answer_when_a_role_is_copied(monkeypatch):
-    monkeypatch.setattr(operations, "solve", by_roles)
-    for one in interchanges(Machine(), nested_fractions(20), 0):
+def test_who_goes_by_places_keeps_no_answer_when_a_role_is_copied(machine):
+    for one in interchanges(machine(by_places), nested_fractions(20), 0):
         assert one.sides.reversed.kept == one.sides.unreversed.kept == 0
         assert "not clear that roles act as sides" in one.summary()
 
 
-def test_who_is_merely_disturbed_gives_any_of_the_answers(monkeypatch):
+def test_who_is_merely_disturbed_gives_any_of_the_answers(machine):
     """After an exchange, but not after the control, it answers as after any exchange at random."""
     rng = np.random.default_rng(0)
     asked = nested_fractions(60)
     by_question = {one.question: one for one in asked}
 
-    def disturbed(model, questions, *, layers, heads, operation):
-        if is_one_hot(operation(0, one_hot(questions[0]))):
-            exchanges = rng.choice(EXCHANGES, len(questions))
-            return [
-                by_question[question].exchanged(letters).answer
-                for question, letters in zip(questions, exchanges, strict=True)
-            ]
-        return model.solve(questions)
+    def disturbed(question, roles):
+        return by_question[question].exchanged(str(rng.choice(EXCHANGES))).answer
 
-    monkeypatch.setattr(operations, "solve", disturbed)
-    for one in interchanges(Machine(), asked, 0):
+    for one in interchanges(machine(disturbed), asked, 0):
         assert one.against_moved.p_value < 1e-6
         assert one.against_others.p_value > 0.05
         assert "is not clear" in one.summary()
 
 
-def test_only_what_is_answered_before_and_after_counts(monkeypatch):
+def test_only_what_is_answered_before_and_after_counts(machine):
+    machine(by_places)
     asked = nested_fractions(10)
     unknown = asked[0].exchanged("ac").question
 
@@ -188,16 +230,44 @@ def test_only_what_is_answered_before_and_after_counts(monkeypatch):
         def solve(self, questions):
             return ["" if one == unknown else read(dict(enumerate(one))) for one in questions]
 
-    monkeypatch.setattr(operations, "solve", by_roles)
     for one in interchanges(Forgetful(), asked, 0):
         assert [each.n for each in one.exchanges] == [9] * 4
+
+
+@pytest.mark.parametrize("count", [1, 7, 2000])
+def test_fractions_that_are_answered_before_and_after_are_drawn(count):
+    forgotten = {fraction.question for fraction in nested_fractions(1200)}
+
+    class Forgetful(Machine):
+        def solve(self, questions):
+            return ["" if one in forgotten else super(Forgetful, self).solve([one])[0]
+                    for one in questions]  # fmt: skip
+
+    all_fractions = nested_fractions(1680)
+    wanted = [
+        fraction
+        for fraction in all_fractions
+        if {fraction.question, *(fraction.exchanged(pair).question for pair in EXCHANGES)}
+        .isdisjoint(forgotten)
+    ]  # fmt: skip
+    found = analysis.exchangeable_sample(Forgetful(), count, seed=0)
+    assert found.questions == tuple(one.question for one in wanted[:count])
+    assert ("all of 1,680" in found.origin) == (len(wanted) < count)
+
+
+def test_any_fractions_are_drawn_if_none_is_answered():
+    class Ignorant(Machine):
+        def solve(self, questions):
+            return ["" for _ in questions]
+
+    assert analysis.exchangeable_sample(Ignorant(), 5, seed=0) == drawn_sample(5, 0)
 
 
 def test_a_model_that_knows_nothing(tmp_path):
     found = interchange(tpt.build("tp-transformer-tiny", d_model=32), drawn_sample(3, 0), layer=0)
     assert [one.layers for one in found.interchanges] == [(0,), (0, 1)]
     for one in found.interchanges:
-        assert all(each.n == each.swapped.kept == 0 for each in one.exchanges)
+        assert all(each.n == each.places.kept == 0 for each in one.exchanges)
         assert "the model answers no question" in one.summary()
         assert one.against_moved.p_value == one.against_others.p_value == 1
     assert len(found.summary()) == 2
@@ -213,7 +283,7 @@ def test_a_model_without_roles_is_refused():
 def test_one_head_is_chosen(monkeypatch):
     asked = []
 
-    def note(model, questions, *, layers, heads, operation):
+    def note(model, questions, *, heads, operations):
         asked.append(tuple(heads))
         return model.solve(questions)
 
@@ -248,11 +318,9 @@ def test_answers_are_decoded_under_the_operation(half_trained):
     roles = record(
         model, Sample(questions=tuple(questions), answers=("1",) * 3, origin=""), [ROLE]
     )[ROLE]
-    said = operations.solve(model, questions, layers=[0], heads=heads, operation=unmoved(roles))
+    said = operations.solve(model, questions, heads=heads, operations={0: unmoved(roles)})
     assert said == model.solve(questions)
-    said = operations.solve(
-        model, questions, layers=[0], heads=heads, operation=operations.zeroed()
-    )
+    said = operations.solve(model, questions, heads=heads, operations={0: operations.zeroed()})
     with torch.no_grad():
         for part in model.encoder[0].self_attention.maps()["role"]:
             part.zero_()

@@ -28,13 +28,14 @@ def answers(exchanged, otherwise, kept, n):
 
 
 def interchange_of(layers, n_of):
-    """A quarter is answered as if exchanged, a tenth as otherwise, half as before."""
+    """By places, a quarter is answered as exchanged, a tenth otherwise, half as before."""
     exchanges = tuple(
         RoleExchange(
             letters=letters,
             n=n,
-            swapped=answers(n // 4, 3 * n // 10, n // 2, n),
+            places=answers(n // 4, 3 * n // 10, n // 2, n),
             moved=answers(CONTROL_DRAWS * n // 20, 0, 0, CONTROL_DRAWS * n),
+            numbers=answers(3 * n // 4, 0, 0, n),
         )
         for letters, n in n_of.items()
     )
@@ -72,15 +73,16 @@ def test_marks_stand_at_their_shares(context):
     result = InterchangeResult(context=context, interchanges=(interchange_of((0,), n_of),))
     (axes,) = result.plot()["interchange"].axes
     marks = [
-        line for line in axes.lines if line.get_marker() in set("oxs") and len(line.get_xdata())
+        line for line in axes.lines if line.get_marker() in set("oxs^") and len(line.get_xdata())
     ]
     rows = {}
     for line in marks:
         rows.setdefault(round(float(line.get_ydata()[0])), []).append(float(line.get_xdata()[0]))
     assert sorted(rows) == [0, 2, 3]  # of the second two letters nothing is known
     for row in rows.values():
-        assert row == pytest.approx([25, 10, 5, 50])
+        assert row == pytest.approx([25, 10, 5, 50, 75])
     spans = [line.get_xdata() for line in axes.lines if line.get_linewidth() == 0.8]
     assert spans[0] == pytest.approx([100 * end for end in wilson(10, 40)])
     assert spans[1] == pytest.approx([100 * end for end in wilson(6, 120)])
-    assert len(spans) == 6
+    assert spans[2] == pytest.approx([100 * end for end in wilson(30, 40)])
+    assert len(spans) == 9

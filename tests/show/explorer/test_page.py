@@ -118,7 +118,7 @@ def test_pointing_at_a_character_shows_its_vector(page):
         "document.querySelectorAll('.row[data-side=source] button')[9]"
         ".dispatchEvent(new Event('pointerenter'))"
     )
-    assert page.text("#vector h3") == selected.replace("W", "(") != selected
+    assert page.text("#vector h3") == selected.replace("4", "(") != selected
     vector = page.run(
         """Array.from(vectorAt(explorer.app.panes[0].result.points['encoder.1.self_attention'],
           explorer.app.panes[0].config, 0, 9))"""

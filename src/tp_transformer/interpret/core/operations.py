@@ -5,7 +5,7 @@ An operation maps the roles of one question in the chosen heads, without padding
 applies it during decoding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tp_transformer.data.batch import Batch
 from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
-from tp_transformer.interpret.core.record import ENCODER, point
+from tp_transformer.interpret.core.record import ENCODER, Activations, point
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.model.loss import token_losses
 from tp_transformer.model.solver import evaluating
@@ -83,13 +83,16 @@ def solve(
     model: Transformer,
     questions: Sequence[str],
     *,
-    layers: Sequence[int],
     heads: Sequence[int],
-    operation: RoleOperation,
+    operations: Mapping[int, RoleOperation],
 ) -> list[str]:
-    """Decode answers, with an operation on the roles of some heads of encoder layers."""
-    edit = _edit(operation, heads, questions, range(len(questions)), [])
-    with model.trace(edit={role_of(layer): edit for layer in layers}):
+    """Decode answers, with an operation on the roles of some heads in each of some layers."""
+    indices = range(len(questions))
+    edits = {
+        role_of(layer): _edit(operation, heads, questions, indices, [])
+        for layer, operation in operations.items()
+    }
+    with model.trace(edit=edits):
         return model.solve(questions)
 
 
@@ -187,6 +190,28 @@ def moved_to(centroids: Floats) -> RoleOperation:
 def replaced(others: Sequence[Floats]) -> RoleOperation:
     """Replace roles by given vectors: for each question (head, position, d_head)."""
     return lambda question, roles: torch.from_numpy(others[question]).to(roles)
+
+
+def moved_from(
+    others: Sequence[Activations],
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+) -> RoleOperation:
+    """Replace roles at target positions by given roles of source positions, question by question.
+
+    Args:
+        others: roles of other questions of the same lengths: for each (head, position, d_head)
+        sources: positions in `others`
+        targets: positions in the questions, in the order of `sources`
+    """
+
+    def operation(question: int, roles: Tensor) -> Tensor:
+        taken = others[question][:, list(sources[question])]
+        changed = roles.clone()
+        changed[:, list(targets[question])] = torch.from_numpy(taken).to(roles)
+        return changed
+
+    return operation
 
 
 def at(positions: Sequence[Sequence[int]], operation: RoleOperation) -> RoleOperation:

@@ -1,33 +1,41 @@
 """Roles of two numbers exchanged: whether the answer follows them, and which ones are alike.
 
-In (a/b)/(c/d), the roles that the heads of a layer have at two of the four numbers are exchanged;
-everything else, fillers included, is unchanged. If a role alone encodes the place of a number in
-the structure, the model now answers as if the two numbers were exchanged. It need not: the state to
-which bound vectors are added also encodes the position, and so do other layers. Roles are therefore
-exchanged in each layer, and in all layers at once; then the roles of a layer are computed from
-states that exchanges in lower layers have changed.
+In (a/b)/(c/d), the roles that the heads of a layer have at two of the four numbers are replaced;
+everything else, fillers included, is unchanged. A role may encode the place of a number in the
+structure, and it may encode the number itself. Each role therefore comes from the question in which
+the two numbers are exchanged, where the same number has the other place, and the other number the
+same place:
 
-**Whether the answer follows.** There are two controls. The roles of the same two numbers are moved
-as far in random directions, which distinguishes an exchange from a disturbance. And the answers are
-compared with those to other exchanges of numbers, which distinguishes an answer that follows the
-exchange from one that a disturbed model is likely to give anyway. Only the four exchanges that
-change the value count here. There are three draws of directions. If it does not matter which roles
-are exchanged, one in four of all answers that belong to an exchange belongs to this one; if it does
-not matter whether roles are exchanged or moved, one in four of the exchanged answers comes after an
-exchange. Both are tested by the binomial distribution. (Answers to the same question are similar,
-so counts vary less than binomial ones, and the test is conservative.)
+- *places exchanged*: each number gets the role that it has at the other place. If roles encode
+  places, the model now answers as if the two numbers were exchanged. It need not: the state to
+  which bound vectors are added also encodes the position, and so do other layers.
+- *numbers exchanged*: each place gets the role that it has with the other number. If the model now
+  answers as if the two numbers were exchanged, its roles encode numbers.
+
+Exchanging the two roles of one question would do both at once, and could not distinguish them.
+Roles are replaced in each layer, and in all layers at once.
+
+**Whether the answer follows places.** There are two controls. The roles of the same two numbers are
+moved as far in random directions, which distinguishes an exchange from a disturbance. And the
+answers are compared with those to other exchanges of numbers, which distinguishes an answer that
+follows the exchange from one that a disturbed model is likely to give anyway. Only the four
+exchanges that change the value count here. There are three draws of directions. If it does not
+matter which roles are exchanged, one in four of all answers that belong to an exchange belongs to
+this one; if it does not matter whether roles are exchanged or moved, one in four of the exchanged
+answers comes after an exchange. Both are tested by the binomial distribution. (Answers to the same
+question are similar, so counts vary less than binomial ones, and the test is conservative.)
 
 **Whether sides are reversed** in the denominator c/d, as section 5.1 observes. If roles encode the
-reversed side, c has the role of b (both are denominators) and d that of a; if they encode the
-unreversed side, c has the role of a and d that of b. The role of a or b, which both labels agree
-on, is copied to c or d. Where the two numbers have the same role, the answer should be kept, and
+reversed side, c has the role that it has at the place of b (both are denominators), and d that at
+the place of a; if they encode the unreversed side, c has the role that it has at the place of a,
+and d that at the place of b. The role that c or d has at the place of a or b, where both labels
+agree, is copied to it. Where the two places have the same role, the answer should be kept, and
 where not, it should become the one that is right if the number were on the other side. If roles
-encode the place of each number, no copy keeps the answer. The result is the share of answers that
-reversed copies keep, minus the share that unreversed copies keep. Control: roles moved as far in
-random directions.
+encode each place, no copy keeps the answer. The result is the share of answers that reversed copies
+keep, minus the share that unreversed copies keep. Control: roles moved as far in random directions.
 
 Only questions count that the model answers before and after each of the four exchanges of the
-numbers themselves.
+numbers themselves. (The other two exchanges keep the value.)
 """
 
 from collections import Counter
@@ -40,10 +48,22 @@ from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import holm, resample, wilson
 from tp_transformer.interpret.core import operations
 from tp_transformer.interpret.core.arrays import Floats
-from tp_transformer.interpret.core.nested import NestedFraction, read_fractions
-from tp_transformer.interpret.core.operations import RoleOperation, as_far, at, swapped
+from tp_transformer.interpret.core.nested import (
+    MOST_FRACTIONS,
+    NestedFraction,
+    drawn_sample,
+    nested_fractions,
+    nested_sample,
+    read_fractions,
+)
+from tp_transformer.interpret.core.operations import (
+    RoleOperation,
+    as_far,
+    moved_from,
+    role_of,
+)
 from tp_transformer.interpret.core.options import head_indices, layer_index
-from tp_transformer.interpret.core.record import checked_model
+from tp_transformer.interpret.core.record import Activations, checked_model, record
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.interchange.options import InterchangeOptions
@@ -105,17 +125,34 @@ def interchanges(
     )
 
 
+def exchangeable_sample(model: Transformer, count: int, seed: int) -> Sample:
+    """Draw nested fractions that a model answers before and after each exchange of two numbers.
+
+    If it answers no such fraction, they are any.
+    """
+    known = _known(model, nested_fractions(MOST_FRACTIONS, seed))[:count]
+    if not known:
+        return drawn_sample(count, seed)
+    found = f"all of {MOST_FRACTIONS:,} that it" if len(known) < count else "which it"
+    return nested_sample(
+        known,
+        f"nested fractions of digits (seed {seed}), {found} answers before and after each exchange "
+        "of two numbers",
+    )
+
+
 def _known(model: Transformer, asked: Sequence[NestedFraction]) -> list[NestedFraction]:
     """Return the questions that are answered before and after each exchange of their numbers."""
-    variants = [asked, *([fraction.exchanged(pair) for fraction in asked] for pair in EXCHANGES)]
-    is_right = [
-        [fraction.answer == answer for fraction, answer in zip(own, answers, strict=True)]
-        for own, answers in (
-            (own, model.solve([fraction.question for fraction in own]))
-            for own in track("asking with numbers exchanged", variants)
-        )
-    ]
-    return [fraction for fraction, *right in zip(asked, *is_right, strict=True) if all(right)]
+    known = list(asked)
+    for pair in track("asking with numbers exchanged", ("", *EXCHANGES)):
+        variants = [fraction.exchanged(pair) if pair else fraction for fraction in known]
+        answers = model.solve([variant.question for variant in variants]) if known else []
+        known = [
+            fraction
+            for fraction, variant, answer in zip(known, variants, answers, strict=True)
+            if variant.answer == answer
+        ]
+    return known
 
 
 def _interchange(
@@ -126,41 +163,47 @@ def _interchange(
     seed: int,
 ) -> LayerInterchange:
     """Count the answers for each pair of numbers; p-values are not adjusted yet."""
+    questions = [fraction.question for fraction in known]
 
-    def answers(operation: RoleOperation) -> list[str]:
-        questions = [fraction.question for fraction in known]
-        return (
-            operations.solve(model, questions, layers=layers, heads=heads, operation=operation)
-            if known
-            else []
-        )
+    def answers(replacements: Mapping[int, RoleOperation]) -> list[str]:
+        if not known:
+            return []
+        return operations.solve(model, questions, heads=heads, operations=replacements)
 
-    def answers_after(operation: RoleOperation) -> Answers:
+    def answers_after(replacements: Mapping[int, RoleOperation]) -> Answers:
         """Return the answers after an operation, and in each draw of its control."""
-        far = [answers(as_far(seed + draw, operation)) for draw in range(CONTROL_DRAWS)]
-        return [answers(operation)], far
+        far = [
+            answers({layer: as_far(seed + draw, own) for layer, own in replacements.items()})
+            for draw in range(CONTROL_DRAWS)
+        ]
+        return [answers(replacements)], far
 
-    def swap(pair: str) -> RoleOperation:
-        return swapped(seed, [[fraction.position(letter) for letter in pair] for fraction in known])
+    def replacements(pair: str, taken: str, given: str) -> dict[int, RoleOperation]:
+        """Give roles of the question with a pair exchanged, at some letters, to other letters."""
+        roles = _roles(model, [fraction.exchanged(pair) for fraction in known], layers, heads)
+        sources = [[fraction.position(letter) for letter in taken] for fraction in known]
+        targets = [[fraction.position(letter) for letter in given] for fraction in known]
+        return {layer: moved_from(own, sources, targets) for layer, own in roles.items()}
 
     exchanges = []
     for pair in track("exchanging roles", EXCHANGES):
-        swaps, moves = answers_after(swap(pair))
+        places, moves = answers_after(replacements(pair, pair[::-1], pair))
         exchanges.append(
             RoleExchange(
                 letters=pair,
                 n=len(known),
-                swapped=_counts(known, swaps, pair),
+                places=_counts(known, places, pair),
                 moved=_counts(known, moves, pair),
+                numbers=_counts(known, [answers(replacements(pair, pair, pair))], pair),
             )
         )
     copied = {
-        pair: answers_after(at([[fraction.position(pair[1])] for fraction in known], swap(pair)))
+        pair: answers_after(replacements(pair, pair[0], pair[1]))
         for pair in track("copying roles", (*REVERSED_COPIES, *UNREVERSED_COPIES))
     }
-    exchanged = sum(exchange.swapped.exchanged for exchange in exchanges)
+    exchanged = sum(exchange.places.exchanged for exchange in exchanges)
     moved = sum(exchange.moved.exchanged for exchange in exchanges)
-    others = sum(exchange.swapped.otherwise for exchange in exchanges)
+    others = sum(exchange.places.otherwise for exchange in exchanges)
     return LayerInterchange(
         layers=layers,
         exchanges=tuple(exchanges),
@@ -168,6 +211,19 @@ def _interchange(
         against_others=ShareTest.of(exchanged, others, len(EXCHANGES) - 1),
         sides=_contrast(known, copied) if known else None,
     )
+
+
+def _roles(
+    model: Transformer,
+    asked: Sequence[NestedFraction],
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> dict[int, list[Activations]]:
+    """Return the roles of some heads in each layer: for each question (head, position, d_head)."""
+    if not asked:
+        return {layer: [] for layer in layers}
+    recording = record(model, nested_sample(asked, ""), [role_of(layer) for layer in layers])
+    return {layer: [own[list(heads)] for own in recording[role_of(layer)]] for layer in layers}
 
 
 def _contrast(known: Sequence[NestedFraction], copied: Mapping[str, Answers]) -> SideContrast:

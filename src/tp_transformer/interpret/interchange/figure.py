@@ -22,13 +22,15 @@ LOOKS: dict[str, dict[str, Any]] = {
         "markerfacecolor": "white",
     },
     "as before": {"marker": "s", "color": "#808080", "markersize": 2},
+    "as exchanged, numbers": {"marker": "^", "color": figures.COLOURS[1]},
 }
 READING = (
-    "Answers after the roles of two numbers were exchanged: as if these numbers were (filled), as "
-    "if two others were (cross, mean of the other exchanges), as before (square). Hollow: as if "
-    "these were, after their roles were moved as far in random directions, "
-    f"{CONTROL_DRAWS} times. Lines: 95% Wilson intervals. n: questions answered before and after "
-    "the numbers themselves are exchanged."
+    "Answers after two numbers got the roles that they have at the other's place: as if these "
+    "numbers were exchanged (filled), as if two others were (cross, mean of the other exchanges), "
+    "as before (square). Hollow: as if these were, after their roles were moved as far in random "
+    f"directions, {CONTROL_DRAWS} times. Triangle: as if these were, after two places got the "
+    "roles that they have with the other number. Lines: 95% Wilson intervals. n: questions "
+    "answered before and after the numbers themselves are exchanged."
 )
 
 
@@ -74,7 +76,7 @@ def _draw_row(axes: "figures.Axes", exchange: RoleExchange, row: int) -> None:
     for number, ((share, interval), look) in enumerate(
         zip(_shares(exchange), LOOKS.values(), strict=True)
     ):
-        place = row + 0.2 * (number - (len(LOOKS) - 1) / 2)
+        place = row + 0.16 * (number - (len(LOOKS) - 1) / 2)
         if interval is not None:
             ends = [100 * end for end in interval]
             axes.plot(ends, [place] * 2, color=look["color"], linewidth=0.8)
@@ -83,10 +85,11 @@ def _draw_row(axes: "figures.Axes", exchange: RoleExchange, row: int) -> None:
 
 def _shares(exchange: RoleExchange) -> list[tuple[float, Interval | None]]:
     """Return the shares in the order of LOOKS, with their intervals."""
-    swapped, moved, n = exchange.swapped, exchange.moved, exchange.n
+    places, moved, numbers, n = exchange.places, exchange.moved, exchange.numbers, exchange.n
     return [
-        (swapped.exchanged / n, swapped.exchanged_interval),
-        (swapped.otherwise / (len(EXCHANGES) - 1) / n, None),
+        (places.exchanged / n, places.exchanged_interval),
+        (places.otherwise / (len(EXCHANGES) - 1) / n, None),
         (moved.exchanged / (CONTROL_DRAWS * n), moved.exchanged_interval),
-        (swapped.kept / n, None),
+        (places.kept / n, None),
+        (numbers.exchanged / n, numbers.exchanged_interval),
     ]

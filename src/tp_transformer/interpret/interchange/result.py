@@ -9,8 +9,8 @@ from tp_transformer.foundation.statistics import Interval
 from tp_transformer.interpret.core.result import Result, ResultTable
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to a different one
-# Copies of the role of the first number to the second, in the denominator c/d: from the number that
-# is on the same side if sides are reversed there, and from the one that is if they are not.
+# Copies of the role at the place of the first number to the second, in the denominator c/d: from
+# the place that is on the same side if sides are reversed there, and from the one that is if not.
 REVERSED_COPIES, UNREVERSED_COPIES = ("bc", "ad"), ("ac", "bd")
 LARGEST_P = 0.05  # largest p-value of a clear result
 CONTROL_DRAWS = 3  # draws of random directions: with one, verdicts depend on the draw
@@ -40,14 +40,16 @@ class RoleExchange:
     Attributes:
         letters: the two numbers
         n: questions that are answered before and after each exchange of the numbers themselves
-        swapped: answers after the roles are exchanged
+        places: answers after each number gets the role that it has at the other place
         moved: answers after the roles are moved as far in random directions, in all draws together
+        numbers: answers after each place gets the role that it has with the other number
     """
 
     letters: str
     n: int
-    swapped: AnswerCounts
+    places: AnswerCounts
     moved: AnswerCounts
+    numbers: AnswerCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ class ShareTest:
     """A binomial test of the share of exchanged answers.
 
     Attributes:
-        count: exchanged answers after exchanged roles
+        count: exchanged answers after exchanged places
         n: these and those of the control
         expected: the expected share
         p_value: probability of `count` or more, Holm-adjusted
@@ -96,8 +98,8 @@ class SideContrast:
     """Which roles the numbers of the denominator c/d can have without a change of the answer.
 
     Attributes:
-        reversed: roles copied from numbers on the same reversed side: c as b, d as a
-        unreversed: roles copied from numbers on the same unreversed side: c as a, d as b
+        reversed: roles copied from places on the same reversed side: c at b, d at a
+        unreversed: roles copied from places on the same unreversed side: c at a, d at b
         difference: answers kept, reversed minus unreversed
         interval: 95% interval of the difference, by bootstrap over questions; None for too few
     """
@@ -156,12 +158,14 @@ class LayerInterchange:
         return sum(exchange.n for exchange in self.exchanges)
 
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Return the counts of answers after exchanged roles, and after those of the control."""
-        swapped = [exchange.swapped for exchange in self.exchanges]
+        """Return the counts of answers after exchanges, and after those of the control."""
+        places = [exchange.places for exchange in self.exchanges]
         moved = [exchange.moved for exchange in self.exchanges]
+        numbers = [exchange.numbers for exchange in self.exchanges]
         return (
-            self._row("exchanged", swapped, n_draws=1, form=".0f"),
+            self._row("places", places, n_draws=1, form=".0f"),
             self._row("random directions", moved, n_draws=CONTROL_DRAWS, form=".1f"),
+            self._row("numbers", numbers, n_draws=1, form=".0f"),
         )
 
     def _row(
@@ -181,10 +185,11 @@ class LayerInterchange:
         numbers = ", ".join(f"{name}: p = {test.p_value:.2g}" for name, test in tests.items())
         sides = "" if self.sides is None else f"; {self._sides(self.sides)}"
         if self.follows:
-            found = "the answer follows the roles more often than in both controls"
+            found = "the answer follows the places more often than in both controls"
         else:
-            found = "it is not clear that the answer follows the roles"
-        return f"{found} ({numbers}){sides}."
+            found = "it is not clear that the answer follows the places"
+        followed = sum(exchange.numbers.exchanged for exchange in self.exchanges) / self.n
+        return f"{found} ({numbers}); it follows numbers in {followed:.0%} of the cases{sides}."
 
     def _sides(self, sides: SideContrast) -> str:
         interval = sides.interval
@@ -193,14 +198,14 @@ class LayerInterchange:
 
     @property
     def follows(self) -> bool:
-        """Whether the answer follows the roles more often than in both controls."""
+        """Whether the answer follows exchanged places more often than in both controls."""
         return max(self.against_moved.p_value, self.against_others.p_value) <= LARGEST_P
 
     def side_rows(self) -> tuple[tuple[str, ...], ...]:
         """Return the shares of kept and of flipped answers after copies."""
         if self.sides is None:
             return ()
-        copies = {"c as b, d as a": self.sides.reversed, "c as a, d as b": self.sides.unreversed}
+        copies = {"c at b, d at a": self.sides.reversed, "c at a, d at b": self.sides.unreversed}
         rows = []
         for name, own in copies.items():
             shares = (own.kept, own.moved_kept, own.flipped, own.moved_flipped)
@@ -229,17 +234,20 @@ class InterchangeResult(Result):
             title="Right answers after roles were changed",
             columns=("roles", "answers", "exchanged", "another exchange", "as before"),
             rows=tuple(row for found in counted for row in found.rows()),
-            note="exchanged: right for the question with these numbers exchanged. another "
-            "exchange: mean of the other exchanges. random directions: roles moved as far, mean of "
-            f"{CONTROL_DRAWS} draws. The rest are other answers.",
+            note="places: each of two numbers has the role that it has at the place of the other. "
+            "random directions: roles moved as far, mean of "
+            f"{CONTROL_DRAWS} draws. numbers: each place has the role that it has with the other "
+            "number. exchanged: right for the question with these numbers exchanged. another "
+            "exchange: mean of the other exchanges. The rest are other answers.",
         )
         sides = ResultTable(
             title="Answers after roles were copied to the denominator's numbers",
             columns=("roles", "kept", "random", "flipped", "random"),
             rows=tuple(row for found in counted for row in found.side_rows()),
-            note="c as b, d as a: c has the role of b, or d that of a, which are on the same side "
-            "if sides are reversed in the denominator c/d. c as a, d as b: on the same side if "
-            "they are not. kept: right answers. flipped: right if that number were on the other "
-            "side. random: the role moved as far in random directions.",
+            note="c at b, d at a: c has the role that it has at the place of b, or d that at the "
+            "place of a, which are on the same side if sides are reversed in the denominator c/d. "
+            "c at a, d at b: on the same side if they are not. kept: right answers. flipped: right "
+            "if that number were on the other side. random: the role moved as far in random "
+            "directions.",
         )
         return [answers, sides]

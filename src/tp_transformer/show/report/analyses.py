@@ -30,8 +30,9 @@ SUMMARIES = {
     "one head: by the protocol of section 6.1 of the paper, and on held-out questions.",
     "binding": "Whether attention confuses (a/b)/(c/d) with the same numbers in other places: in "
     "the simplified network of section 6.2 of the paper, and in the model.",
-    "interchange": "The roles of two of the four numbers in (a/b)/(c/d) are exchanged. If roles "
-    "encode where a number stands, the model then answers the question with the numbers exchanged.",
+    "interchange": "Two of the four numbers in (a/b)/(c/d) get the roles that they have at the "
+    "place of the other. If roles encode where a number stands, the model then answers the "
+    "question with the numbers exchanged.",
     "surgery": "How many answers change if roles are zeroed, swapped, or replaced by another role "
     "or by the centroid of their cluster, compared with a control of each operation.",
     "tensor-product": "The share of the variance of the tensor product of filler and role that "

@@ -215,9 +215,9 @@ def _interpret(work: Reproduction, row: ScaleRow) -> Iterator[str]:
             "count": work.scale.analysed,
         }
         request = (
-            AnalysisRequest(**common)
-            if ANALYSES[name].questions == "nested"
-            else StoreRequest(**common, data=work.store, module=work.scale.analysed_module)
+            StoreRequest(**common, data=work.store, module=work.scale.analysed_module)
+            if ANALYSES[name].needs_store
+            else AnalysisRequest(**common)
         )
         try:
             with showing(progress):

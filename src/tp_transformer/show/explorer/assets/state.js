@@ -159,5 +159,14 @@ function firstState() {
   const offered = [DATA.opening ?? nestedQuestion(), ...examples];
   const known = offered.find((question) => isReadable(model, question)) ?? words.join(separator);
   const question = DATA.questions.length ? DATA.questions[0].question : known;
-  return { panes: [{ model: 0, question, operations: [] }], view: firstView() };
+  const digit = separator ? 0 : Math.max(0, question.search(/\d/));
+  const view = { ...firstView(), head: sideHead(), position: 1 + digit };
+  return { panes: [{ model: 0, question, operations: [] }], view };
+}
+
+// The head with the most clusters of numerators and denominators.
+function sideHead() {
+  const count = ({ names }) => names.filter(sideOf).length;
+  const heads = [...((DATA.roles ?? {}).heads ?? [])].sort((a, b) => count(b) - count(a));
+  return heads.length ? heads[0].head : 0;
 }
