@@ -459,7 +459,7 @@ def test_continued_training_keeps_the_held_out_loss(tmp_path):
         (REAL / name).glob("training-*.yaml"), key=lambda file: int(file.stem.partition("-")[2])
     )
     modules = tuple(Results.read(REAL / name / "results.json").splits["interpolate"].modules)
-    order = Order(modules=modules, splits=("train-easy",), count=60, seed=987_654)
+    order = Order(modules=modules, splits=("train-easy",), count=3360 // len(modules), seed=987_654)
     produce(order, tmp_path / "math", workers(1))
     data = tpt.data.open(tmp_path / "math")
     losses = {}
