@@ -22,12 +22,13 @@ from tp_transformer.training.history import HISTORY, history_of
 
 def keep(run: Path, folder: Path) -> None:
     """Write the best model of a run, and its training, to a folder."""
-    history = history_of(run)
     steps = settings.read(run / CONFIG)["training"]["steps"]
-    if history is None or (step_of(run / LAST) or 0) < steps:
+    if (step_of(run / LAST) or 0) < steps:
         print(f"{run}: not finished")
         return
     rounded(tpt.load(run)).save(folder)
+    history = history_of(run)
+    assert history is not None  # noqa: S101, every run has one
     text = json.dumps(history.to_json(), indent=1, ensure_ascii=False) + "\n"
     (folder / HISTORY).write_text(text, "utf-8")
     print(folder)
