@@ -133,10 +133,13 @@ def _reversal(kind: str) -> Callable[[Values], Outcome]:
         reversal = values["reversal"]
         if reversal["obstacle"] is not None:
             return Outcome(None, reversal["obstacle"])
-        own = [layer for layer in reversal["layers"] if layer["kind"] == kind]
+        own = [layer for layer in reversal["model"]["layers"] if layer["kind"] == kind]
         shares = [percent(layer["transfer"]["reversed_share"]) for layer in own]
-        interval = between(own[-1]["transfer"]["interval"])
-        return Outcome(own[-1]["verdict"] == REVERSED, f"{', '.join(shares)}{interval}")
+        interval, n_reversed = between(own[-1]["transfer"]["interval"]), own[-1]["n_reversed"]
+        return Outcome(
+            own[-1]["verdict"] == REVERSED,
+            f"{', '.join(shares)}{interval}, in {n_reversed} of {own[-1]['n_heads']} heads",
+        )
 
     return test
 
@@ -262,8 +265,9 @@ CLAIMS = (
     Claim(
         "5.1",
         "Clusters are reversed in a denominator's denominator.",
-        "By clusters of the last layer, sides are clearly reversed, more than in untrained models "
-        "and text probes. Numbers: reversed predictions in each layer.",
+        "By the clusters of the heads of the last layer, sides are on average clearly reversed, "
+        "more than in untrained models and text probes. Numbers: reversed predictions in each "
+        "layer, and the heads of the last layer that are clearly reversed.",
         "roles",
         _reversal("clusters"),
     ),

@@ -262,7 +262,7 @@ def plot_reversal(groups: Sequence[Group]) -> "figures.Figure":
 def _draw_model(
     axes: "figures.Axes", reversal: Mapping[str, Any], kind: str, colour: str, name: str
 ) -> None:
-    own = [layer for layer in reversal["layers"] if layer["kind"] == kind]
+    own = [layer for layer in reversal["model"]["layers"] if layer["kind"] == kind]
     layers = [layer["layer"] for layer in own]
     shares = [layer["transfer"]["reversed_share"] for layer in own]
     axes.plot(layers, shares, marker="o", markersize=3, color=colour, label=name)

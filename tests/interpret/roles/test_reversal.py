@@ -1,7 +1,5 @@
 """Reversed and unreversed sides: each is found where it is planted, neither in noise."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,8 @@ from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.roles import reversal
 from tp_transformer.interpret.roles.positions import Positions
 from tp_transformer.interpret.roles.reversal import (
-    HeadTransfer,
+    LayerTransfer,
+    ModelTransfer,
     Reversal,
     Sides,
     Transfer,
@@ -85,51 +84,83 @@ def told(share, reach=0.05, accuracy=0.9):
     )
 
 
-def found_with(probe, initial=0.5, reader=0.1):
-    clusters = told(0.5)
-    head = HeadTransfer(layer=0, head=1, probe=probe, clusters=clusters)
-    worse = replace(head, head=0, probe=told(0.99, accuracy=0.6))  # is not looked at
-    other = HeadTransfer(layer=1, head=0, probe=told(0.1), clusters=told(0.95))
+def layer_of(share, kind="probe", index=0):
+    return LayerTransfer(
+        layer=index, kind=kind, transfer=told(share), n_heads=8, n_reversed=5, n_unreversed=1
+    )
+
+
+def found_with(share, initial=0.5, reader=0.1):
+    """A model of two layers, and an untrained one whose layers differ."""
+    layers = layer_of(share), layer_of(0.5, "clusters"), layer_of(0.1, "probe", 1)
+    untrained = layer_of(0.3), layer_of(initial, "probe", 1), layer_of(0.5, "clusters")
     return Reversal(
         n_agreeing=100,
         n_disagreeing=50,
         n_questions=20,
         obstacle=None,
-        heads=(worse, head, other),
+        model=ModelTransfer(layers=(*layers, layer_of(0.95, "clusters", 1))),
         readers={0: told(reader)},
-        initial=((HeadTransfer(layer=0, head=0, probe=told(initial), clusters=clusters),),),
+        initial=(ModelTransfer(layers=untrained),),
     )
 
 
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (found_with(told(0.9)), reversal.REVERSED),
-        (found_with(told(0.9), initial=0.88), reversal.LIKE_CONTROLS),
-        (found_with(told(0.9), reader=0.88), reversal.LIKE_CONTROLS),
-        (found_with(told(0.53)), reversal.UNCLEAR),
-        (found_with(told(0.1)), reversal.UNREVERSED),
+        (found_with(0.9), reversal.REVERSED),
+        (found_with(0.9, initial=0.88), reversal.LIKE_CONTROLS),
+        (found_with(0.9, reader=0.88), reversal.LIKE_CONTROLS),
+        (found_with(0.53), reversal.UNCLEAR),
+        (found_with(0.1), reversal.UNREVERSED),
     ],
 )
 def test_each_layer_has_a_verdict(found, verdict):
-    probe, clusters, other_probe, other_clusters = found.layers
-    assert (probe.layer, probe.head, probe.kind, probe.verdict) == (0, 1, "probe", verdict)
-    assert clusters.verdict == reversal.UNCLEAR
-    assert (other_probe.layer, other_probe.verdict) == (1, reversal.UNREVERSED)
-    assert f"{verdict}: probe of head 0.1" in found.summary()
+    probe, clusters, other_probe, other_clusters = found.model.layers
+    assert found.verdict(probe) == verdict
+    assert found.verdict(clusters) == reversal.UNCLEAR
+    assert found.verdict(other_probe) == reversal.UNREVERSED
+    assert f"{verdict}: probe, layer 0 (5 of 8 heads)" in found.summary()
     if max(control.reversed_share for control in found.readers.values()) < 0.5:
-        assert other_clusters.verdict == reversal.REVERSED  # compared with clusters, not probes
+        assert found.verdict(other_clusters) == reversal.REVERSED  # compared with clusters
     (table,) = found.tables()
     share = f"{probe.transfer.reversed_share:.0%}"
-    assert table.rows[0][:3] == ("probe, head 0.1", f"{probe.transfer.accuracy:.0%}", share)
+    assert table.rows[0][:3] == ("probe, layer 0", f"{probe.transfer.accuracy:.0%}", share)
     assert [row[0] for row in table.rows[1:]] == [
-        f"clusters, head 0.{clusters.head}",
-        "probe, head 1.0",
-        "clusters, head 1.0",
-        "probe, untrained model 1",
-        "clusters, untrained model 1",
+        "clusters, layer 0",
+        "probe, layer 1",
+        "clusters, layer 1",
+        "probe, layer 1 of untrained model 1",
+        "clusters, layer 0 of untrained model 1",
         "text, 0 characters on each side",
     ]
-    assert [one["verdict"] for one in found.values()["layers"]] == [
-        one.verdict for one in found.layers
+    assert [layer["verdict"] for layer in found.values()["model"]["layers"]] == [
+        found.verdict(layer) for layer in found.model.layers
     ]
+
+
+def test_a_layer_is_the_mean_of_its_heads():
+    rng = np.random.default_rng(0)
+    vectors = {
+        (layer, head): planted(getattr(SIDES, name), rng)
+        for layer, names in enumerate([("reversed", "unreversed", "reversed"), ("unreversed",) * 3])
+        for head, name in enumerate(names)
+    }
+    found = reversal.model_transfer(
+        {place: own for place, (own, _) in vectors.items()},
+        {place: own for place, (_, own) in vectors.items()},
+        SIDES,
+        seed=0,
+    )
+    assert [(head.layer, head.head) for head in found.heads] == list(vectors)
+    for head, (own, clusters) in zip(found.heads, vectors.values(), strict=True):
+        assert head.probe == transfer(own, SIDES, 0)
+        assert head.clusters == transfer(clusters, SIDES, 0, reversal.by_cluster)
+    mixed, _, unreversed, _ = found.layers
+    assert (mixed.layer, mixed.n_heads, mixed.n_reversed, mixed.n_unreversed) == (0, 3, 2, 1)
+    assert (unreversed.layer, unreversed.n_reversed, unreversed.n_unreversed) == (1, 0, 3)
+    shares = [head.probe.reversed_share for head in found.heads[:3]]
+    assert mixed.transfer.reversed_share == pytest.approx(np.mean(shares))
+    low, high = mixed.transfer.interval
+    assert low <= mixed.transfer.reversed_share <= high
+    assert found.most_reversed("probe") == mixed

@@ -22,7 +22,7 @@ from tp_transformer.interpret.roles.figure import cluster_looks
 from tp_transformer.interpret.roles.naming import Name
 from tp_transformer.interpret.roles.positions import Positions
 from tp_transformer.interpret.roles.probes import Labelled, probe
-from tp_transformer.interpret.roles.reversal import REVERSED
+from tp_transformer.interpret.roles.reversal import LIKE_CONTROLS, REVERSED
 
 SAMPLE = by_length(sample(32))  # as many as pass a model at once
 HEAD = 2
@@ -132,14 +132,15 @@ def test_the_strongest_reader_of_the_text_sees_as_far_as_it_takes(model):
 
 def test_planted_reversed_sides_are_found_to_be_reversed(found):
     planted = next(
-        one for one in found.reversal.heads if (one.layer, one.head) == (found.layer, HEAD)
+        one for one in found.reversal.model.heads if (one.layer, one.head) == (found.layer, HEAD)
     )
     assert planted.probe.reversed_share > 0.95
     assert planted.clusters.reversed_share > 0.95
-    own = [one for one in found.reversal.layers if one.layer == found.layer]
-    assert [one.head for one in own] == [HEAD, HEAD]
-    assert {one.verdict for one in own} == {REVERSED}
-    assert f"{REVERSED}: probe of head {found.layer}.{HEAD}, clusters" in found.summary()[-1]
+    own = [layer for layer in found.reversal.model.layers if layer.layer == found.layer]
+    assert all(layer.n_reversed >= 1 and layer.n_heads == 4 for layer in own)
+    # One head of four: above 50% on average, but less clearly than in the head itself.
+    assert {found.reversal.verdict(layer) for layer in own} <= {REVERSED, LIKE_CONTROLS}
+    assert f"probe, layer {found.layer} ({own[0].n_reversed} of 4 heads)" in found.summary()[-1]
 
 
 def test_noise_is_not_found(found):
@@ -259,8 +260,8 @@ def test_numbers_and_figures_are_written(model, found, tmp_path):
     assert values["vectors"] == "role"
     assert len(values["scores"]) == len(found.scores)
     assert "p_value" not in (tmp_path / "roles.json").read_text("utf-8")
-    verdicts = [one["verdict"] for one in values["reversal"]["layers"]]
-    assert verdicts == [one.verdict for one in found.reversal.layers]
+    verdicts = [layer["verdict"] for layer in values["reversal"]["model"]["layers"]]
+    assert verdicts == list(map(found.reversal.verdict, found.reversal.model.layers))
     assert len(values["labels"][0]["initial"]) == analysis.INITIAL_DRAWS
 
 

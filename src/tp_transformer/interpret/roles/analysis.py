@@ -31,7 +31,7 @@ from tp_transformer.interpret.roles.result import (
     LabelControls,
     RolesResult,
 )
-from tp_transformer.interpret.roles.reversal import HeadTransfer, Reversal, Sides, Transfer
+from tp_transformer.interpret.roles.reversal import ModelTransfer, Reversal, Sides, Transfer
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
@@ -81,7 +81,7 @@ class _Untrained:
 
     n_structural: int  # names that say more than the character
     best: dict[str, Probed]  # for each label, of all heads
-    reversal: tuple[HeadTransfer, ...]  # of every head; none if it cannot be tested
+    reversal: ModelTransfer
 
 
 def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -> RolesResult:
@@ -191,30 +191,17 @@ def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
     return _Untrained(
         n_structural=sum(head.n_structural for head in inputs.named(clusterings)),
         best={name: max(own, key=lambda found: found.accuracy) for name, own in probed.items()},
-        reversal=_transfers(found, clusterings, inputs),
+        reversal=_transfer(found, clusterings, inputs),
     )
 
 
-def _transfers(
+def _transfer(
     found: Heads[Floats], clusterings: Heads[Clustering], inputs: _Inputs
-) -> tuple[HeadTransfer, ...]:
-    """Test in every head whether sides are reversed where the two labels disagree."""
-    if inputs.sides.obstacle is not None:
-        return ()
-    return tuple(
-        HeadTransfer(
-            layer=layer,
-            head=head,
-            probe=reversal.transfer(own, inputs.sides, inputs.seed),
-            clusters=reversal.transfer(
-                np.eye(inputs.n_clusters)[clusterings[layer, head].assigned],
-                inputs.sides,
-                inputs.seed,
-                reversal.by_cluster,
-            ),
-        )
-        for (layer, head), own in track("testing the reversal", found.items())
-    )
+) -> ModelTransfer:
+    """Test the reversal in the vectors and clusters of every head."""
+    one_hot = np.eye(inputs.n_clusters)
+    clusters = {place: one_hot[own.assigned] for place, own in clusterings.items()}
+    return reversal.model_transfer(found, clusters, inputs.sides, inputs.seed)
 
 
 def _scores(
@@ -254,7 +241,7 @@ def _reversal(
         n_disagreeing=int((~sides.agree).sum()),
         n_questions=len(np.unique(sides.question[~sides.agree])),
         obstacle=sides.obstacle,
-        heads=_transfers(found, clusterings, inputs),
+        model=_transfer(found, clusterings, inputs),
         readers=readers,
         initial=tuple(model.reversal for model in controls),
     )

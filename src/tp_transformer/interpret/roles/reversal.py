@@ -9,16 +9,18 @@ Here probes are fitted only at positions where the reversed and the unreversed l
 applied where they disagree, in questions that they were not fitted on. Each prediction there is
 either the reversed or the unreversed side. The share of reversed predictions is averaged over the
 two sides, so that a constant prediction scores 50%. This is done with a linear probe, and with a
-table of the side that is more typical of each cluster. Controls: untrained models, and probes that
-see only the text. The latter tend to the unreversed side, because most characters after a "/" are
-denominators where the labels agree.
+table of the side that is more typical of each cluster. Heads of one layer can differ, also those
+that are equally accurate where the labels agree: the result of a layer is the mean over its heads.
+Controls: untrained models, and probes that see only the text. The latter tend to the unreversed
+side, because most characters after a "/" are denominators where the labels agree.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Interval, resample
 from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 from tp_transformer.interpret.core.result import ResultTable, Values
@@ -32,6 +34,7 @@ from tp_transformer.interpret.roles.probes import (
 
 # From vectors with their sides, and other vectors, to the predicted sides of the others.
 Predictor = Callable[[Floats, Integers, Floats], Integers]
+HeadVectors = Mapping[tuple[int, int], Floats]  # by layer and head: a row for each position
 
 SIDES = (NUMERATOR, DENOMINATOR)
 CHANCE = 0.5  # share of reversed predictions of a constant
@@ -81,7 +84,7 @@ class Sides:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """The predictions of a probe that was fitted where the labels agree."""
+    """The predictions of probes that were fitted where the labels agree."""
 
     accuracy: float  # where they agree, on held-out questions, averaged over the two sides
     reversed_share: float  # where they disagree, averaged over the two sides
@@ -109,87 +112,89 @@ REVERSED, LIKE_CONTROLS, UNCLEAR, UNREVERSED = (
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTransfer:
-    """The predictions of one kind of the best head of a layer, and the label that they follow.
+    """The predictions of one kind, averaged over all heads of a layer, so that none is chosen.
 
-    The best head is the one that is most accurate where the labels agree, which favours neither.
+    Attributes:
+        layer: its index
+        kind: one of KINDS
+        transfer: the mean over heads
+        n_heads: the number of heads
+        n_reversed: heads whose interval lies above 50%
+        n_unreversed: heads whose interval lies below 50%
     """
 
     layer: int
-    head: int
     kind: str
     transfer: Transfer
-    verdict: str
+    n_heads: int
+    n_reversed: int
+    n_unreversed: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}, layer {self.layer}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTransfer:
+    """The predictions of the heads and layers of a model; none if nothing was tested."""
+
+    heads: tuple[HeadTransfer, ...] = ()
+    layers: tuple[LayerTransfer, ...] = ()
+
+    def most_reversed(self, kind: str) -> LayerTransfer:
+        """Return the layer with the largest share of reversed predictions of a kind."""
+        own = [layer for layer in self.layers if layer.kind == kind]
+        return max(own, key=lambda layer: layer.transfer.reversed_share)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reversal:
-    """The share of reversed sides in every head and in the controls.
+    """The share of reversed sides in the model and in the controls.
 
     Attributes:
         n_agreeing: number of positions where the labels agree
         n_disagreeing: number of positions where they disagree
         n_questions: number of questions with a position where they disagree
         obstacle: the reason why nothing was tested, or None
-        heads: the heads of every layer; none if nothing was tested
+        model: the heads and layers of the model
         readers: the text probes, by the number of characters that they see on each side
-        initial: for each untrained model, the heads of every layer
+        initial: the heads and layers of each untrained model
     """
 
     n_agreeing: int
     n_disagreeing: int
     n_questions: int
     obstacle: str | None
-    heads: tuple[HeadTransfer, ...]
+    model: ModelTransfer
     readers: dict[int, Transfer]
-    initial: tuple[tuple[HeadTransfer, ...], ...]
+    initial: tuple[ModelTransfer, ...]
 
-    @property
-    def layers(self) -> list[LayerTransfer]:
-        """The best probe and the best clusters of each layer."""
-        found = []
-        for layer in sorted({head.layer for head in self.heads}):
-            for kind in KINDS:
-                best = _best([head for head in self.heads if head.layer == layer], kind)
-                transfer: Transfer = getattr(best, kind)
-                found.append(
-                    LayerTransfer(
-                        layer=layer,
-                        head=best.head,
-                        kind=kind,
-                        transfer=transfer,
-                        verdict=self._verdict(transfer, kind),
-                    )
-                )
-        return found
-
-    def _verdict(self, transfer: Transfer, kind: str) -> str:
-        """Return which label predictions follow, compared with untrained models and the text."""
-        low, high = transfer.interval
+    def verdict(self, layer: LayerTransfer) -> str:
+        """Return which label a layer follows, compared with untrained models and the text."""
+        low, high = layer.transfer.interval
         if high < CHANCE:
             return UNREVERSED
         if low <= CHANCE:
             return UNCLEAR
-        controls = [*self._untrained(kind), *self.readers.values()]
+        untrained = [model.most_reversed(layer.kind).transfer for model in self.initial]
+        controls = [*untrained, *self.readers.values()]
         is_more = low > max(control.interval[1] for control in controls)
         return REVERSED if is_more else LIKE_CONTROLS
-
-    def _untrained(self, kind: str) -> list[Transfer]:
-        """Return the predictions of the best head of each untrained model."""
-        return [getattr(_best(heads, kind), kind) for heads in self.initial]
 
     def summary(self) -> str:
         """Return what was found in one line."""
         if self.obstacle is not None:
             return f"reversal: not tested, because {self.obstacle}."
         found: dict[str, list[str]] = {}
-        for one in self.layers:
-            found.setdefault(one.verdict, []).append(f"{one.kind} of head {one.layer}.{one.head}")
-        verdicts = "; ".join(f"{verdict}: {', '.join(own)}" for verdict, own in found.items())
+        for layer in self.model.layers:
+            share = f"{layer} ({layer.n_reversed} of {layer.n_heads} heads)"
+            found.setdefault(self.verdict(layer), []).append(share)
+        verdicts = ". ".join(f"{verdict}: {'; '.join(own)}" for verdict, own in found.items())
         return (
             f"reversal: probes are fitted where the reversed and the unreversed side agree "
             f"({self.n_agreeing:,} positions) and applied where they disagree "
-            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). Sides, by the "
-            f"head of each layer that is most accurate where they agree: {verdicts}."
+            f"({self.n_disagreeing:,} positions of {self.n_questions} questions). Means over the "
+            f"heads of a layer, and in parentheses the heads that are clearly reversed: {verdicts}."
         )
 
     def tables(self) -> list[ResultTable]:
@@ -197,40 +202,40 @@ class Reversal:
         if self.obstacle is not None:
             return []
         reach = max(self.readers, key=lambda reach: self.readers[reach].accuracy)
-        found = {f"{one.kind}, head {one.layer}.{one.head}": one.transfer for one in self.layers}
-        for kind in KINDS:
-            for number, control in enumerate(self._untrained(kind), 1):
-                found[f"{kind}, untrained model {number}"] = control
-        found[f"text, {reach} characters on each side"] = self.readers[reach]
+        rows = [_row(str(layer), layer.transfer, layer) for layer in self.model.layers]
+        rows += [
+            _row(f"{layer} of untrained model {number}", layer.transfer, layer)
+            for kind in KINDS
+            for number, model in enumerate(self.initial, 1)
+            for layer in [model.most_reversed(kind)]
+        ]
+        rows.append(_row(f"text, {reach} characters on each side", self.readers[reach]))
         table = ResultTable(
             title="Reversed sides in a denominator's denominator",
-            columns=("predicted from", "accuracy", "reversed", "95%"),
-            rows=tuple(
-                (
-                    name,
-                    f"{transfer.accuracy:.0%}",
-                    f"{transfer.reversed_share:.0%}",
-                    "{:.0f} to {:.0f}".format(*(100 * end for end in transfer.interval)),
-                )
-                for name, transfer in found.items()
-            ),
+            columns=("predicted from", "accuracy", "reversed", "95%", "heads reversed", "not"),
+            rows=tuple(rows),
             note="accuracy: where the reversed and the unreversed side agree. reversed: the share "
-            "of reversed predictions where they disagree. Of each layer and of each untrained "
-            "model, the head with the highest accuracy.",
+            "of reversed predictions where they disagree. Both are means over the heads of a "
+            "layer. heads reversed, not: heads whose 95% interval lies above and below 50%. Of "
+            "each untrained model, the layer with the largest share.",
         )
         return [table]
 
     def values(self) -> Values:
         """Return the numbers."""
-        return {**vars(self), "layers": [vars(one) for one in self.layers]}
+        layers = [{**vars(layer), "verdict": self.verdict(layer)} for layer in self.model.layers]
+        return {**vars(self), "model": {"heads": self.model.heads, "layers": layers}}
 
 
-def _best(heads: Sequence[HeadTransfer], kind: str) -> HeadTransfer:
-    def accuracy(head: HeadTransfer) -> float:
-        transfer: Transfer = getattr(head, kind)
-        return transfer.accuracy
-
-    return max(heads, key=accuracy)
+def _row(name: str, transfer: Transfer, layer: LayerTransfer | None = None) -> tuple[str, ...]:
+    low, high = transfer.interval
+    return (
+        name,
+        f"{transfer.accuracy:.0%}",
+        f"{transfer.reversed_share:.0%}",
+        f"{100 * low:.0f} to {100 * high:.0f}",
+        *(("", "") if layer is None else (f"{layer.n_reversed}", f"{layer.n_unreversed}")),
+    )
 
 
 def by_probe(vectors: Floats, sides: Integers, others: Floats) -> Integers:
@@ -246,8 +251,52 @@ def by_cluster(clusters: Floats, sides: Integers, others: Floats) -> Integers:
     return shares.argmax(axis=1)[others.argmax(axis=1)]
 
 
+def model_transfer(
+    vectors: HeadVectors, clusters: HeadVectors, sides: Sides, seed: int
+) -> ModelTransfer:
+    """Fit and apply predictors in every head, to its vectors and to its one-hot clusters."""
+    if sides.obstacle is not None:
+        return ModelTransfer()
+    hits = {
+        place: {
+            "probe": are_reversed(vectors[place], sides, seed),
+            "clusters": are_reversed(clusters[place], sides, seed, by_cluster),
+        }
+        for place in track("testing the reversal", vectors)
+    }
+    heads = tuple(
+        HeadTransfer(
+            layer=layer, head=head, **{kind: _transfer(own[kind], sides, seed) for kind in KINDS}
+        )
+        for (layer, head), own in hits.items()
+    )
+    layers = []
+    for layer in sorted({layer for layer, _ in hits}):
+        for kind in KINDS:
+            mean = np.mean([own[kind] for (of, _), own in hits.items() if of == layer], axis=0)
+            intervals = [getattr(head, kind).interval for head in heads if head.layer == layer]
+            layers.append(
+                LayerTransfer(
+                    layer=layer,
+                    kind=kind,
+                    transfer=_transfer(mean, sides, seed),
+                    n_heads=len(intervals),
+                    n_reversed=sum(low > CHANCE for low, _ in intervals),
+                    n_unreversed=sum(high < CHANCE for _, high in intervals),
+                )
+            )
+    return ModelTransfer(heads=heads, layers=tuple(layers))
+
+
 def transfer(vectors: Floats, sides: Sides, seed: int, predict: Predictor = by_probe) -> Transfer:
     """Fit a predictor where the labels agree and apply it at all positions of other questions."""
+    return _transfer(are_reversed(vectors, sides, seed, predict), sides, seed)
+
+
+def are_reversed(
+    vectors: Floats, sides: Sides, seed: int, predict: Predictor = by_probe
+) -> Booleans:
+    """Return whether the prediction for each labelled position is its reversed side."""
     own, agree = vectors[sides.position], sides.agree
     fold = folds(sides.question, seed)
     predicted = np.empty_like(sides.reversed)
@@ -255,18 +304,24 @@ def transfer(vectors: Floats, sides: Sides, seed: int, predict: Predictor = by_p
         out = fold == number
         fitted = ~out & agree
         predicted[out] = predict(own[fitted], sides.reversed[fitted], own[out])
-    right = predicted == sides.reversed
-    accuracy, _ = _balanced(right, agree, sides, seed)
-    share, interval = _balanced(right, ~agree, sides, seed)
+    return predicted == sides.reversed
+
+
+def _transfer(hits: Booleans | Floats, sides: Sides, seed: int) -> Transfer:
+    """Summarise predictions, or the share of reversed predictions at each labelled position."""
+    accuracy, _ = _balanced(hits, sides.agree, sides, seed)
+    share, interval = _balanced(hits, ~sides.agree, sides, seed)
     return Transfer(accuracy=accuracy, reversed_share=share, interval=interval)
 
 
-def _balanced(right: Booleans, where: Booleans, sides: Sides, seed: int) -> tuple[float, Interval]:
-    """Return the accuracy averaged over the two sides, with its interval."""
+def _balanced(
+    hits: Booleans | Floats, where: Booleans, sides: Sides, seed: int
+) -> tuple[float, Interval]:
+    """Return the share of hits averaged over the two sides, with its interval."""
     questions, which = np.unique(sides.question[where], return_inverse=True)
     cells = 2 * which + sides.reversed[where]
     counts = np.bincount(cells, minlength=2 * len(questions)).reshape(-1, 2)
-    sums = np.bincount(cells, right[where], minlength=2 * len(questions)).reshape(-1, 2)
+    sums = np.bincount(cells, hits[where], minlength=2 * len(questions)).reshape(-1, 2)
 
     def share(drawn: Integers) -> Floats:
         n = drawn @ counts
