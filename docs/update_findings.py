@@ -15,7 +15,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -73,6 +73,16 @@ def groups_of(names: Sequence[str], data: Path, out: Path, count: int) -> Iterat
             results=tuple(scored(folder, data, results) for folder, results in own),
             found=tuple(analysed(folder, data, results, count) for folder, results in own),
         )
+
+
+def values_of(group: Group) -> Group:
+    """Return the same models with their value vectors in place of roles, and nothing else."""
+    return replace(
+        group,
+        name=f"{group.name}, values",
+        models=tuple(f"{name}, values" for name in group.models),
+        found=tuple({"roles": found[VALUES]} for found in group.found),
+    )
 
 
 def n_samples(folder: Path) -> int:
@@ -173,8 +183,9 @@ def _scores(groups: Sequence[Group]) -> list[str]:
     return markdown_table(["", *heads, difference_of, "p"], rows)
 
 
-def _claims(groups: Sequence[Group]) -> list[str]:
+def _claims(groups: Sequence[Group], control: Group) -> list[str]:
     """The verdict on each claim: those that are not supported first."""
+    columns = [groups[0], control, *groups[1:]]
     tp, plain = (group.found for group in groups[:2])
     verdicts = {claim: claim.verdict(tp, plain) for claim in CLAIMS}
     order = ["not supported", "not testable"]
@@ -185,10 +196,10 @@ def _claims(groups: Sequence[Group]) -> list[str]:
     )  # fmt: skip
     rows = [
         [claim.section, claim.text, f"**{verdicts[claim]}**",
-         *(_holding(claim.outcomes(group.found)) for group in groups)]
+         *(_holding(claim.outcomes(group.found)) for group in columns)]
         for claim in ranked
     ]  # fmt: skip
-    heads = [f"`{group.name}`" for group in groups]
+    heads = [f"`{group.name}`" for group in columns]
     return markdown_table(["section", "claim", "verdict", *heads], rows)
 
 
@@ -196,7 +207,7 @@ def _holding(outcomes: Sequence[Outcome]) -> str:
     """Return in how many models a criterion holds."""
     tested = [outcome.holds for outcome in outcomes if outcome.holds is not None]
     if not outcomes:
-        return "no roles"
+        return ""
     return f"{sum(tested)} of {len(tested)}" if tested else "not testable"
 
 
@@ -282,8 +293,8 @@ def main() -> None:
     for mark, lines in {
         "models": _models(groups),
         "scores": _scores(groups),
-        "claims": _claims(groups),
-        "numbers": _numbers(groups),
+        "claims": _claims(groups, values_of(groups[0])),
+        "numbers": _numbers([groups[0], values_of(groups[0]), *groups[1:]]),
         "surgery": _surgery(groups),
     }.items():
         page = rewritten(page, "\n".join(lines) + "\n", mark)
