@@ -63,7 +63,7 @@ def test_panels_name_their_layers_and_count_their_questions(every, context, tmp_
     assert [file.name for file in files] == [f"interchange.{kind}" for kind in kinds]
     drawn = files[1].read_text("utf-8")
     assert drawn.count("roles exchanged in layer 2") == 1
-    assert drawn.count("roles exchanged in every layer") == len(found) - 1
+    assert drawn.count("roles exchanged in all layers at once") == len(found) - 1
     assert drawn.count("n = 1000") == drawn.count("n = 0") == len(found)
     assert " ".join(drawn.split()).count("three fractions; analysis seed 5") == 1
 

@@ -65,8 +65,7 @@ _FRACTION = re.compile(r"\(([2-9])/([2-9])\)/\(([2-9])/([2-9])\)")
 def nested_fractions(count: int, seed: int = 0) -> list[NestedFraction]:
     """Draw different questions of four different digits each.
 
-    All numbers have one digit, so that an exchange moves no other token, and different digits give
-    different values.
+    All numbers have one digit, so that an exchange moves no other token.
     """
     choices = list(permutations(DIGITS, len(LETTERS)))
     if not 1 <= count <= MOST_FRACTIONS:

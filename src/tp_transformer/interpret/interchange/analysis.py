@@ -30,12 +30,15 @@ reversed side, c has the role that it has at the place of b (both are denominato
 the place of a; if they encode the unreversed side, c has the role that it has at the place of a,
 and d that at the place of b. The role that c or d has at the place of a or b, where both labels
 agree, is copied to it. Where the two places have the same role, the answer should be kept, and
-where not, it should become the one that is right if the number were on the other side. If roles
-encode each place, no copy keeps the answer. The result is the share of answers that reversed copies
-keep, minus the share that unreversed copies keep. Control: roles moved as far in random directions.
+where not, it should be flipped: the one that is right if the number were on the other side. If
+roles encode each place, no copy keeps the answer. Copies are not equally far, and a role that is
+moved farther disturbs more, so that shares count only beyond those after the same roles are moved
+as far in random directions. Roles act as reversed sides if reversed copies keep more answers than
+unreversed ones, and unreversed ones flip more.
 
 Only questions count that the model answers before and after each of the four exchanges of the
-numbers themselves. (The other two exchanges keep the value.)
+numbers themselves (the other two exchanges keep the value), and whose four exchanges have different
+answers. Questions with the same four digits are alike, so intervals resample sets of digits.
 """
 
 from collections import Counter
@@ -45,7 +48,7 @@ from dataclasses import replace
 import numpy as np
 
 from tp_transformer.foundation.progress import track
-from tp_transformer.foundation.statistics import holm, resample, wilson
+from tp_transformer.foundation.statistics import CONFIDENCE, holm, resample, wilson
 from tp_transformer.interpret.core import operations
 from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.nested import (
@@ -73,6 +76,7 @@ from tp_transformer.interpret.interchange.result import (
     REVERSED_COPIES,
     UNREVERSED_COPIES,
     AnswerCounts,
+    Contrast,
     CopiedRoles,
     InterchangeResult,
     LayerInterchange,
@@ -84,6 +88,7 @@ from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
 Answers = tuple[list[list[str]], list[list[str]]]  # after an operation; in each draw of its control
+Answered = Mapping[str, list[str]]  # by pair of numbers: the answer to each question
 
 
 def analyse(
@@ -110,10 +115,9 @@ def interchanges(
     """Exchange the roles of some heads in each layer and in all at once; adjust all p-values."""
     known = _known(model, asked)
     all_layers = tuple(range(model.config.n_layers))
-    found = [
-        _interchange(model, known, chosen, heads, seed)
-        for chosen in dict.fromkeys([*((layer,) for layer in layers), all_layers])
-    ]
+    choices = dict.fromkeys([*((layer,) for layer in layers), all_layers])
+    confidence = 1 - (1 - CONFIDENCE) / len(choices)  # Bonferroni
+    found = [_interchange(model, known, chosen, heads, seed, confidence) for chosen in choices]
     tests = [test for item in found for test in (item.against_moved, item.against_others)]
     adjusted = [
         replace(test, p_value=p_value)
@@ -143,7 +147,7 @@ def exchangeable_sample(model: Transformer, count: int, seed: int) -> Sample:
 
 def _known(model: Transformer, asked: Sequence[NestedFraction]) -> list[NestedFraction]:
     """Return the questions that are answered before and after each exchange of their numbers."""
-    known = list(asked)
+    known = [fraction for fraction in asked if _are_different(fraction)]
     for pair in track("asking with numbers exchanged", ("", *EXCHANGES)):
         variants = [fraction.exchanged(pair) if pair else fraction for fraction in known]
         answers = model.solve([variant.question for variant in variants]) if known else []
@@ -155,12 +159,18 @@ def _known(model: Transformer, asked: Sequence[NestedFraction]) -> list[NestedFr
     return known
 
 
+def _are_different(fraction: NestedFraction) -> bool:
+    """Whether each exchange has another answer: in (4/6)/(3/2), two of them are alike."""
+    return len({fraction.exchanged(pair).answer for pair in EXCHANGES}) == len(EXCHANGES)
+
+
 def _interchange(
     model: Transformer,
     known: Sequence[NestedFraction],
     layers: tuple[int, ...],
     heads: Sequence[int],
     seed: int,
+    confidence: float,
 ) -> LayerInterchange:
     """Count the answers for each pair of numbers; p-values are not adjusted yet."""
     questions = [fraction.question for fraction in known]
@@ -209,7 +219,7 @@ def _interchange(
         exchanges=tuple(exchanges),
         against_moved=ShareTest.of(exchanged, moved, CONTROL_DRAWS),
         against_others=ShareTest.of(exchanged, others, len(EXCHANGES) - 1),
-        sides=_contrast(known, copied) if known else None,
+        sides=_contrast(known, copied, confidence) if known else None,
     )
 
 
@@ -226,12 +236,14 @@ def _roles(
     return {layer: [own[list(heads)] for own in recording[role_of(layer)]] for layer in layers}
 
 
-def _contrast(known: Sequence[NestedFraction], copied: Mapping[str, Answers]) -> SideContrast:
+def _contrast(
+    known: Sequence[NestedFraction], copied: Mapping[str, Answers], confidence: float
+) -> SideContrast:
     """Compare reversed with unreversed copies."""
     right = {pair: [fraction.answer for fraction in known] for pair in copied}
     flipped = {pair: [fraction.flipped(pair[1]) for fraction in known] for pair in copied}
 
-    def shares(pairs: Sequence[str], wanted: Mapping[str, list[str]]) -> Floats:
+    def shares(pairs: Sequence[str], wanted: Answered) -> Floats:
         """Return the share of wanted answers: (copied or moved, question)."""
         found = [
             [np.equal(draws, wanted[pair]).mean(axis=0) for draws in copied[pair]] for pair in pairs
@@ -243,13 +255,28 @@ def _contrast(known: Sequence[NestedFraction], copied: Mapping[str, Answers]) ->
         gone, moved_gone = shares(pairs, flipped).mean(axis=1).tolist()
         return CopiedRoles(kept=kept, flipped=gone, moved_kept=moved_kept, moved_flipped=moved_gone)
 
-    difference = shares(REVERSED_COPIES, right)[0] - shares(UNREVERSED_COPIES, right)[0]
-    n = len(known)
+    digits = [sorted(fraction.numbers) for fraction in known]
+    sets, which = np.unique(digits, axis=0, return_inverse=True)
+    n_questions = np.bincount(which.ravel())
+
+    def contrast(more: Sequence[str], less: Sequence[str], wanted: Answered) -> Contrast:
+        """Compare shares beyond the control after two kinds of copies."""
+        (first, moved), (second, moved_second) = shares(more, wanted), shares(less, wanted)
+        differences = (first - moved) - (second - moved_second)
+        sums = np.bincount(which.ravel(), differences)
+        interval = resample(
+            len(sets),
+            lambda drawn: (drawn @ sums) / (drawn @ n_questions),
+            confidence=confidence,
+        )
+        return Contrast(value=float(differences.mean()), interval=interval)
+
     return SideContrast(
         reversed=copies(REVERSED_COPIES),
         unreversed=copies(UNREVERSED_COPIES),
-        difference=float(difference.mean()),
-        interval=resample(n, lambda counts: counts @ difference / n),
+        n_sets=len(sets),
+        kept=contrast(REVERSED_COPIES, UNREVERSED_COPIES, right),
+        flipped=contrast(UNREVERSED_COPIES, REVERSED_COPIES, flipped),
     )
 
 

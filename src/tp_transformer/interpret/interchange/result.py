@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from scipy.stats import binom
 
 from tp_transformer.foundation.statistics import Interval
-from tp_transformer.interpret.core.result import Result, ResultTable
+from tp_transformer.interpret.core.result import Result, ResultTable, Values
 
-EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value, each to a different one
+EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value
 # Copies of the role at the place of the first number to the second, in the denominator c/d: from
 # the place that is on the same side if sides are reversed there, and from the one that is if not.
 REVERSED_COPIES, UNREVERSED_COPIES = ("bc", "ad"), ("ac", "bd")
@@ -94,30 +94,53 @@ class CopiedRoles:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """A difference of two shares, and its interval by bootstrap over sets of four digits.
+
+    The interval holds for all choices of layers together, with 95%; None for too few sets.
+    """
+
+    value: float
+    interval: Interval | None
+
+    @property
+    def sign(self) -> int:
+        """1 if the interval lies above 0, -1 if it lies below 0, or 0."""
+        low, high = self.interval or (-1.0, 1.0)
+        return int(low > 0) - int(high < 0)
+
+    def __str__(self) -> str:
+        limits = "" if self.interval is None else " ({:+.0f} to {:+.0f})"
+        return f"{100 * self.value:+.0f}" + limits.format(*(100 * x for x in self.interval or ()))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SideContrast:
     """Which roles the numbers of the denominator c/d can have without a change of the answer.
 
     Attributes:
         reversed: roles copied from places on the same reversed side: c at b, d at a
         unreversed: roles copied from places on the same unreversed side: c at a, d at b
-        difference: answers kept, reversed minus unreversed
-        interval: 95% interval of the difference, by bootstrap over questions; None for too few
+        n_sets: number of sets of four digits
+        kept: answers kept beyond the control, after reversed minus after unreversed copies
+        flipped: flipped answers beyond the control, after unreversed minus after reversed copies
     """
 
     reversed: CopiedRoles
     unreversed: CopiedRoles
-    difference: float
-    interval: Interval | None
+    n_sets: int
+    kept: Contrast
+    flipped: Contrast
 
     @property
     def verdict(self) -> str:
-        """Whether sides are reversed."""
-        low, high = self.interval or (-1.0, 1.0)
-        if low > 0:
-            return "roles act as reversed sides"
-        if high < 0:
-            return "roles act as unreversed sides"
-        return "it is not clear that roles act as sides"
+        """Whether roles act as sides, and which: answers must be kept and flipped accordingly."""
+        side = {1: "reversed", -1: "unreversed"}.get(self.kept.sign)
+        if side is None:
+            return "it is not clear that roles act as sides"
+        if self.flipped.sign != self.kept.sign:
+            return f"copies from the same {side} side disturb less, but the answer follows no side"
+        return f"roles act as {side} sides"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +164,7 @@ class LayerInterchange:
     @property
     def where(self) -> str:
         """The layers in words."""
-        return f"layer {self.layers[0]}" if len(self.layers) == 1 else "every layer"
+        return f"layer {self.layers[0]}" if len(self.layers) == 1 else "all layers at once"
 
     def summary(self) -> str:
         """Return the verdict and the tests in one line."""
@@ -192,9 +215,15 @@ class LayerInterchange:
         return f"{found} ({numbers}); it follows numbers in {followed:.0%} of the cases{sides}."
 
     def _sides(self, sides: SideContrast) -> str:
-        interval = sides.interval
-        limits = ", {:+.0f} to {:+.0f}".format(*(100 * end for end in interval)) if interval else ""
-        return f"{sides.verdict} ({100 * sides.difference:+.0f} points of answers kept{limits})"
+        return (
+            f"{sides.verdict} (points of answers, {sides.n_sets} sets of digits: kept "
+            f"{sides.kept}, flipped {sides.flipped})"
+        )
+
+    def values(self) -> Values:
+        """Return the numbers and the verdicts."""
+        sides = self.sides and {**vars(self.sides), "verdict": self.sides.verdict}
+        return {**vars(self), "n": self.n, "follows": self.follows, "sides": sides}
 
     @property
     def follows(self) -> bool:
@@ -242,12 +271,16 @@ class InterchangeResult(Result):
         )
         sides = ResultTable(
             title="Answers after roles were copied to the denominator's numbers",
-            columns=("roles", "kept", "random", "flipped", "random"),
+            columns=("roles", "kept", "moved, kept", "flipped", "moved, flipped"),
             rows=tuple(row for found in counted for row in found.side_rows()),
             note="c at b, d at a: c has the role that it has at the place of b, or d that at the "
             "place of a, which are on the same side if sides are reversed in the denominator c/d. "
             "c at a, d at b: on the same side if they are not. kept: right answers. flipped: right "
-            "if that number were on the other side. random: the role moved as far in random "
+            "if that number were on the other side. moved: the role moved as far in random "
             "directions.",
         )
         return [answers, sides]
+
+    def values(self) -> Values:
+        """Return the numbers."""
+        return {"interchanges": [found.values() for found in self.interchanges]}

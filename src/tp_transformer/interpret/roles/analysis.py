@@ -127,7 +127,7 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         n_clusters=options.clusters,
         n_parsed=sum(expression is not None for expression in sample.expressions),
         heads=inputs.named(clusterings),
-        initial_structural=controls[0].n_structural,
+        initial_structural=tuple(control.n_structural for control in controls),
         labels=tuple(
             _label_controls(label, inputs, controls)
             for label in track("probing the text", inputs.labelled)

@@ -88,7 +88,7 @@ class RolesResult(Result):
     n_clusters: int
     n_parsed: int  # questions with an expression
     heads: tuple[HeadClusters, ...]
-    initial_structural: int  # structural names in an untrained model
+    initial_structural: tuple[int, ...]  # structural names in each untrained model
     labels: tuple[LabelControls, ...]
     scores: tuple[HeadScore, ...]
     reversal: Reversal
@@ -102,6 +102,7 @@ class RolesResult(Result):
         """
         names = [name for head in self.heads for name in head.names if name is not None]
         n_structural = sum(head.n_structural for head in self.heads)
+        untrained = ", ".join(map(str, self.initial_structural))
         obstacles: dict[str, list[str]] = {}
         for label in self.labels:
             if label.obstacle is not None:
@@ -110,7 +111,7 @@ class RolesResult(Result):
             f"{len(self.context.sample)} questions, {self.n_parsed} of them with an expression. Of "
             f"{self.n_clusters * len(self.heads)} clusters of {self.vectors} vectors in encoder "
             f"layer {self.layer}, {len(names)} have a clear name, and {n_structural} a name that "
-            f"says more than the character ({self.initial_structural} in an untrained model).",
+            f"says more than the character ({untrained} in untrained models).",
             *(self._label_summary(label) for label in self.scored),
             *(
                 f"{', '.join(names)}: not scored, because {obstacle}."
