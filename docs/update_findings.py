@@ -20,14 +20,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from claims import CLAIMS, Claim, Found, Outcome, Values
+from claims import CLAIMS, Analyses, Claim, Outcome, Values, verdict
 from scipy import stats
 from update_bundled import ROOT, rewritten
 
+from tp_transformer.data.store import MANIFEST
 from tp_transformer.foundation import figures
 from tp_transformer.foundation.progress import progress, showing
-from tp_transformer.foundation.run_folder import name_of
-from tp_transformer.foundation.statistics import holm, welch
+from tp_transformer.foundation.run_folder import name_of, sha256
+from tp_transformer.foundation.statistics import Interval, holm, paired_t
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.sample import PAPERS_MODULE
 from tp_transformer.interpret.roles.reversal import CHANCE, KINDS
@@ -58,21 +59,41 @@ class Group:
     models: tuple[str, ...]
     samples: tuple[int, ...]
     results: tuple[Results, ...]
-    found: tuple[Found, ...]
+    analyses: tuple[Analyses, ...]
+
+    @property
+    def seeds(self) -> list[str]:
+        """The names of the seeds."""
+        return [Path(model).name for model in self.models]
 
 
 def groups_of(names: Sequence[str], data: Path, out: Path, count: int) -> Iterator[Group]:
     """Score and analyse the models of each name."""
     for name in names:
-        folders = sorted(Path(name).glob("seed-*")) or [bundled.find(name)]
+        folders = seed_folders(name)
         own = [(folder, out / name_of(folder)) for folder in folders]
         yield Group(
             name=Path(name).name,
             models=tuple(name_of(folder) for folder in folders),
             samples=tuple(n_samples(folder) for folder in folders),
             results=tuple(scored(folder, data, results) for folder, results in own),
-            found=tuple(analysed(folder, data, results, count) for folder, results in own),
+            analyses=tuple(analysed(folder, data, results, count) for folder, results in own),
         )
+
+
+def seed_folders(name: str) -> list[Path]:
+    """Return the models of all seeds in a folder, or a single model."""
+    return sorted(Path(name).glob("seed-*")) or [bundled.find(name)]
+
+
+def require_inputs(out: Path, data: Path, count: int) -> None:
+    """Raise an error if a folder has results of another store or number of questions."""
+    inputs = {"data": sha256(data / MANIFEST), "count": count}
+    file = out / "inputs.json"
+    if file.is_file() and _read(file) != inputs:
+        raise SystemExit(f"{out} has results of other questions: name another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(inputs) + "\n", "utf-8")
 
 
 def values_of(group: Group) -> Group:
@@ -81,7 +102,7 @@ def values_of(group: Group) -> Group:
         group,
         name=f"{group.name}, values",
         models=tuple(f"{name}, values" for name in group.models),
-        found=tuple({"roles": found[VALUES]} for found in group.found),
+        analyses=tuple({"roles": analyses[VALUES]} for analyses in group.analyses),
     )
 
 
@@ -106,10 +127,10 @@ def scored(folder: Path, data: Path, out: Path) -> Results:
     return evaluate(folder, data, file, Choice(splits=splits), show=progress)
 
 
-def analysed(folder: Path, data: Path, out: Path, count: int) -> Found:
+def analysed(folder: Path, data: Path, out: Path, count: int) -> Analyses:
     """Return the values of all analyses of a model, from files if they are of these weights."""
     model = load(folder)
-    sha256, found = model_hash(model), {}
+    sha256, analyses = model_hash(model), {}
     for name in (*ANALYSES, VALUES):
         if name in OF_ROLES and not model.config.d_role:
             continue
@@ -123,8 +144,8 @@ def analysed(folder: Path, data: Path, out: Path, count: int) -> Found:
                 request = StoreRequest(model=folder, data=data, module=PAPERS_MODULE, count=count)
             with showing(progress):
                 interpret("roles" if name == VALUES else name, request, options, file.parent)
-        found[name] = _read(file)
-    return found
+        analyses[name] = _read(file)
+    return analyses
 
 
 def _read(file: Path) -> Values:
@@ -161,49 +182,72 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def _scores(groups: Sequence[Group]) -> list[str]:
-    """Accuracies with intervals over seeds, and differences of the first two groups."""
-    first, second = groups[:2]
-    rows, p_values = [], []
+    """Accuracies with intervals over seeds, and differences from the groups of the same seeds."""
+    first = groups[0]
+    paired = [group for group in groups[1:] if group.seeds == first.seeds]
+    rows, differences = [], []
     for split, score in first.results[0].splits.items():
         title = first.results[0].task.title(split)
         for module in (None, *score.modules):
-            own = [_accuracies(group, split, module) for group in groups]
-            interval, p = welch(own[0], own[1]) or (None, 1.0)
-            p_values.append(p)
-            limits = "" if interval is None else " ({:+.1f} to {:+.1f})".format(
-                *(100 * end for end in interval)
-            )  # fmt: skip
-            difference = 100 * (fmean(own[0]) - fmean(own[1]))
+            accuracies = {group.name: _accuracies(group, split, module) for group in groups}
             name = f"**{title}, average**" if module is None else f"`{module}`"
-            rows.append([name, *map(_mean, own), f"{difference:+.1f}{limits}"])
-    for row, p in zip(rows, holm(p_values), strict=True):
-        row.append(f"{p:.2g}")
+            rows.append([name, *map(_mean, accuracies.values())])
+            differences.append([
+                (fmean(accuracies[first.name]) - fmean(accuracies[group.name]),
+                 paired_t(accuracies[first.name], accuracies[group.name]))
+                for group in paired
+            ])  # fmt: skip
+    tests = [test for row in differences for _, test in row if test is not None]
+    adjusted = iter(holm([p_value for _, p_value in tests]))
+    for row, own in zip(rows, differences, strict=True):
+        row += [_difference(value, test, adjusted) for value, test in own]
     heads = [f"`{group.name}` ({len(group.models)})" for group in groups]
-    difference_of = f"`{first.name}` minus `{second.name}`, points"
-    return markdown_table(["", *heads, difference_of, "p"], rows)
+    minus = [f"`{first.name}` minus `{group.name}`, points" for group in paired]
+    return markdown_table(["", *heads, *minus], rows)
+
+
+def _difference(
+    value: float, test: tuple[Interval, float] | None, adjusted: Iterator[float]
+) -> str:
+    """Return a difference in points, with its interval and its adjusted p-value if it has any."""
+    if test is None:
+        return f"{100 * value:+.1f}"
+    low, high = (100 * end for end in test[0])
+    return f"{100 * value:+.1f} ({low:+.1f} to {high:+.1f}), p = {next(adjusted):.2g}"
 
 
 def _claims(groups: Sequence[Group], control: Group) -> list[str]:
     """The verdict on each claim: those that are not supported first."""
     columns = [groups[0], control, *groups[1:]]
-    tp, plain = (group.found for group in groups[:2])
-    verdicts = {claim: claim.verdict(tp, plain) for claim in CLAIMS}
+    verdicts = {claim: _verdict(claim, groups, control) for claim in CLAIMS}
     order = ["not supported", "not testable"]
     ranked = sorted(
         CLAIMS,
-        key=lambda claim: order.index(verdicts[claim]) if verdicts[claim] in order
-        else len(order) + (verdicts[claim] == "supported"),
-    )  # fmt: skip
+        key=lambda claim: next(
+            (rank for rank, text in enumerate(order) if verdicts[claim].startswith(text)),
+            len(order) + verdicts[claim].startswith("supported"),
+        ),
+    )
     rows = [
-        [claim.section, claim.text, f"**{verdicts[claim]}**",
-         *(_holding(claim.outcomes(group.found)) for group in columns)]
+        [claim.section, claim.text + (" †" if claim.is_follow_up else ""),
+         f"**{verdicts[claim]}**",
+         *("" if claim.is_of_architecture else _n_holding(claim.outcomes(group.analyses))
+           for group in columns)]
         for claim in ranked
     ]  # fmt: skip
     heads = [f"`{group.name}`" for group in columns]
     return markdown_table(["section", "claim", "verdict", *heads], rows)
 
 
-def _holding(outcomes: Sequence[Outcome]) -> str:
+def _verdict(claim: Claim, groups: Sequence[Group], control: Group) -> str:
+    tp, plain = (claim.outcomes(group.analyses) for group in groups[:2])
+    if claim.is_of_plain:
+        return verdict(plain)
+    controls = [claim.outcomes(control.analyses), plain] if claim.needs == "roles" else []
+    return verdict(tp, controls)
+
+
+def _n_holding(outcomes: Sequence[Outcome]) -> str:
     """Return in how many models a criterion holds."""
     tested = [outcome.holds for outcome in outcomes if outcome.holds is not None]
     if not outcomes:
@@ -216,38 +260,34 @@ def _numbers(groups: Sequence[Group]) -> list[str]:
     lines = []
     for number, claim in enumerate(CLAIMS, 1):
         rows = [
-            [f"`{name}`", _shown(outcome), outcome.numbers]
-            for group in groups
-            for name, outcome in zip(group.models, _outcomes(claim, group), strict=True)
-            if outcome is not None
-        ]
-        lines += ["", f"**{number}. {claim.text}** (section {claim.section}) {claim.criterion}", ""]
-        lines += markdown_table(["model", "holds", "numbers"], rows)
+            [f"`{name}`", {True: "yes", False: "no", None: "not testable"}[outcome.holds],
+             outcome.numbers]
+            for group in (groups[:1] if claim.is_of_architecture else groups)
+            for name, analyses in zip(group.models, group.analyses, strict=True)
+            for outcome in claim.outcomes([analyses])
+        ]  # fmt: skip
+        if claim.is_of_architecture:
+            rows = [["random networks", *rows[0][1:]]]
+        lines += ["", f"**{number}. {claim.text}** (section {claim.section}) {claim.criterion}"]
+        if rows:
+            lines += ["", *markdown_table(["model", "holds", "numbers"], rows)]
     return lines[1:]
-
-
-def _outcomes(claim: Claim, group: Group) -> list[Outcome | None]:
-    return [(claim.outcomes([found]) or [None])[0] for found in group.found]
-
-
-def _shown(outcome: Outcome) -> str:
-    return {True: "yes", False: "no", None: "not testable"}[outcome.holds]
 
 
 def _surgery(groups: Sequence[Group]) -> list[str]:
     """Shares of changed answers if the roles of all heads of the last layer are changed."""
-    own = {
-        name: found["surgery"]
+    surgeries = {
+        name: analyses["surgery"]
         for group in groups
-        for name, found in zip(group.models, group.found, strict=True)
-        if "surgery" in found
+        for name, analyses in zip(group.models, group.analyses, strict=True)
+        if "surgery" in analyses
     }
     rows: dict[str, list[str]] = {}
-    for values in own.values():
+    for values in surgeries.values():
         for effect in values["effects"]:
             if effect["target"] == "all heads":
                 rows.setdefault(effect["operation"], []).append(f"{effect['changed_share']:.0%}")
-    heads = ["roles of the last layer", *(f"`{name}`" for name in own)]
+    heads = ["roles of the last layer", *(f"`{name}`" for name in surgeries)]
     return markdown_table(heads, [[name, *shares] for name, shares in rows.items()])
 
 
@@ -257,8 +297,8 @@ def plot_reversal(groups: Sequence[Group]) -> "figures.Figure":
         panels: Any = drawn.subplots(1, len(KINDS), sharey=True)
         for axes, kind in zip(panels, KINDS, strict=True):
             for colour, group in zip(figures.COLOURS, groups, strict=False):
-                for found in group.found:
-                    _draw_model(axes, found["roles"]["reversal"], kind, colour, group.name)
+                for analyses in group.analyses:
+                    _draw_model(axes, analyses["roles"]["reversal"], kind, colour, group.name)
             axes.axhline(CHANCE, color="#808080", linewidth=0.6)
             axes.set_title({"probe": "linear probes", "clusters": "clusters"}[kind])
             axes.set_xlabel("encoder layer")
@@ -273,10 +313,16 @@ def plot_reversal(groups: Sequence[Group]) -> "figures.Figure":
 def _draw_model(
     axes: "figures.Axes", reversal: Mapping[str, Any], kind: str, colour: str, name: str
 ) -> None:
-    own = [layer for layer in reversal["model"]["layers"] if layer["kind"] == kind]
-    layers = [layer["layer"] for layer in own]
-    shares = [layer["transfer"]["reversed_share"] for layer in own]
-    axes.plot(layers, shares, marker="o", markersize=3, color=colour, label=name)
+    layers = [layer for layer in reversal["model"]["layers"] if layer["kind"] == kind]
+    shares = [layer["transfer"]["reversed_share"] for layer in layers]
+    axes.plot(
+        [layer["layer"] for layer in layers],
+        shares,
+        marker="o",
+        markersize=3,
+        color=colour,
+        label=name,
+    )
 
 
 def main() -> None:
@@ -288,6 +334,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=128, help="questions of each analysis")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to rewrite")
     given = parser.parse_args()
+    seeds = [[folder.name for folder in seed_folders(name)] for name in given.models[:2]]
+    if len(seeds) < 2 or seeds[0] != seeds[1]:
+        raise SystemExit(f"name two folders of models with the same seeds first, not {seeds}")
+    require_inputs(given.out, given.data, given.count)
     groups = list(groups_of(given.models, given.data, given.out, given.count))
     page = given.page.read_text("utf-8")
     for mark, lines in {

@@ -313,13 +313,14 @@ def test_a_failure_changes_nothing(trained, written, monkeypatch):
         raise OSError("the disk is full")
 
     monkeypatch.setattr(bundling, "model_card", fail)
+    both = {"twin": trained / "tp", "out": written}
     with pytest.raises(FolderError, match="the disk is full"):
-        bundle(trained / "plain", out=written)
+        bundle(trained / "plain", **both)
     monkeypatch.undo()
     for limit in ("MODEL_BYTES", "TOTAL_BYTES"):
         monkeypatch.setattr(bundling, limit, 1000)
         with pytest.raises(UserError, match="MB"):
-            bundle(trained / "plain", out=written)
+            bundle(trained / "plain", **both)
         monkeypatch.undo()
     assert snapshot(trained / "out") == before
     assert not [path for path in trained.iterdir() if path.name.startswith(".")]
@@ -365,6 +366,10 @@ def test_files_beside_bundled_models_are_not_removed(trained, written, tmp_path)
 def test_other_bundled_models_stay(trained, written, tmp_path):
     folder = tmp_path / "out"
     shutil.copytree(written, folder)
+    with pytest.raises(UserError, match="tp is compared with plain in its card"):
+        bundle(trained / "plain", out=folder)
+    shutil.rmtree(folder)
+    bundle(trained / "tp", out=folder)
     before = {file.name: file.read_bytes() for file in (folder / "tp").iterdir()}
     bundle(trained / "plain", out=folder)  # without a twin, which its card then does not name
     assert bundled.names(folder) == ["plain", "tp"]

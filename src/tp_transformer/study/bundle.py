@@ -72,6 +72,7 @@ def bundle(
     found = [_trained(one) for one in chosen]
     if len({one.name for one in found}) < len(found):
         raise SettingsError(f"{run} and {twin} would both be bundled as {found[0].name}")
+    _refuse_stale_cards(folder, [one.name for one in found])
     facts = [_scored(one, store, device, show) for one in found]
     _write(folder, facts, {one.name: _roles(one.model, store) for one in found})
     return folder
@@ -102,6 +103,18 @@ def _refuse_folder(folder: Path, is_package: bool) -> None:
     existing = next(path for path in folder.absolute().parents if path.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise FolderError(f"{existing} is not a writable folder; name another one with --out")
+
+
+def _refuse_stale_cards(folder: Path, names: Sequence[str]) -> None:
+    """Raise if the card of a model that stays compares it with a model that is replaced."""
+    for other in set(bundled.names(folder)) - set(names):
+        card = (folder / other / bundled.CARD).read_text("utf-8")
+        for name in names:
+            if f"## Compared with {name}\n" in card:
+                raise SettingsError(
+                    f"{other} is compared with {name} in its card: bundle the two together, one of "
+                    "them as --twin"
+                )
 
 
 def _holds_only_models(folder: Path) -> bool:

@@ -106,7 +106,7 @@ REVERSED, LIKE_CONTROLS, UNCLEAR, UNREVERSED = (
     "reversed, more than in untrained models and text probes",
     "reversed, but not clearly more than in untrained models or text probes",
     "neither label is clearly followed",
-    "not reversed",
+    "unreversed",
 )
 
 
@@ -212,12 +212,12 @@ class Reversal:
         rows.append(_row(f"text, {reach} characters on each side", self.readers[reach]))
         table = ResultTable(
             title="Reversed sides in a denominator's denominator",
-            columns=("predicted from", "accuracy", "reversed", "95%", "heads reversed", "not"),
+            columns=("predicted from", "accuracy", "reversed", "95%", "above", "below"),
             rows=tuple(rows),
             note="accuracy: where the reversed and the unreversed side agree. reversed: the share "
             "of reversed predictions where they disagree. Both are means over the heads of a "
-            "layer. heads reversed, not: heads whose 95% interval lies above and below 50%. Of "
-            "each untrained model, the layer with the largest share.",
+            "layer. above, below: the number of heads whose 95% interval lies above or below 50%. "
+            "Of each untrained model, the layer with the largest share.",
         )
         return [table]
 
