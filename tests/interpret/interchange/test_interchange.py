@@ -234,7 +234,7 @@ def test_who_is_disturbed_by_far_copies_alone_does_not_go_by_sides(machine, monk
 
 
 def test_answers_that_are_kept_but_never_flipped_follow_no_side(machine):
-    asked = nested_fractions(60)
+    asked = nested_fractions(30)
     answers = {fraction.question: fraction for fraction in asked}
 
     def by_distance(question, roles):
@@ -256,8 +256,8 @@ def test_too_few_sets_of_digits_have_no_interval(machine):
     asked = [
         fraction for fraction in nested_fractions(1680) if set(fraction.numbers) <= set(range(2, 7))
     ]
-    (one, _) = interchanges(machine(by_places), asked, 0)
-    assert one.exchanges[0].n > 50
+    (one, _) = interchanges(machine(by_places), asked[::4], 0)
+    assert one.exchanges[0].n > 20
     assert one.sides.n_sets == 5
     assert one.sides.kept.interval is None
     assert "not clear that roles act as sides" in one.summary()
