@@ -190,7 +190,7 @@ def _scores(groups: Sequence[Group]) -> list[str]:
         title = first.results[0].task.title(split)
         for module in (None, *score.modules):
             accuracies = {group.name: _accuracies(group, split, module) for group in groups}
-            name = f"**{title}, average**" if module is None else f"`{module}`"
+            name = f"**{title}, average**" if module is None else module.partition("__")[2]
             rows.append([name, *map(_mean, accuracies.values())])
             differences.append([
                 (fmean(accuracies[first.name]) - fmean(accuracies[group.name]),
@@ -229,14 +229,14 @@ def _claims(groups: Sequence[Group], control: Group) -> list[str]:
         ),
     )
     rows = [
-        [claim.section, claim.text + (" †" if claim.is_follow_up else ""),
+        [f"{claim.section}: {claim.text}{' †' if claim.is_follow_up else ''}",
          f"**{verdicts[claim]}**",
          *("" if claim.is_of_architecture else _n_holding(claim.outcomes(group.analyses))
            for group in columns)]
         for claim in ranked
     ]  # fmt: skip
     heads = [f"`{group.name}`" for group in columns]
-    return markdown_table(["section", "claim", "verdict", *heads], rows)
+    return markdown_table(["section and claim", "verdict", *heads], rows, n_texts=2)
 
 
 def _verdict(claim: Claim, groups: Sequence[Group], control: Group) -> str:
@@ -252,7 +252,7 @@ def _n_holding(outcomes: Sequence[Outcome]) -> str:
     tested = [outcome.holds for outcome in outcomes if outcome.holds is not None]
     if not outcomes:
         return ""
-    return f"{sum(tested)} of {len(tested)}" if tested else "not testable"
+    return f"{sum(tested)}/{len(tested)}" if tested else "not testable"
 
 
 def _numbers(groups: Sequence[Group]) -> list[str]:
@@ -270,7 +270,7 @@ def _numbers(groups: Sequence[Group]) -> list[str]:
             rows = [["random networks", *rows[0][1:]]]
         lines += ["", f"**{number}. {claim.text}** (section {claim.section}) {claim.criterion}"]
         if rows:
-            lines += ["", *markdown_table(["model", "holds", "numbers"], rows)]
+            lines += ["", *markdown_table(["model", "holds", "numbers"], rows, n_texts=3)]
     return lines[1:]
 
 

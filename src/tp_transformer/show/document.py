@@ -51,11 +51,14 @@ def markdown(results: Sequence[Results]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown_table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table in Markdown, with numbers aligned to the right."""
+def markdown_table(
+    heads: Sequence[str], body: Sequence[Sequence[str]], n_texts: int = 1
+) -> list[str]:
+    """Return the lines of a table in Markdown: columns of texts, then columns of numbers."""
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in (heads, *body)]
     lines = [f"| {' | '.join(line)} |" for line in escaped]
-    return [lines[0], "|---" + "|---:" * (len(heads) - 1) + "|", *lines[1:]]
+    rule = "|---" * n_texts + "|---:" * (len(heads) - n_texts) + "|"
+    return [lines[0], rule, *lines[1:]]
 
 
 def averages(results: Sequence[Results]) -> tuple[list[str], list[list[str]]]:
