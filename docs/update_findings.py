@@ -2,7 +2,7 @@
 
     python docs/update_findings.py models/tp models/plain [MODELS …] --data STORE --out FOLDER
 
-The first two arguments are folders with the same seeds of TP-Transformers and of Transformers, of
+The first two arguments are folders with seeds of TP-Transformers and of Transformers, of
 `tpt train --seeds` or experiments/keep_models.py; the others are such folders, runs, or bundled
 models. Each model is scored on
 the test questions of the store and analysed on questions of arithmetic__mixed, as by `tpt evaluate`
@@ -14,7 +14,7 @@ change of the code.
 import argparse
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -67,10 +67,13 @@ class Group:
         return [Path(model).name for model in self.models]
 
 
-def groups_of(names: Sequence[str], data: Path, out: Path, count: int) -> Iterator[Group]:
-    """Score and analyse the models of each name."""
+def groups_of(
+    names: Sequence[str], seeds: Collection[str], data: Path, out: Path, count: int
+) -> Iterator[Group]:
+    """Score and analyse the models of each name: those of some seeds, or a single model."""
     for name in names:
-        folders = seed_folders(name)
+        folders = [Path(name) / seed for seed in sorted(seeds) if (Path(name) / seed).is_dir()]
+        folders = folders or [bundled.find(name)]
         own = [(folder, out / name_of(folder)) for folder in folders]
         yield Group(
             name=Path(name).name,
@@ -81,9 +84,13 @@ def groups_of(names: Sequence[str], data: Path, out: Path, count: int) -> Iterat
         )
 
 
-def seed_folders(name: str) -> list[Path]:
-    """Return the models of all seeds in a folder, or a single model."""
-    return sorted(Path(name).glob("seed-*")) or [bundled.find(name)]
+def common_seeds(names: Sequence[str]) -> set[str]:
+    """Return the seeds that all folders of seeds have; others are not compared."""
+    seeds = [{folder.name for folder in Path(name).glob("seed-*")} for name in names]
+    common = set.intersection(*filter(None, seeds)) if all(seeds[:2]) else set()
+    if len(seeds) < 2 or not common:
+        raise SystemExit(f"name two folders of models with the same seeds first, not {names}")
+    return common
 
 
 def require_inputs(out: Path, data: Path, count: int) -> None:
@@ -334,11 +341,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=128, help="questions of each analysis")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to rewrite")
     given = parser.parse_args()
-    seeds = [[folder.name for folder in seed_folders(name)] for name in given.models[:2]]
-    if len(seeds) < 2 or seeds[0] != seeds[1]:
-        raise SystemExit(f"name two folders of models with the same seeds first, not {seeds}")
+    seeds = common_seeds(given.models)
     require_inputs(given.out, given.data, given.count)
-    groups = list(groups_of(given.models, given.data, given.out, given.count))
+    groups = list(groups_of(given.models, seeds, given.data, given.out, given.count))
     page = given.page.read_text("utf-8")
     for mark, lines in {
         "models": _models(groups),
