@@ -53,7 +53,9 @@ def eager(monkeypatch, function):
         return function()
 
 
-@pytest.mark.parametrize("fields", [{}, {"binding": "none", "embedding_binding": False}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"binding": "none", "embedding_binding": False}, {"d_ff": 61}, {"d_ff": 5}]
+)
 def test_gradients_are_those_of_the_cells(monkeypatch, called, fields):
     model = model_of(**fields)
     batch = batch_of(model)
@@ -65,7 +67,7 @@ def test_gradients_are_those_of_the_cells(monkeypatch, called, fields):
     assert distance(found, wanted) < 1e-5
 
 
-@pytest.mark.parametrize("fields", [{}, {"n_heads": 2}, {"binding": "none"}])
+@pytest.mark.parametrize("fields", [{}, {"n_heads": 2}, {"binding": "none"}, {"d_ff": 620}])
 def test_bfloat16_is_as_close_to_float32_as_autocast(monkeypatch, called, fields):
     model = model_of(**fields)
     batch = batch_of(model, repeats=3)

@@ -313,9 +313,10 @@ def _is_known(part: nn.Module, trains: bool) -> bool:
     if isinstance(part, Traced) and part._traces:
         return False
     if isinstance(part, nn.Linear | Int8Linear):
-        is_int8 = isinstance(part, Int8Linear)
-        is_known = not trains and part.packed is not None if is_int8 else part.bias is not None
-        return part.in_features % WIDTH == 0 and is_known
+        if trains:  # for any d_ff; d_model is a multiple, as d_head is
+            return isinstance(part, nn.Linear) and part.bias is not None
+        is_known = part.packed if isinstance(part, Int8Linear) else part.bias
+        return part.in_features % WIDTH == 0 and is_known is not None
     if isinstance(part, SelfAttention):
         return part.binding.d_head % WIDTH == 0
     if isinstance(part, nn.Embedding):

@@ -1,4 +1,4 @@
-/* Vectors of 8 numbers in memory, in float32 or bfloat16. */
+/* Numbers in memory, in float32 or bfloat16. */
 
 #ifndef TPT_PRECISION_H
 #define TPT_PRECISION_H
@@ -11,6 +11,12 @@ INLINE __m256 read8(const char *data, Int index, Int kind) {
     if (kind == FLOAT32) return _mm256_loadu_ps((const float *)data + index);
     __m128i halves = _mm_loadu_si128((const __m128i *)((const uint16_t *)data + index));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+
+INLINE float read1(const char *data, Int index, Int kind) {
+    if (kind == FLOAT32) return ((const float *)data)[index];
+    uint32_t bits = (uint32_t)((const uint16_t *)data)[index] << 16;
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)bits)));
 }
 
 /* Rounds to nearest even; NaN stays NaN. */

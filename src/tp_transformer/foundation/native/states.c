@@ -1,11 +1,12 @@
 /* Passes over the states between the matrix products of a training step.
 
-   States are (position, d) with a d that is a multiple of 8: in float32 on the residual stream, in
-   float32 or bfloat16 (`kind`) before and after products. Everything is computed in float32. The
-   positions are divided among threads; sums over positions are those of the threads, added in
-   order. */
+   States are (position, d): in float32 on the residual stream, in float32 or bfloat16 (`kind`)
+   before and after products. d is a multiple of 8, but for `relu_backward`. Everything is computed
+   in float32. The positions are divided among threads; sums over positions are those of the
+   threads, added in order. */
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "parallel.h"
 #include "precision.h"
@@ -110,8 +111,8 @@ static int normalise_part_back(void *argument, Int part) {
 
 /* low = 0 where `other`, the output of a ReLU, is 0 (if it is not NULL); sums: of low. */
 INLINE void sum_row(const Pass *pass, Int row, float *sums, Int kind) {
-    Int d = pass->d, first = row * d;
-    for (Int i = 0; i < d; i += WIDTH) {
+    Int d = pass->d, first = row * d, i = 0, size = kind == FLOAT32 ? 4 : 2;
+    for (; i + WIDTH <= d; i += WIDTH) {
         __m256 gradient = read8(pass->low, first + i, kind);
         if (pass->other) {
             __m256 output = read8(pass->other, first + i, kind);
@@ -120,6 +121,11 @@ INLINE void sum_row(const Pass *pass, Int row, float *sums, Int kind) {
             write8(pass->low, first + i, gradient, kind);
         }
         accumulate(sums + i, gradient);
+    }
+    for (; i < d; i++) { /* d_ff may be any number */
+        if (pass->other && read1(pass->other, first + i, kind) <= 0)
+            memset(pass->low + (first + i) * size, 0, size);
+        sums[i] += read1(pass->low, first + i, kind);
     }
 }
 
