@@ -300,9 +300,7 @@ def _casts_to_bfloat16() -> bool:
 def _is_known(part: nn.Module, trains: bool) -> bool:
     """Whether a module computes what the kernels compute, and nobody observes it."""
     kind: Any = type(part)
-    if kind not in KNOWN or part._forward_hooks or part._forward_pre_hooks:
-        return False
-    if part._backward_hooks or part._backward_pre_hooks:
+    if kind not in KNOWN or _has_hooks(part):
         return False
     if part.training and (not trains or _drops(part)):
         return False
@@ -312,11 +310,10 @@ def _is_known(part: nn.Module, trains: bool) -> bool:
         return False
     if isinstance(part, Traced) and part._traces:
         return False
-    if isinstance(part, nn.Linear | Int8Linear):
-        if trains:  # for any d_ff; d_model is a multiple, as d_head is
-            return isinstance(part, nn.Linear) and part.bias is not None
-        is_known = part.packed if isinstance(part, Int8Linear) else part.bias
-        return part.in_features % WIDTH == 0 and is_known is not None
+    if isinstance(part, Int8Linear):
+        return not trains and part.packed is not None and part.in_features % WIDTH == 0
+    if isinstance(part, nn.Linear):  # training: any d_ff; d_model is a multiple, as d_head is
+        return part.bias is not None and (trains or part.in_features % WIDTH == 0)
     if isinstance(part, SelfAttention):
         return part.binding.d_head % WIDTH == 0
     if isinstance(part, nn.Embedding):
@@ -324,6 +321,11 @@ def _is_known(part: nn.Module, trains: bool) -> bool:
     return not isinstance(part, nn.LayerNorm) or (
         part.eps == EPSILON and part.elementwise_affine and part.bias is not None
     )
+
+
+def _has_hooks(part: nn.Module) -> bool:
+    forward = part._forward_hooks or part._forward_pre_hooks
+    return bool(forward or part._backward_hooks or part._backward_pre_hooks)
 
 
 def _drops(part: nn.Module) -> bool:

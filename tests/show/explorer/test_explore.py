@@ -25,6 +25,7 @@ from tp_transformer.show.explorer import packing, questions
 from tp_transformer.show.explorer.explore import make_page
 from tp_transformer.show.explorer.questions import EXAMPLE_SEED, examples
 from tp_transformer.show.explorer.server import serving
+from tp_transformer.show.roles import most_structural
 from tp_transformer.study import bundle as bundling
 
 NESTED = ["(2/3)/(5/7)", "(7/2)/(3/9)", "(8/5)/(6/4)"]
@@ -168,6 +169,7 @@ def test_clusters_come_from_the_roles_analysis(folders, tmp_path, capsys):
     file.write_text(json.dumps(found.to_json()))
     shown = data_of(make_page(tmp_path / "model", roles=file))["roles"]
     assert shown["layer"] == 0
+    assert shown["head"] == most_structural(found.heads).head
     name = "encoder.0.self_attention.role"
     vectors = record(model, Sample.of(NESTED, model), [name]).flat(name)
     for head, wanted in zip(shown["heads"], found.heads, strict=True):

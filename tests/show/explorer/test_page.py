@@ -154,10 +154,12 @@ def test_named_clusters_have_a_legend(browser, folders, tmp_path, explorer):
     model = tpt.load(folders[0])
     names = ["numerator", None]
     centroids = [[0.0] * 9, [9.0] * 9]
-    roles = {"layer": 1, "heads": [{"head": 0, "centroids": centroids, "names": names}]}
+    heads = [{"head": 2, "centroids": centroids, "names": names}]
+    roles = {"layer": 1, "head": 2, "heads": heads}
     Page(models=[model], folders=["it"], roles=roles).write(tmp_path / "page.html")
     page = type(explorer)(browser, (tmp_path / "page.html").as_uri())
     page.open()
+    assert page.run("explorer.app.state.view.head") == 2
     assert page.texts(".clusters li") == [" 0: numerator"]
     assert page.run("document.querySelector('.character').title") == (
         "position 0, cluster 0 (numerator)"
@@ -454,6 +456,7 @@ def test_texts_of_files_are_shown_as_text(browser, folders, tmp_path, explorer):
     ]
     roles = {
         "layer": 1,
+        "head": 0,
         "heads": [{"head": 0, "centroids": [[0.0] * 9, [1.0] * 9], "names": [hostile, hostile]}],
     }
     Page(models=[model], folders=[hostile], questions=questions, roles=roles).write(

@@ -12,7 +12,10 @@ from tp_transformer.model.identity import model_hash
 
 
 def read_roles(file: str | Path, model: AnyModel) -> Values:
-    """Return the centroids and names in a file roles.json, which must belong to this model."""
+    """Return the centroids and names in a file roles.json, which must belong to this model.
+
+    `head` is the head to show first: the one with the most names that say more than the character.
+    """
     try:
         values = json.loads(Path(file).read_text("utf-8"))
     except OSError as error:
@@ -34,7 +37,7 @@ def _checked(values: Values, model: AnyModel, file: str) -> Values:
     if values["vectors"] != vectors:
         raise UserError(f"{file} has clusters of {values['vectors']} vectors, not of {vectors}s")
     size = model.config.d_role or model.config.d_model // model.config.n_heads
-    heads = []
+    heads, n_structural = [], []
     for head in values["heads"]:
         centroids = np.array(head["centroids"], dtype=np.float64)
         if centroids.ndim != 2 or centroids.shape[1] != size or not np.isfinite(centroids).all():
@@ -43,4 +46,6 @@ def _checked(values: Values, model: AnyModel, file: str) -> Values:
         if len(names) != len(centroids):
             raise ValueError(f"the names of head {head['head']}")
         heads.append({"head": int(head["head"]), "centroids": centroids.tolist(), "names": names})
-    return {"layer": int(values["layer"]), "heads": heads}
+        n_structural.append(sum(bool(name["is_structural"]) for name in head["names"] if name))
+    first = heads[n_structural.index(max(n_structural))]["head"]  # as in `tpt demo`
+    return {"layer": int(values["layer"]), "head": first, "heads": heads}

@@ -110,7 +110,7 @@ class App {
 
   chooseModel(index, model) {
     Object.assign(this.state.panes[index], { model, operations: [] });
-    if (this.state.view.pane === index) this.state.view = { ...firstView(), pane: index };
+    if (this.state.view.pane === index) this.state.view = { ...firstView(model), pane: index };
     this.panes[index].refresh();
   }
 

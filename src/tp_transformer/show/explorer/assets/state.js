@@ -145,10 +145,11 @@ function stateFromFile(text) {
   return state;
 }
 
-function firstView() {
-  const { config } = DATA.models[0];
-  const point = `encoder.${DATA.roles ? DATA.roles.layer : config.n_layers - 1}.self_attention`;
-  return { point, head: 0, pane: 0, position: 1, clusters: 6, difference: false };
+function firstView(model = 0) {
+  const last = { layer: DATA.models[model].config.n_layers - 1, head: 0 };
+  const { layer, head } = (model === 0 && DATA.roles) || last;
+  const point = `encoder.${layer}.self_attention`;
+  return { point, head, pane: 0, position: 1, clusters: 6, difference: false };
 }
 
 function firstState() {
@@ -160,13 +161,6 @@ function firstState() {
   const known = offered.find((question) => isReadable(model, question)) ?? words.join(separator);
   const question = DATA.questions.length ? DATA.questions[0].question : known;
   const digit = separator ? 0 : Math.max(0, question.search(/\d/));
-  const view = { ...firstView(), head: sideHead(), position: 1 + digit };
+  const view = { ...firstView(), position: 1 + digit };
   return { panes: [{ model: 0, question, operations: [] }], view };
-}
-
-// The head with the most clusters of numerators and denominators.
-function sideHead() {
-  const count = ({ names }) => names.filter(sideOf).length;
-  const heads = [...((DATA.roles ?? {}).heads ?? [])].sort((a, b) => count(b) - count(a));
-  return heads.length ? heads[0].head : 0;
 }
