@@ -21,7 +21,7 @@ help:
 	@echo "make install    create $(VENV) and install the package, its extras and the tools"
 
 # Reinstalled only when what would be installed or compiled has changed.
-$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard src/tp_transformer/foundation/native/*.[ch])
+$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard src/tp_transformer/ops/native/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev,docs]"
 	@touch $@

@@ -18,7 +18,7 @@ try:
 except ImportError:  # run as a script
     BuildHookInterface = object
 
-FOLDER = Path("src/tp_transformer/foundation/native")
+FOLDER = Path("src/tp_transformer/ops/native")
 FLAGS = ["-std=gnu11", "-O3", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-shared", "-fPIC"]
 

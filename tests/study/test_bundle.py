@@ -13,10 +13,10 @@ import runs
 import tp_transformer as tpt
 from tp_transformer.cli import parse
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
-from tp_transformer.foundation import native
 from tp_transformer.foundation.errors import FolderError, UserError
 from tp_transformer.model import bundled
 from tp_transformer.model.identity import model_hash
+from tp_transformer.ops import library
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.model_card import CardFacts, generation_command, model_card
 from tp_transformer.study import bundle as bundling
@@ -436,7 +436,7 @@ def test_new_questions_are_answered_as_the_card_says(name):
 
 @needs_model
 @pytest.mark.slow
-@pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
+@pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled")
 @pytest.mark.parametrize("name", bundled.names(REAL))
 def test_the_kernels_give_the_answers_of_pytorch(monkeypatch, name):
     """Rounding may decide between two tokens of almost the same probability, but rarely."""
@@ -445,7 +445,7 @@ def test_the_kernels_give_the_answers_of_pytorch(monkeypatch, name):
         asked = tpt.data.generate(module, split="interpolate", count=20, seed=987_654)
         questions += [one.question for one in asked]
     found = model.solve(questions)
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(library, "load", lambda: None)
     wanted = model.solve(questions)
     assert len(questions) > 1000
     assert sum(a != b for a, b in zip(found, wanted, strict=True)) <= 0.002 * len(questions)

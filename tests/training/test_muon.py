@@ -11,8 +11,8 @@ from torch import nn
 import tp_transformer
 from runs import SETTINGS, assert_same_run, config, records
 from tp_transformer import train
-from tp_transformer.foundation import native
 from tp_transformer.foundation.settings import run_values
+from tp_transformer.ops import library
 from tp_transformer.training import muon as muon_file
 from tp_transformer.training.config import run_config, section_kinds
 from tp_transformer.training.muon import ELEMENT_SIZE, MOMENTUM, Muon, matrix_blocks, orthogonalise
@@ -62,7 +62,7 @@ def test_wide_matrices_by_their_squares_come_to_the_same():
     torch.testing.assert_close(total @ x, muon_file._iterate(x), atol=1e-5, rtol=0)
 
 
-@pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
+@pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled")
 @pytest.mark.parametrize(("n_matrices", "n_rows"), [(7, 16), (3, 128), (1, 8), (2, 40), (0, 8)])
 def test_the_kernel_computes_the_same_factors(monkeypatch, n_matrices, n_rows):
     x = random(n_matrices, n_rows, 4 * n_rows)
@@ -70,7 +70,7 @@ def test_the_kernel_computes_the_same_factors(monkeypatch, n_matrices, n_rows):
     found = muon_file._total_factor(square)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert torch.equal(muon_file._total_factor(square), found)
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(library, "load", lambda: None)
     torch.testing.assert_close(found, muon_file._total_factor(square), rtol=1e-4, atol=1e-4)
 
 

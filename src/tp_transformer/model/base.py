@@ -29,12 +29,11 @@ from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import to_dataclass, to_values
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.decoding import SearchState
-from tp_transformer.model.fused_search import FusedSearch
 from tp_transformer.model.loss import Loss, token_loss
-from tp_transformer.model.quantised import is_quantised, quantised
 from tp_transformer.model.solver import Solver
 from tp_transformer.model.trace import Edit, Trace, Traced, is_traced, trace, trace_names
 from tp_transformer.model.weightless import WithoutWeights
+from tp_transformer.ops.int8 import is_quantised, quantised
 
 Config = TypeVar("Config")
 Memory = TypeVar("Memory")
@@ -51,6 +50,9 @@ class Model(Traced, Generic[Config, Memory, State]):
     config_type: ClassVar[type[Any]]
     reads_packed: ClassVar[bool] = False  # whether it accepts packed batches
     has_int8: ClassVar[bool] = False  # whether its products are those of linear layers
+    # Whether C kernels may answer and score questions instead of the modules (`engine_for`); it is
+    # replaced by the engine when there is one. None switches it off.
+    engine: Any = None
     n_positions: int | None = None  # maximum sequence length, if limited
     dropout: float = 0.0
     max_answer: int = MAX_ANSWER  # default for the maximum number of tokens of an answer
@@ -128,14 +130,10 @@ class Model(Traced, Generic[Config, Memory, State]):
             return Packed
         return Padded
 
-    def fused_search(self) -> FusedSearch | None:
-        """Return searches by kernels, or None if there are none for this model as it is."""
-        return None
-
     def in_precision(self, precision: Precision) -> Self:
         """Return this model cast to a precision, or a copy in int8, which is for inference only.
 
-        In int8, the linear layers round weights and inputs (`tp_transformer.model.quantised`).
+        In int8, the linear layers round weights and inputs (`tp_transformer.ops.int8`).
         """
         if precision != "int8":
             return self.to(getattr(torch, precision))

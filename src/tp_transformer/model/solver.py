@@ -20,10 +20,9 @@ from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
 from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, check
-from tp_transformer.model.bare import is_observed
 from tp_transformer.model.decoding import Found, Searchable, beam_search, greedy
-from tp_transformer.model.fused_search import FusedSearch
-from tp_transformer.model.trace import is_traced, joined_steps, parts
+from tp_transformer.model.trace import Traced, is_traced, joined_steps, parts
+from tp_transformer.ops.engine import Engine, engine_for
 
 T = TypeVar("T")
 
@@ -96,8 +95,8 @@ class Solver:
             found = beam_search(model, source, longest, beam, length_penalty, layout)
             return [self._decoded(answers)[:n_best] for answers in found]
 
-        def search_by_kernels(fused: FusedSearch, rows: Ragged) -> list[list[Answer]]:
-            return search(fused, *Packed.lay_out(rows, self.vocabulary.pad))
+        def search_by_kernels(engine: Engine, rows: Ragged) -> list[list[Answer]]:
+            return search(engine, *Packed.lay_out(rows, self.vocabulary.pad))
 
         answers = self._by_kernels(encoded, search_by_kernels, at_once)
         if answers is None:
@@ -125,8 +124,8 @@ class Solver:
     def _greedy(self, questions: Ragged, longest: int) -> list[str]:
         """Return the answers by greedy search, by kernels alone if they support the model."""
 
-        def search_by_kernels(fused: FusedSearch, rows: Ragged) -> list[str]:
-            return self.vocabulary.decode(fused.greedy(rows, longest).numpy())
+        def search_by_kernels(engine: Engine, rows: Ragged) -> list[str]:
+            return self.vocabulary.decode(engine.greedy(rows, longest).numpy())
 
         answers = self._by_kernels(questions, search_by_kernels, ROWS_AT_ONCE)
         if answers is not None:
@@ -140,21 +139,21 @@ class Solver:
             return self._search(questions, search, None if traced else ROWS_AT_ONCE)
 
     def _by_kernels(
-        self, questions: Ragged, search: Callable[[FusedSearch, Ragged], list[T]], at_once: int
+        self, questions: Ragged, search: Callable[[Engine, Ragged], list[T]], at_once: int
     ) -> list[T] | None:
-        """Search for answers by kernels alone; None if they do not support the model.
+        """Search for answers by C kernels; None if they do not support the model.
 
         Several groups of questions share packed weights, which are freed at the end.
         """
         # The check for training mode in `evaluating` takes longer.
         evaluation = evaluating(self.model) if self.model.training else nullcontext()
         with evaluation, torch.inference_mode():
-            fused: FusedSearch | None = self.model.fused_search()
-            if fused is None:
+            engine = engine_for(self.model)
+            if engine is None:
                 return None
             if len(questions.lengths) > at_once:
-                fused.pack()
-            return _in_groups(questions, lambda rows: search(fused, rows), at_once)
+                engine = engine.with_panels()
+            return _in_groups(questions, partial(search, engine), at_once)
 
     def _search(
         self,
@@ -210,6 +209,17 @@ def _check_search(beam: int, n_best: int | None, length_penalty: float) -> None:
     check("length_penalty", length_penalty, LengthPenalty)
     if n_best is not None and not 1 <= n_best <= beam:
         raise SettingsError(f"{beam} beams find 1 to {beam} answers to a question, not {n_best}")
+
+
+def is_observed(module: nn.Module) -> bool:
+    """Whether a hook or a trace sees the tensors of a call."""
+    return any(
+        # Torch has no public API for hooks.
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or (isinstance(part, Traced) and part._traces)
+        for part in parts(module)
+    )
 
 
 @contextmanager

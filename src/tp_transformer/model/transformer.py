@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MethodType
 from typing import Any, cast
 
 import torch
@@ -14,24 +13,14 @@ from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.model.attention import Attention
-from tp_transformer.model.bare import bare
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.fused import (
-    Known,
-    fused_cells,
-    fused_embedding,
-    has_known_modes,
-    known_stack,
-)
-from tp_transformer.model.fused_search import FusedSearch
-from tp_transformer.model.fused_state import FusedState, fused_memory, fused_state
-from tp_transformer.model.fused_training import trained_cells
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
 from tp_transformer.model.loss import Loss
 from tp_transformer.model.trace import SOURCE, TARGET
+from tp_transformer.ops.cells import trained_cells
 
 EVERYWHERE = PaddedPattern()  # the last position may attend to all before it
 
@@ -54,8 +43,6 @@ class Memory:
 class DecoderState:
     """The state of the decoder between steps, by layer."""
 
-    embedding: Embedding
-    cells: list[DecoderCell]
     memory: list[tuple[Tensor, Tensor]]  # keys and values of the source, (batch, head, source, …)
     memory_mask: Tensor | None  # (batch, 1, 1, source): -inf at padding; None if there is none
     caches: Sequence[LayerCache]  # keys and values of the target so far
@@ -76,12 +63,13 @@ class DecoderState:
 
 
 @ARCHITECTURES.register("transformer")
-class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
+class Transformer(Model[TransformerConfig, Memory, DecoderState]):
     """Encoder, decoder, one embedding for both and for the output (sections 2.1 to 2.3)."""
 
     config_type = TransformerConfig
     reads_packed = True
     has_int8 = True
+    engine = True
     n_positions: int
 
     def __init__(self, config: TransformerConfig, vocabulary: Vocabulary | None = None) -> None:
@@ -90,7 +78,6 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         self.embedding = Embedding(config, self.n_vocab)
         self.encoder = nn.ModuleList(EncoderCell(config) for _ in range(config.n_layers))
         self.decoder = nn.ModuleList(DecoderCell(config) for _ in range(config.n_layers))
-        self._known_stacks: dict[str, Known | None] = {}  # for the kernels, found when needed
         self.initialise()
 
     @classmethod
@@ -153,19 +140,13 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         """Encode questions (batch, source), which are padded if no layout is given."""
         layout = Padded.of(source, self.vocabulary.pad) if layout is None else layout
         self.note_tokens(SOURCE, source)
-        cells = self._encoder_cells
-        known = self._known("encoder", cells) if has_known_modes() else None
-        embedded = fused_embedding(self.embedding, known, source, layout) if known else None
-        if embedded is None:
-            embedded = self.embedding(source, layout.positions, layout.longest)
+        embedded = self.embedding(source, layout.positions, layout.longest)
         state = self.point("embedding", embedded)
-        fused = trained_cells(cells, state, layout)
-        if fused is None:
-            fused = fused_cells(cells, state, layout, known=known)
-        if fused is not None:
-            return Memory(fused, layout)
+        trained = trained_cells(self.encoder_cells, state, layout)
+        if trained is not None:
+            return Memory(trained, layout)
         pattern = layout.within()
-        for cell in cells:
+        for cell in self.encoder_cells:
             state = cell(state, pattern)
         return Memory(state, layout)
 
@@ -173,75 +154,27 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
         """Return the logits after each position of `target`: (batch, target, n_vocab)."""
         layout = Padded.of(target, self.vocabulary.pad) if layout is None else layout
         self.note_tokens(TARGET, target)
-        state = self.point(
-            "decoder.embedding", self.embedding(target, layout.positions, layout.longest)
-        )
+        embedded = self.embedding(target, layout.positions, layout.longest)
+        state = self.point("decoder.embedding", embedded)
         cells = self.decoder_cells
-        fused = trained_cells(cells, state, layout, memory.state, memory.layout)
-        if fused is not None:
-            return self.embedding.logits(fused)
-        remembered = self._remember(memory)
-        fused = fused_cells(cells, state, layout, remembered, memory.layout)
-        if fused is not None:
-            return self.embedding.logits(fused)
+        trained = trained_cells(cells, state, layout, memory.state, memory.layout)
+        if trained is not None:
+            return self.embedding.logits(trained)
         pattern, memory_pattern = layout.within(causal=True), layout.across(memory.layout)
-        for cell, key_value in zip(cells, remembered, strict=True):
+        for cell in cells:
+            key_value = cell.cross_attention.remember(memory.state)
             state = cell(state, pattern, key_value, memory_pattern)
         return self.embedding.logits(state)
 
-    def begin(self, memory: Memory, max_length: int) -> DecoderState | FusedState:
+    def begin(self, memory: Memory, max_length: int) -> DecoderState:
         """Return the state before the first of at most `max_length` steps."""
-        cells = self.decoder_cells
-        # A step that is not the one below may read the fields of a `DecoderState`.
-        if not self._traces and self.step == MethodType(_STEP, self):
-            known = self._known("decoder", cells) if has_known_modes() else None
-            fused = None
-            if known is not None:
-                fused = fused_state(self.embedding, known, memory.state, memory.layout, max_length)
-            if fused is not None:
-                return fused
-        remembered = self._remember(memory)
-        pad = memory.layout.pad_heads
-        filled = memory.layout.filled
+        pad, filled = memory.layout.pad_heads, memory.layout.filled
+        remembered = [cell.cross_attention.remember(memory.state) for cell in self.decoder_cells]
         return DecoderState(
-            bare(self.embedding),
-            [bare(cell) for cell in cells],
             [(pad(key), pad(value)) for key, value in remembered],
             None if filled.all() else memory_mask(filled, memory.state.dtype),
             [KeyValueCache(max_length) for _ in self.decoder],
         )
-
-    def fused_search(self) -> FusedSearch | None:
-        """Return searches by kernels, or None if they do not compute what the model would."""
-        if self._traces or (self.encode, self.begin, self.step) != (
-            MethodType(_ENCODE, self),
-            MethodType(_BEGIN, self),
-            MethodType(_STEP, self),
-        ):
-            return None
-        if not has_known_modes():
-            return None
-        encoder = self._known("encoder", self._encoder_cells)
-        decoder = self._known("decoder", self.decoder_cells) if encoder else None
-        if encoder is None or decoder is None or decoder.maps is None:
-            return None
-        return FusedSearch(self.embedding, encoder, decoder, self.vocabulary)
-
-    def _remember(self, memory: Memory) -> list[tuple[Tensor, Tensor]]:
-        """Return the keys and values of the source for each cell of the decoder."""
-        cells = self.decoder_cells
-        fused = fused_memory(cells, memory.state)
-        if fused is not None:
-            return fused
-        return [cell.cross_attention.remember(memory.state) for cell in cells]
-
-    def _known(self, stack: str, cells: Sequence[EncoderCell | DecoderCell]) -> Known | None:
-        """Return what kernels read of a stack; it is checked again only if something changed."""
-        before = self._known_stacks.get(stack)
-        known = known_stack(before, self.embedding, cells)
-        if known is not before:
-            self._known_stacks[stack] = known
-        return known
 
     def resume(
         self,
@@ -253,22 +186,21 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
 
         `memory` has the keys and values of the source, `caches` those of the target, by layer.
         """
-        return DecoderState(self.embedding, self.decoder_cells, memory, mask, caches)
+        return DecoderState(memory, mask, caches)
 
-    def step(self, previous: Tensor, state: DecoderState | FusedState) -> Tensor:
+    def step(self, previous: Tensor, state: DecoderState) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""
-        if isinstance(state, FusedState):
-            return state.step(previous)
         position = state.caches[0].length
         self.note_tokens(TARGET, previous[:, None])
-        hidden = state.embedding(
+        embedded = self.embedding(
             previous[:, None], slice(position, position + 1), longest=position + 1
         )
-        hidden = self.point("decoder.embedding", hidden)
+        hidden = self.point("decoder.embedding", embedded)
         memory_pattern = PaddedPattern(state.memory_mask)
-        for cell, memory, cache in zip(state.cells, state.memory, state.caches, strict=True):
+        stack = zip(self.decoder_cells, state.memory, state.caches, strict=True)
+        for cell, memory, cache in stack:
             hidden = cell(hidden, EVERYWHERE, memory, memory_pattern, cache)
-        return state.embedding.logits(hidden)[:, 0]
+        return self.embedding.logits(hidden)[:, 0]
 
     def compile_layers(self) -> None:
         """Compile the cells with torch, except for the computation of fillers.
@@ -283,14 +215,11 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState | FusedState]):
             cell.compile(dynamic=True)
 
     @property
-    def _encoder_cells(self) -> list[EncoderCell]:
+    def encoder_cells(self) -> list[EncoderCell]:
+        """The cells of the encoder."""
         return list(cast(Iterable[EncoderCell], self.encoder))
 
     @property
     def decoder_cells(self) -> list[DecoderCell]:
         """The cells of the decoder."""
         return list(cast(Iterable[DecoderCell], self.decoder))
-
-
-# To detect that a class or an instance has another method.
-_ENCODE, _BEGIN, _STEP = Transformer.encode, Transformer.begin, Transformer.step

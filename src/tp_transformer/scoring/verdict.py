@@ -23,6 +23,7 @@ from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.loss import token_losses
+from tp_transformer.ops.engine import engine_for
 
 # Maximum number of tokens of a batch. A CPU is fastest if a batch fits into its cache
 # (tp-transformer-small, one core: 300 questions/s with 4,096 tokens, 170 with 16,384).
@@ -100,7 +101,7 @@ def _by_token(model: AnyModel, source: Ragged, target: Ragged) -> tuple[Bools, F
     layout = model.layout_for(device)
     batch = Batch.from_ragged(source, target, model.vocabulary.pad, layout).to(device)
     with torch.inference_mode():
-        logits: Tensor = model(batch)
+        logits: Tensor = (engine_for(model) or model)(batch)
         rows = batch.target_layout
         loss = rows.tokens(token_losses(logits, batch))
         scores, wanted = rows.tokens(logits), rows.tokens(batch.target_output)

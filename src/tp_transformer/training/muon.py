@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from tp_transformer.foundation import native
 from tp_transformer.model.attention import Attention
+from tp_transformer.ops.newton_schulz import can_iterate, total_factor
 
 Blocks = tuple[int, int]  # number of matrices along the rows and along the columns
 
@@ -64,10 +64,8 @@ def _total_factor(square: Tensor) -> Tensor:
     A round multiplies x from the left by a polynomial of its square, a symmetric matrix that
     commutes with the square; so the next square is factor * square * factor.
     """
-    if _can_fuse(square):
-        total, given = torch.empty_like(square), torch.tensor([A, B, C])
-        sizes = [len(square), square.shape[1], ROUNDS, torch.get_num_threads()]
-        native.call("newton_schulz", native.integers(sizes), given, square, total)
+    if can_iterate(square):
+        total: Tensor = total_factor(square, [A, B, C], ROUNDS)
         return total
     factor = total = _factor(square)
     for _ in range(ROUNDS - 1):
@@ -75,19 +73,6 @@ def _total_factor(square: Tensor) -> Tensor:
         factor = _factor(square)
         total = factor @ total
     return total
-
-
-def _can_fuse(square: Tensor) -> bool:
-    """Whether a C kernel computes the same, with half of the operations."""
-    return (
-        type(square) is Tensor
-        and square.dtype == torch.float32
-        and square.is_cpu
-        and square.is_contiguous()
-        and square.shape[1] % 8 == 0
-        and not torch.compiler.is_compiling()
-        and native.library() is not None
-    )
 
 
 def _factor(square: Tensor) -> Tensor:

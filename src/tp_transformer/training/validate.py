@@ -19,6 +19,7 @@ from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Count, PositiveInt, check_fields
 from tp_transformer.model.solver import evaluating
+from tp_transformer.ops.engine import engine_for
 from tp_transformer.training.checkpoint import AnyModel
 from tp_transformer.training.local_batch import LocalBatch
 
@@ -103,7 +104,8 @@ def _sums(
     sums[1], sums[3] = local.n_tokens, local.n_rows
     for batches in local.micro_batches:
         for batch in batches:
-            loss = model.loss(batch.to(ranks.device))
+            batch = batch.to(ranks.device)
+            loss = model.loss_of((engine_for(model) or model)(batch), batch)
             sums[0] += loss.total.to(ranks.wide)
             sums[2] += loss.n_right.to(ranks.wide)
     return sums

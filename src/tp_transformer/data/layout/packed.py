@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.layout.base import Layout, Pattern
-from tp_transformer.data.layout.fused import can_fuse, fused_attention
 from tp_transformer.data.layout.grouped import Groups, grouped_attention, vectors
 from tp_transformer.data.vocabulary import Ids, Ragged
+from tp_transformer.ops.attention import can_attend, packed_attention
 
 CPU = torch.device("cpu")
 
@@ -159,9 +159,9 @@ class PackedPattern(Pattern):
         """Compute equations 2 and 3 within each row."""
         if query.device.type != "cpu":
             return self._flash(query, key, value)
-        if can_fuse(query, key, value, dropout):
-            ends = self.queries.offsets, self.keys.offsets
-            return fused_attention(query, key, value, ends, self.causal)
+        if can_attend(query, key, value, dropout):
+            ends = torch.from_numpy(self.queries.offsets), torch.from_numpy(self.keys.offsets)
+            return packed_attention(query, key, value, ends, self.causal)
         n_heads = query.shape[1]
         if n_heads not in self._groups:
             self._groups[n_heads] = Groups.of(

@@ -6,23 +6,11 @@
 #ifndef TPT_PANELS_H
 #define TPT_PANELS_H
 
-#include "int8.h"
-#include "kernels.h"
+#include "interface.h"
 
 #define PANEL 16       /* outputs that are computed at a time */
 #define TILE 6         /* rows that are computed at a time */
 #define MOST_DEPTH 512 /* of a panel of weights; with 256, outputs are added to memory more often */
-
-typedef struct {
-    const float *weight, *bias;
-    const Int8Map *int8; /* the map in int8, instead of the weight and the bias */
-    const float *panels; /* the weight in panels (panels.c), in addition, or NULL */
-} Affine; /* also the gain and the bias of a normalisation */
-
-typedef struct {
-    Affine norms[4]; /* before self-attention, cross-attention, feed-forward layer; of the output */
-    Affine self_in, self_out, cross_in, cross_out, expand, contract; /* encoders: without cross */
-} Layer;
 
 /* Copy `n` rows of weights to a panel (depth, PANEL), with zeros for the missing ones. */
 static void pack(Int n, Int depth, Int stride, const float *weight, float *panel) {

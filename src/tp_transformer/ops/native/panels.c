@@ -81,21 +81,23 @@ static int pack_heads_of_layer(void *argument, Int number) {
     return 0;
 }
 
-/* Give layers their panels. Sizes: layers, d_model, d_ff, whether roles are bound, floats for each layer,
-   threads. Returns whether the panels are too small. */
-EXPORT int pack_layers(const Int *sizes, Layer *layers, float *panels) {
-    Int d = sizes[1], d_ff = sizes[2], n_self = sizes[3] ? 4 : 3, size = sizes[4];
-    if (size < size_of_panels(d, d_ff, n_self)) return 1;
-    for (Int number = 0; number < sizes[0]; number++)
-        pack_layer(layers + number, d, d_ff, n_self, panels + number * size, sizes[5]);
+/* Give layers their panels, of `size` floats each. Returns whether the panels are too small. */
+EXPORT int pack_layers(Int n_layers, Int d_model, Int d_ff, Int binds, Int size, Int n_threads,
+                       Layer *layers, float *panels) {
+    Int n_self = binds ? 4 : 3;
+    if (size < size_of_panels(d_model, d_ff, n_self)) return 1;
+    for (Int number = 0; number < n_layers; number++)
+        pack_layer(layers + number, d_model, d_ff, n_self, panels + number * size, n_threads);
     return 0;
 }
 
-/* Give the maps of keys and values their panels, in which each head starts a new one. Sizes: layers,
-   d_model, d_head, floats for each layer, threads. Returns whether the panels are too small. */
-EXPORT int pack_heads(const Int *sizes, Affine *maps, float *panels) {
-    Int d = sizes[1], d_head = sizes[2], n_heads = d / d_head;
-    Heads work = {.d_model = d, .d_head = d_head, .size = sizes[3], .maps = maps, .panels = panels};
-    if (work.size < n_heads * (whole_panels(d) * d_head + whole_panels(d_head) * d)) return 1;
-    return in_parallel(&work, pack_heads_of_layer, sizes[0], sizes[4]);
+/* Give the maps of keys and values their panels, in which each head starts a new one, of `size` floats
+   for each layer. Returns whether the panels are too small. */
+EXPORT int pack_heads(Int n_layers, Int d_model, Int d_head, Int size, Int n_threads, Affine *maps,
+                      float *panels) {
+    Int least = whole_panels(d_model) * d_head + whole_panels(d_head) * d_model;
+    Heads work = {.d_model = d_model, .d_head = d_head, .size = size, .maps = maps,
+                  .panels = panels};
+    if (size < d_model / d_head * least) return 1;
+    return in_parallel(&work, pack_heads_of_layer, n_layers, n_threads);
 }

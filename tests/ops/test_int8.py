@@ -4,16 +4,20 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.library import opcheck
 from torch.nn import functional as F
 
 import tp_transformer as tpt
 from tp_transformer.cli import main
-from tp_transformer.foundation import native
+from tp_transformer.data.layout.packed import Packed
 from tp_transformer.foundation.errors import FolderError, SettingsError
-from tp_transformer.model.fused_state import FusedState, fused_memory
-from tp_transformer.model.quantised import MOST, Int8Linear
+from tp_transformer.ops import library
+from tp_transformer.ops.engine import _remembered as remembered
+from tp_transformer.ops.engine import engine_for
+from tp_transformer.ops.int8 import MOST, Int8Linear, int8_linear
+from tp_transformer.ops.stack import Stack
 
-needs_kernels = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
+needs_kernels = pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled")
 BACKENDS = [
     pytest.param(0, id="fastest", marks=needs_kernels),
     pytest.param(1, id="AVX2", marks=needs_kernels),
@@ -25,8 +29,17 @@ QUESTIONS = ["What is 3 + 4?", "Is 7 prime?", "Sort 3, -1, 7.", "Solve 2*x = 4 f
 def made(linear, backend):
     """The layer in int8, by a kernel with these instructions or by torch."""
     layer = Int8Linear(linear)
-    layer.packed = None if backend is None else layer.pack(backend)
-    return layer
+    if backend is None:
+        return lambda state: by_torch(layer, state)
+    packed = layer.pack(backend)
+    return lambda state: int8_linear(state, packed, layer.out_features)
+
+
+def by_torch(layer, state):
+    """What the layer computes without kernels."""
+    with pytest.MonkeyPatch.context() as without:
+        without.setattr(library, "load", lambda: None)
+        return layer(state)
 
 
 def whole_numbers(n_rows, width, values):
@@ -80,8 +93,8 @@ def test_the_kernel_computes_the_same_as_torch_for_each_row_by_itself(backend):
     linear, rows = nn.Linear(40, 24), torch.randn(20, 40)
     rows[3], rows[4], rows[5, 7], rows[6, 8], rows[7] = 0, 1e-42, torch.nan, torch.inf, 1e30
     linear.weight.data[2] = 0
-    kernel, by_torch = made(linear, backend), made(linear, None)
-    found, wanted = kernel(rows), by_torch(rows)
+    kernel = made(linear, backend)
+    found, wanted = kernel(rows), made(linear, None)(rows)
     finite = [*range(5), *range(7, 20)]
     torch.testing.assert_close(found[finite], wanted[finite], rtol=2e-6, atol=1e-6)
     torch.testing.assert_close(found[3:5], linear.bias.expand(2, -1), rtol=0, atol=0)
@@ -117,13 +130,11 @@ def models():
     return model, model.in_precision("int8"), fake
 
 
-def steps(model, kind=None):
+def steps(model):
     """The logits of some decoding steps."""
     vocabulary = model.vocabulary
-    layout_kind = model.layout_for(torch.device("cpu"))
-    ids, layout = layout_kind.lay_out(vocabulary.encode(QUESTIONS), vocabulary.pad)
+    ids, layout = Packed.lay_out(vocabulary.encode(QUESTIONS), vocabulary.pad)
     state = model.begin(model.encode(ids, layout), 6)
-    assert kind is None or isinstance(state, kind)
     rows = torch.arange(len(QUESTIONS))
     return torch.stack([model.step(3 + (7 * rows + step) % 60, state) for step in range(6)])
 
@@ -132,11 +143,11 @@ def steps(model, kind=None):
 def test_a_model_in_int8_is_the_one_that_rounds(models, monkeypatch):
     model, rounded, fake = models
     wanted, effect = steps(fake), (steps(model) - steps(fake)).abs().mean()
-    if native.library() is not None:
-        assert (steps(rounded, FusedState) - wanted).abs().mean() < effect / 20
+    if library.load() is not None:
+        assert (steps(engine_for(rounded)) - wanted).abs().mean() < effect / 20
         assert rounded.solve(QUESTIONS) == fake.solve(QUESTIONS)
     with monkeypatch.context() as without:  # as on a machine without the kernels
-        without.setattr(native, "library", lambda: None)
+        without.setattr(library, "load", lambda: None)
         eager = model.in_precision("int8")
         assert (steps(eager) - wanted).abs().mean() < effect / 20
         assert eager.solve(QUESTIONS) == fake.solve(QUESTIONS)
@@ -148,15 +159,37 @@ def test_a_model_in_int8_is_the_one_that_rounds(models, monkeypatch):
 def test_keys_and_values_of_the_source_are_those_of_the_cells(d_model, n_heads):
     """A half of the outputs may start within a panel of weights, but not within a block."""
     model = tpt.build("tp-transformer-tiny", d_model=d_model, n_heads=n_heads).eval()
-    cells = model.in_precision("int8").decoder_cells
-    state = torch.randn(1, 29, d_model)
-    memory = fused_memory(cells, state)
+    model = model.in_precision("int8")
     if d_model == 24:
-        assert memory is None
+        assert engine_for(model) is None
         return
-    for cell, key_value in zip(cells, memory, strict=True):
-        for found, wanted in zip(key_value, cell.cross_attention.remember(state), strict=True):
-            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    source = torch.randn(1, 29, d_model)
+    memory = remembered(Stack(model.embedding, model.decoder_cells), source)
+    for cell, key_value in zip(model.decoder_cells, memory, strict=True):
+        for found, wanted in zip(key_value, cell.cross_attention.remember(source), strict=True):
+            by_position = wanted[0].transpose(0, 1).flatten(1)
+            torch.testing.assert_close(found, by_position, rtol=0, atol=0)
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_the_operator_is_one_of_torch():
+    layer = Int8Linear(nn.Linear(16, 8))
+    opcheck(int8_linear, (torch.randn(2, 3, 16), layer.packed, 8))
+
+
+@needs_kernels
+def test_a_changed_weight_is_packed_again():
+    layer, rows = Int8Linear(nn.Linear(16, 8)), torch.randn(3, 16)
+    before, packed = layer(rows), layer.packed
+    assert layer.packed is packed
+    layer.weight.neg_()
+    torch.testing.assert_close(layer(rows) - layer.bias, layer.bias - before)
+    other = Int8Linear(nn.Linear(16, 8))
+    layer.load_state_dict(other.state_dict())
+    assert torch.equal(layer(rows), other(rows))
+    with torch.inference_mode():
+        assert Int8Linear(nn.Linear(16, 8)).packed is not None
 
 
 def test_the_model_stays_as_it_is_and_int8_is_for_inference(models, tmp_path):

@@ -1,5 +1,6 @@
 """The C kernels are optional: how they are compiled and found."""
 
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from documents import ROOT
-from tp_transformer.foundation import native
+from tp_transformer.ops import library
 
 
 @pytest.fixture(scope="module")
@@ -54,39 +55,39 @@ def test_a_new_library_replaces_the_old_and_has_the_name_that_is_looked_for(
     old = checkout / build.FOLDER / "kernels-0000000000000000.so"
     old.touch()
     monkeypatch.setenv("CC", compiler(checkout, 'echo library > "$out"'))
-    library = build.compile_kernels(checkout)
-    assert library.name == native.compiled_file().name
-    assert library.read_text("utf-8") == "library\n"
+    compiled = build.compile_kernels(checkout)
+    assert compiled.name == library.compiled_file().name
+    assert compiled.read_text("utf-8") == "library\n"
     assert not old.exists()
 
 
 def test_kernels_are_not_used_on_other_processors(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    native.library.cache_clear()
+    library.load.cache_clear()
     try:
-        assert native.library() is None
+        assert library.load() is None
     finally:
-        native.library.cache_clear()
+        library.load.cache_clear()
 
 
 def test_a_library_that_cannot_be_loaded_is_not_used(monkeypatch, tmp_path):
     broken = tmp_path / "kernels.so"
     broken.write_bytes(b"not a library")
-    monkeypatch.setattr(native, "compiled_file", lambda: broken)
+    monkeypatch.setattr(library, "compiled_file", lambda: broken)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    native.library.cache_clear()
+    library.load.cache_clear()
     try:
-        assert native.library() is None
+        assert library.load() is None
     finally:
-        native.library.cache_clear()
+        library.load.cache_clear()
 
 
 def test_a_library_older_than_the_flags_is_compiled_again(build, checkout, monkeypatch):
     monkeypatch.setenv("CC", compiler(checkout, 'echo first > "$out"'))
-    library = build.compile_kernels(checkout)
+    compiled = build.compile_kernels(checkout)
     monkeypatch.setenv("CC", compiler(checkout, 'echo second > "$out"'))
     assert build.compile_kernels(checkout).read_text("utf-8") == "first\n"
-    os.utime(library, (0, 0))
+    os.utime(compiled, (0, 0))
     assert build.compile_kernels(checkout).read_text("utf-8") == "second\n"
 
 
@@ -97,14 +98,14 @@ def test_two_processes_may_compile_at_the_same_time(build, checkout, monkeypatch
     unlink = Path.unlink
 
     def unlink_twice(file, missing_ok=False):
-        assert (folder / native.compiled_file().name).exists()
+        assert (folder / library.compiled_file().name).exists()
         unlink(file)
         unlink(file, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", unlink_twice)
     monkeypatch.setenv("CC", compiler(checkout, 'echo library > "$out"'))
-    library = build.compile_kernels(checkout)
-    assert list(folder.glob("*.so")) == [library]
+    compiled = build.compile_kernels(checkout)
+    assert list(folder.glob("*.so")) == [compiled]
 
 
 def test_an_image_is_built_from_files_that_are_not_ignored():
@@ -123,3 +124,21 @@ def test_an_image_is_built_from_files_that_are_not_ignored():
 
 def lines(name: str) -> list[str]:
     return (ROOT / name).read_text("utf-8").splitlines()
+
+
+def test_an_environment_variable_switches_the_kernels_off(monkeypatch):
+    monkeypatch.setenv("TPT_OPS", "0")
+    library.load.cache_clear()
+    try:
+        assert library.load() is None
+    finally:
+        library.load.cache_clear()
+
+
+@pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled")
+@pytest.mark.parametrize("name", library.STRUCTURES)
+def test_structures_have_the_sizes_and_offsets_of_those_in_c(name):
+    structure, numbers = library.STRUCTURES[name], (ctypes.c_int64 * 100)()
+    count = library.load().struct_layout(name.encode(), numbers)
+    offsets = [getattr(structure, field).offset for field, *_ in structure._fields_]
+    assert numbers[:count] == [ctypes.sizeof(structure), *offsets]

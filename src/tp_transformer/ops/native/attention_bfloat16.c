@@ -18,7 +18,7 @@
 
 typedef __m512bh Pairs;
 
-int multiplies_bfloat16(const Work *work) {
+int multiplies_bfloat16(const Attention *work) {
     return work->kind == BFLOAT16 && work->d_head % LANES == 0 &&
            (work->query.position | work->gradient.position) % 2 == 0 && /* for pairs */
            __builtin_cpu_supports("avx512bf16") &&
@@ -155,11 +155,11 @@ FAST __m512 power_of_two(__m512 x) {
 
 INLINE __mmask16 mask_of(Int n) { return n >= LANES ? 0xffff : n <= 0 ? 0 : (1u << n) - 1; }
 
-INLINE Int seen_by(const Work *work, Int query, Int m) {
+INLINE Int seen_by(const Attention *work, Int query, Int m) {
     return work->causal && query + 1 < m ? query + 1 : m;
 }
 
-FAST void store_bfloat16(Result to, Int head, Int position, const float *from, Int d, __m512 factor) {
+FAST void store_bfloat16(View to, Int head, Int position, const float *from, Int d, __m512 factor) {
     uint16_t *out = (uint16_t *)to.data + head * to.head + position * to.position;
     for (Int i = 0; i < d; i += LANES) {
         __m256bh low = _mm512_cvtneps_pbh(_mm512_mul_ps(_mm512_loadu_ps(from + i), factor));
@@ -169,7 +169,7 @@ FAST void store_bfloat16(Result to, Int head, Int position, const float *from, I
 
 INLINE char *aligned(char *scratch) { return (char *)(((uintptr_t)scratch + 63) / 64 * 64); }
 
-TARGET void forward_bfloat16(const Work *work, Int row, Int head, char *scratch) {
+TARGET void forward_bfloat16(const Attention *work, Int row, Int head, char *scratch) {
     Int first_query = work->query_ends[row], n = work->query_ends[row + 1] - first_query;
     Int first_key = work->key_ends[row], m = work->key_ends[row + 1] - first_key;
     Int d = work->d_head, keys = in_lanes(m);
@@ -256,7 +256,7 @@ FAST void weave_rows(float *rows, Int keys, uint32_t *woven, uint16_t *plain) {
     }
 }
 
-TARGET void backward_bfloat16(const Work *work, Int row, Int head, char *scratch) {
+TARGET void backward_bfloat16(const Attention *work, Int row, Int head, char *scratch) {
     Int first_query = work->query_ends[row], n = work->query_ends[row + 1] - first_query;
     Int first_key = work->key_ends[row], m = work->key_ends[row + 1] - first_key;
     Int d = work->d_head, keys = in_lanes(m), half = keys * d / 2;
@@ -315,9 +315,9 @@ TARGET void backward_bfloat16(const Work *work, Int row, Int head, char *scratch
 
 #else
 
-int multiplies_bfloat16(const Work *w) { return !w; }
+int multiplies_bfloat16(const Attention *w) { return !w; }
 Int bfloat16_scratch(Int most_keys, Int d_head) { return most_keys * d_head; }
-void forward_bfloat16(const Work *w, Int row, Int head, char *s) { (void)w, (void)row, (void)head, (void)s; }
-void backward_bfloat16(const Work *w, Int row, Int head, char *s) { (void)w, (void)row, (void)head, (void)s; }
+void forward_bfloat16(const Attention *w, Int row, Int head, char *s) { (void)w, (void)row, (void)head, (void)s; }
+void backward_bfloat16(const Attention *w, Int row, Int head, char *s) { (void)w, (void)row, (void)head, (void)s; }
 
 #endif

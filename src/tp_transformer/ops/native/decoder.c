@@ -10,28 +10,6 @@
 #include "layers.h"
 #include "parallel.h"
 
-typedef struct {
-    Affine role; /* of the embedding; its weight is NULL if there is none */
-    const float *symbols, *positions;
-} Embedding;
-
-typedef struct {
-    Int n_rows, n_questions, n_layers, n_heads, d_head, d_ff, n_vocab, position, room, binds;
-    Int memory_position; /* the stride of the keys and values of the source */
-    Int n_blocks;
-    const Embedding *embedding;
-    const Layer *layers;
-    const float *const *memory; /* keys and values of the source, by layer */
-    const Affine *maps;         /* of keys and values, by layer, with panels of each head (panels.c) */
-    const float *source;        /* the states of the source; these two are read if `memory` is NULL */
-    const Int *starts, *lengths; /* of each question in the source */
-    Int cache_rows;
-    float *cache;            /* (layer, key or value, cache row, room, head, d_head) */
-    const Int *cache_row;    /* of each row; NULL if row i has cache row i */
-    const Int *previous;
-    float *logits;
-} Step;
-
 /* Fetch a vector of keys or values that will be read soon. */
 INLINE void fetch(const float *vector, Int d_model) {
     for (Int i = 0; i < d_model; i += 2 * WIDTH) _mm_prefetch((const char *)(vector + i), _MM_HINT_T1);
@@ -117,11 +95,10 @@ static Int question_of(const Step *step, Int row) {
 /* Cross-attention of a row; `projected` is query and role. */
 static void attend_across(const Step *step, Int row, Int layer, const float *projected,
                           float *scores, float *bound) {
-    Int d_model = step->d_head * step->n_heads, stride = step->memory_position;
-    Int question = question_of(step, row), first = step->starts[question] * stride;
-    attend(step, step->lengths[question], projected, step->memory[2 * layer] + first,
-           step->memory[2 * layer + 1] + first, stride, step->binds ? projected + d_model : NULL,
-           scores, bound);
+    Int d_model = step->d_head * step->n_heads, question = question_of(step, row);
+    const float *keys = step->memory + (2 * layer * step->n_source + step->starts[question]) * d_model;
+    attend(step, step->lengths[question], projected, keys, keys + step->n_source * d_model, d_model,
+           step->binds ? projected + d_model : NULL, scores, bound);
 }
 
 /* The same for `n` rows from `first` on by the maps of keys and values; returns whether there was too
@@ -183,13 +160,13 @@ static int embed_block(void *argument, Int block) {
     return 0;
 }
 
-/* The embedded tokens of packed rows. Sizes: rows, d_model, n_vocab, threads. Returns as
-   `run_step`. */
-EXPORT int embed_forward(const Int *sizes, const Embedding *embedding, const Int *ends,
-                         const Int *ids, float *state) {
-    Int n_rows = sizes[0], n = ends[n_rows], n_threads = sizes[3];
+/* The embedded tokens of packed rows. Returns as `run_step`. */
+EXPORT int embed_forward(Int n_rows, Int d_model, Int n_vocab, Int n_threads,
+                         const Embedding *embedding, const Int *ends, const Int *ids,
+                         float *state) {
+    Int n = ends[n_rows];
     for (Int i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= sizes[2]) return 2;
+        if (ids[i] < 0 || ids[i] >= n_vocab) return 2;
     Token *tokens = malloc((n + 1) * sizeof(Token));
     if (!tokens) return 1;
     for (Int row = 0; row < n_rows; row++)
@@ -198,11 +175,11 @@ EXPORT int embed_forward(const Int *sizes, const Embedding *embedding, const Int
     int failed = find_distinct(n, TOKEN_WORDS, tokens, &found);
     if (!failed) {
         gather_rows(&found, TOKEN_WORDS, tokens);
-        Embed work = {.n_positions = n_computed(&found), .d_model = sizes[1],
+        Embed work = {.n_positions = n_computed(&found), .d_model = d_model,
                       .embedding = embedding, .tokens = tokens, .state = state};
         work.n_blocks = n_blocks_of(work.n_positions, n_threads);
         failed = in_parallel(&work, embed_block, work.n_blocks, n_threads);
-        spread_rows(&found, sizes[1] / 2, state);
+        spread_rows(&found, d_model / 2, state);
         free_distinct(&found);
     }
     free(tokens);
@@ -283,39 +260,15 @@ static int run_block(void *work, Int block) {
 }
 
 /* Run a step; returns 0, 1 if there was too little memory, 2 if a token is not in the vocabulary. */
-static int run_step(Step *step, Int n_threads) {
+static int run_step(Step *step) {
     for (Int row = 0; row < step->n_rows; row++)
         if (step->previous[row] < 0 || step->previous[row] >= step->n_vocab) return 2;
-    step->n_blocks = n_blocks_of(step->n_rows, n_threads);
-    return in_parallel(step, run_block, step->n_blocks, n_threads);
+    step->n_blocks = n_blocks_of(step->n_rows, step->n_threads);
+    return in_parallel(step, run_block, step->n_blocks, step->n_threads);
 }
 
-/* Sizes: see Step, up to the stride of the memory. `weights` has the embedding (role map, symbols,
-   positions), then the layers, in the order of the structures. If `memory` is NULL, steps
-   read the source by the maps. */
-static Step step_of(const Int *sizes, const float *const *weights, const float *const *memory,
-                    const Affine *maps, const float *source, const Int *starts, const Int *lengths,
-                    float *cache, const Int *previous, float *logits) {
-    return (Step){.n_rows = sizes[0], .n_questions = sizes[1], .n_layers = sizes[2],
-                  .n_heads = sizes[3], .d_head = sizes[4], .d_ff = sizes[5], .n_vocab = sizes[6],
-                  .position = sizes[7], .room = sizes[8], .binds = sizes[9],
-                  .memory_position = sizes[10],
-                  .embedding = (const Embedding *)weights,
-                  .layers = (const Layer *)((const Embedding *)weights + 1), .memory = memory,
-                  .maps = maps, .source = source, .starts = starts, .lengths = lengths,
-                  .cache_rows = sizes[0], .cache = cache, .previous = previous, .logits = logits};
-}
-
-/* The logits of the next token of each row. The last size is the number of threads. Returns as
-   `run_step`. */
-EXPORT int decoder_step(const Int *sizes, const float *const *weights,
-                        const float *const *memory, const Affine *maps, const float *source,
-                        const Int *starts, const Int *lengths, float *cache, const Int *previous,
-                        float *logits) {
-    Step step = step_of(sizes, weights, memory, maps, source, starts, lengths, cache, previous,
-                        logits);
-    return run_step(&step, sizes[11]);
-}
+/* A step of all rows, whose logits are (row, n_vocab). Returns as `run_step`. */
+EXPORT int decoder_step(Step *step) { return run_step(step); }
 
 /* The index of the largest number, the first one of equal ones; as in PyTorch, NaN is the largest. */
 static Int largest(const float *numbers, Int n) {
@@ -325,31 +278,25 @@ static Int largest(const float *numbers, Int n) {
     return best;
 }
 
-/* Greedy search up to the room of the cache. The last sizes are the number of threads, the end token
-   and the length of a row of `tokens`. `progress` has the number of rows that have not ended, which
-   are the first of `running`, and the number of steps; `previous` has the last tokens of these rows.
-   Returns as `run_step`. */
-EXPORT int decoder_greedy(const Int *sizes, const float *const *weights,
-                          const float *const *memory, const Affine *maps, const float *source,
-                          const Int *starts, const Int *lengths, float *cache, Int *previous,
-                          float *logits, Int *progress, Int *running, Int *tokens) {
-    Step step = step_of(sizes, weights, memory, maps, source, starts, lengths, cache, previous,
-                        logits);
-    Int eos = sizes[12], length = sizes[13], *n_running = progress;
-    step.cache_row = running;
-    int problem = 0;
-    for (; step.position < step.room && *n_running && !problem; step.position++) {
-        step.n_rows = *n_running;
-        problem = run_step(&step, sizes[11]);
-        *n_running = 0;
-        for (Int row = 0; row < step.n_rows; row++) {
-            Int own = running[row], best = largest(logits + row * step.n_vocab, step.n_vocab);
-            tokens[own * length + step.position] = best;
+/* Greedy search up to the room of the cache. The rows of the step are those that have not ended, and
+   `previous` their last tokens; `running` are their rows in `tokens`, each of `length` tokens. Updates
+   all of them, and the position. Returns as `run_step`. */
+EXPORT int decoder_greedy(Step *step, Int eos, Int length, Int *previous, Int *running,
+                          Int *tokens) {
+    step->cache_row = running;
+    for (; step->position < step->room && step->n_rows; step->position++) {
+        int problem = run_step(step);
+        if (problem) return problem;
+        Int n_running = 0;
+        for (Int row = 0; row < step->n_rows; row++) {
+            const float *logits = step->logits + row * step->n_vocab;
+            Int own = running[row], best = largest(logits, step->n_vocab);
+            tokens[own * length + step->position] = best;
             if (best == eos) continue;
-            running[*n_running] = own, previous[*n_running] = best;
-            ++*n_running;
+            running[n_running] = own, previous[n_running] = best;
+            ++n_running;
         }
+        step->n_rows = n_running;
     }
-    progress[1] = step.position;
-    return problem;
+    return 0;
 }

@@ -18,7 +18,7 @@ typedef struct {
     Int n, d, kind, out_kind, n_parts;
     const float *state, *added, *weight, *bias, *other_bias; /* `added` may be NULL */
     const char *other, *factor;                 /* (position, d) in `kind` */
-    const Int *strides;                         /* of positions */
+    Int strides[3];                             /* of positions */
     float *sum, *stats;                         /* results in float32 */
     char *low;                                  /* a result in `kind`, or NULL */
     float *sums; /* (part, sum, d): sums over the positions of each part */
@@ -163,36 +163,37 @@ static int run(Pass *pass, Task task, Int n_threads, Int n_sums, float *sums) {
     return 0;
 }
 
-/* Sizes: positions, d, kind of `added`, kind of `out`, threads. `added` may be NULL; there is no
-   `sum` then. */
-EXPORT int normalise_forward(const Int *sizes, const float *state, const char *added,
-                             const float *added_bias, const float *weight, const float *bias,
-                             float *sum, char *out, float *stats) {
-    Pass pass = {.n = sizes[0], .d = sizes[1], .kind = sizes[2], .out_kind = sizes[3],
-                 .state = state, .other = added, .other_bias = added_bias, .weight = weight,
-                 .bias = bias, .sum = sum, .low = out, .stats = stats};
-    return run(&pass, normalise_part, sizes[4], 0, NULL);
+/* `added` has this kind, and may be NULL; there is no `sum` then. */
+EXPORT int normalise_forward(Int n, Int d, Int kind, Int out_kind, Int n_threads,
+                             const float *state, const char *added, const float *added_bias,
+                             const float *weight, const float *bias, float *sum, char *out,
+                             float *stats) {
+    Pass pass = {.n = n, .d = d, .kind = kind, .out_kind = out_kind, .state = state,
+                 .other = added, .other_bias = added_bias, .weight = weight, .bias = bias,
+                 .sum = sum, .low = out, .stats = stats};
+    return run(&pass, normalise_part, n_threads, 0, NULL);
 }
 
-/* Sizes: positions, d, kind of the gradient, threads. `low` is in bfloat16. `added` and `low` may
-   be NULL. */
-EXPORT int normalise_backward(const Int *sizes, const float *state, float *stats,
-                              const float *weight, const char *gradient, const float *added,
-                              float *d_state, char *low, float *sums) {
-    Pass pass = {.n = sizes[0], .d = sizes[1], .kind = sizes[2], .state = state, .stats = stats,
-                 .weight = weight, .other = gradient, .added = added, .sum = d_state, .low = low};
-    return run(&pass, normalise_part_back, sizes[3], 3, sums);
+/* The gradient has this kind. `low` is in bfloat16. `added` and `low` may be NULL. */
+EXPORT int normalise_backward(Int n, Int d, Int kind, Int n_threads, const float *state,
+                              float *stats, const float *weight, const char *gradient,
+                              const float *added, float *d_state, char *low, float *sums) {
+    Pass pass = {.n = n, .d = d, .kind = kind, .state = state, .stats = stats, .weight = weight,
+                 .other = gradient, .added = added, .sum = d_state, .low = low};
+    return run(&pass, normalise_part_back, n_threads, 3, sums);
 }
 
-/* Sizes: positions, d, kind, threads. The gradient is replaced. */
-EXPORT int relu_backward(const Int *sizes, const char *output, char *gradient, float *sums) {
-    Pass pass = {.n = sizes[0], .d = sizes[1], .kind = sizes[2], .other = output, .low = gradient};
-    return run(&pass, sum_part, sizes[3], 1, sums);
+/* The gradient is replaced. */
+EXPORT int relu_backward(Int n, Int d, Int kind, Int n_threads, const char *output, char *gradient,
+                         float *sums) {
+    Pass pass = {.n = n, .d = d, .kind = kind, .other = output, .low = gradient};
+    return run(&pass, sum_part, n_threads, 1, sums);
 }
 
-/* Sizes: positions, d, kind, threads, strides of positions of the three states. */
-EXPORT int elementwise_product(const Int *sizes, const char *left, const char *right, char *out) {
-    Pass pass = {.n = sizes[0], .d = sizes[1], .kind = sizes[2], .strides = sizes + 4,
+/* Of states whose positions are `left_row`, `right_row` and `out_row` apart. */
+EXPORT int elementwise_product(Int n, Int d, Int kind, Int n_threads, Int left_row, Int right_row,
+                               Int out_row, const char *left, const char *right, char *out) {
+    Pass pass = {.n = n, .d = d, .kind = kind, .strides = {left_row, right_row, out_row},
                  .other = left, .factor = right, .low = out};
-    return run(&pass, product_part, sizes[3], 0, NULL);
+    return run(&pass, product_part, n_threads, 0, NULL);
 }

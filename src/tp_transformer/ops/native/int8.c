@@ -306,15 +306,15 @@ void int8_halves(Int n_rows, const float *in, const Int8Map *map, float *out, In
     all_rows(n_rows, in, map, (Outputs){out, 2, map->n_out / 2, stride, PLAIN});
 }
 
-/* Sizes: depth, outputs, instructions (0: the fastest of this processor). `weight` (out, in) has
-   numbers from -127 to 127; `bias` may be NULL. The map has 64 bytes, and for each of the outputs,
+/* Instructions 0 are the fastest of this processor. `weight` (out, in) has numbers from -127 to 127; `bias` may be NULL. The map has 64 bytes, and for each of the outputs,
    rounded up to a multiple of 16, 12 bytes and the inputs, rounded up to a multiple of 4. */
-EXPORT int int8_pack(const Int *sizes, const int8_t *weight, const float *scales, const float *bias,
-                     Int8Map *map) {
-    Int depth = map->depth = sizes[0], n_out = map->n_out = sizes[1], stride;
+EXPORT int int8_pack(Int depth, Int n_out, Int instructions, const int8_t *weight,
+                     const float *scales, const float *bias, Int8Map *map) {
+    Int stride;
+    map->depth = depth, map->n_out = n_out;
     int has_vnni = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512vl");
-    map->instructions = has_vnni && sizes[2] != AVX2 ? VNNI : AVX2;
+    map->instructions = has_vnni && instructions != AVX2 ? VNNI : AVX2;
     Parts parts = parts_of(map);
     Int n = parts.n_blocks * BLOCK;
     memset(map->data, 0, n * (12 + 4 * parts.n_groups));
@@ -350,9 +350,7 @@ static int run_rows(void *work, Int block) {
     return 0;
 }
 
-/* Sizes: rows, threads. */
-EXPORT int int8_linear(const Int *sizes, const float *in, const Int8Map *map, float *out) {
-    Int n_rows = sizes[0], n_threads = sizes[1] < 1 ? 1 : sizes[1];
+EXPORT int int8_linear(Int n_rows, Int n_threads, const float *in, const Int8Map *map, float *out) {
     Int share = (n_rows + n_threads - 1) / n_threads;
     if (share < LEAST_ROWS) share = LEAST_ROWS;
     Linear linear = {n_rows, share < MOST_ROWS ? share : MOST_ROWS, in, map, out};

@@ -7,13 +7,15 @@ embedding, which also gives the logits, stay in float32.
 """
 
 import copy
+from operator import attrgetter
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.foundation import native
+from tp_transformer.ops import library
+from tp_transformer.ops.library import is_plain, runs_as_written
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -42,6 +44,7 @@ class Int8Linear(nn.Module):
 
     scale: Tensor  # of each row of weights
 
+    @torch.inference_mode(mode=False)  # tensors made for inference have no version
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
@@ -50,36 +53,58 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale[:, 0])
         bias = None if layer.bias is None else layer.bias.detach().float()
         self.bias = None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
-        self.packed = self.pack() if native.library() is not None else None
+        self._packed: tuple[list[tuple[int, int]], Tensor] | None = None
         self.eval()
 
     def extra_repr(self) -> str:
         """Return the sizes, as of a linear layer."""
         return f"in_features={self.in_features}, out_features={self.out_features}, int8"
 
+    @property
+    def packed(self) -> Tensor:
+        """The map as the C kernel reads it, packed again if the weights have changed."""
+        tensors = [each for each in (self.weight, self.scale, self.bias) if each is not None]
+        versions = [*zip(map(Tensor.data_ptr, tensors), map(_version, tensors), strict=True)]
+        if self._packed is None or self._packed[0] != versions:
+            self._packed = versions, self.pack()
+        return self._packed[1]
+
     def pack(self, instructions: int = FASTEST) -> Tensor:
         """Return the map as the C kernel reads it."""
         n_out = -(-self.out_features // BLOCK) * BLOCK
         n_in = -(-self.in_features // GROUP) * GROUP
-        packed = torch.empty(HEADER + n_out * (PER_OUTPUT + n_in), dtype=torch.uint8)
-        sizes = native.integers([self.in_features, self.out_features, instructions])
-        native.call("int8_pack", sizes, self.weight, self.scale, self.bias, packed)
+        packed = torch.empty(HEADER + n_out * (PER_OUTPUT + n_in), dtype=torch.uint8, device="cpu")
+        sizes = self.in_features, self.out_features, instructions
+        library.call("int8_pack", *sizes, self.weight, self.scale, self.bias, packed)
         return packed
 
     def forward(self, state: Tensor) -> Tensor:
         """Apply the map to the last axis."""
         if state.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("int8 has no gradients: train the model in float32 or bfloat16")
-        if self.packed is not None and state.dtype == torch.float32 and state.is_cpu:
-            rows = state.contiguous()
-            found = rows.new_empty(*rows.shape[:-1], self.out_features)
-            n_rows = rows.numel() // self.in_features
-            sizes = native.integers([n_rows, torch.get_num_threads()])
-            native.call("int8_linear", sizes, rows, self.packed, found)
-            return found
+        if is_plain(state, torch.float32) and runs_as_written() and library.load() is not None:
+            return int8_linear(state, self.packed, self.out_features)
         whole, scale = rounded(state)
         product = F.linear(whole, self.weight.to(whole.dtype)) * scale * self.scale
         return product if self.bias is None else product + self.bias
+
+
+_version = attrgetter("_version")  # torch has no public name for it
+
+
+@torch.library.custom_op("tp_transformer::int8_linear", mutates_args=())
+def int8_linear(state: Tensor, packed: Tensor, out_features: int) -> Tensor:
+    """Apply a packed map to the last axis of states in float32."""
+    rows = state.contiguous()
+    output = rows.new_empty(*rows.shape[:-1], out_features)
+    n_rows = rows.shape[:-1].numel()
+    library.call("int8_linear", n_rows, torch.get_num_threads(), rows, packed, output)
+    return output
+
+
+@int8_linear.register_fake
+def _(state: Tensor, packed: Tensor, out_features: int) -> Tensor:
+    return state.new_empty(*state.shape[:-1], out_features)
 
 
 def quantised(module: M) -> M:

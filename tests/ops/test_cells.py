@@ -5,15 +5,20 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.library import opcheck
+from torch.utils.flop_counter import FlopCounterMode
 
 import tp_transformer as tpt
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.layout.padded import Padded
-from tp_transformer.foundation import native
-from tp_transformer.model.fused import is_fusible
-from tp_transformer.model.fused_training import trained_cells
+from tp_transformer.model.binding import NoBinding
+from tp_transformer.ops import library
+from tp_transformer.ops.cells import _layers, run_cells, trained_cells
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
+pytestmark = [
+    pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # of tools of torch
+]
 
 QUESTIONS = ["What is 3 + 4?", "Is 7 prime?", "Sort 3, -1, 7.", "Solve 2*x = 4 for x.", "1"]
 ANSWERS = ["7", "True", "-1, 3, 7", "2", "1"]
@@ -47,32 +52,28 @@ def distance(found, wanted):
     return float((found - wanted).norm() / wanted.norm())
 
 
-def eager(monkeypatch, function):
-    with monkeypatch.context() as without:
-        without.setattr(native, "library", lambda: None)
-        return function()
-
-
 @pytest.mark.parametrize(
     "fields", [{}, {"binding": "none", "embedding_binding": False}, {"d_ff": 61}, {"d_ff": 5}]
 )
-def test_gradients_are_those_of_the_cells(monkeypatch, called, fields):
+def test_gradients_are_those_of_the_cells(without_kernels, called, fields):
     model = model_of(**fields)
     batch = batch_of(model)
     loss, found = gradients(model, batch)
     assert called.count("normalise_backward") == 7 * model.config.n_layers
-    wanted_loss, wanted = eager(monkeypatch, lambda: gradients(model, batch))
+    with without_kernels():
+        wanted_loss, wanted = gradients(model, batch)
     torch.testing.assert_close(loss, wanted_loss, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=2e-5)
     assert distance(found, wanted) < 1e-5
 
 
 @pytest.mark.parametrize("fields", [{}, {"n_heads": 2}, {"binding": "none"}, {"d_ff": 620}])
-def test_bfloat16_is_as_close_to_float32_as_autocast(monkeypatch, called, fields):
+def test_bfloat16_is_as_close_to_float32_as_autocast(without_kernels, called, fields):
     model = model_of(**fields)
     batch = batch_of(model, repeats=3)
-    _, wanted = eager(monkeypatch, lambda: gradients(model, batch))
-    _, rounded = eager(monkeypatch, lambda: gradients(model, batch, "bfloat16"))
+    with without_kernels():
+        _, wanted = gradients(model, batch)
+        _, rounded = gradients(model, batch, "bfloat16")
     assert not called
     _, found = gradients(model, batch, "bfloat16")
     assert "normalise_backward" in called
@@ -156,37 +157,76 @@ CHANGES = {
     "a subclass": lambda cell: setattr(cell.feed_forward.expand, "__class__", _Linear),
     "dropout": lambda cell: setattr(cell.dropout, "p", 0.1),
     "dropout of weights": lambda cell: setattr(cell.self_attention, "dropout", 0.1),
-    "a method": lambda cell: setattr(cell.self_attention, "retrieve", lambda *inputs: None),
+    "a binding of cross-attention": lambda cell: setattr(
+        getattr(cell, "cross_attention", cell.self_attention), "binding", NoBinding(4, 16)
+    ),
+    "heads": lambda cell: setattr(
+        getattr(cell, "cross_attention", cell.self_attention), "n_heads", 2
+    ),
+    "bound values": lambda cell: setattr(cell.self_attention.binding, "binds_values", True),
     "a type": lambda cell: cell.double(),
 }
+
+
+def inputs_of(model, stack, batch):
+    """What `trained_cells` reads for a stack of cells, with random states."""
+    d_model = model.config.d_model
+    state, target = (
+        torch.randn(1, layout.offsets[-1], d_model)
+        for layout in (batch.source_layout, batch.target_layout)
+    )
+    if stack == "encoder":
+        return [list(model.encoder), state, batch.source_layout]
+    return [list(model.decoder), target, batch.target_layout, state, batch.source_layout]
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_model_changes_is_not_fused(change, stack):
-    cells = list(getattr(model_of(), stack))
-    assert is_fusible(cells, trains=True)
-    CHANGES[change](cells[1])
-    assert not is_fusible(cells, trains=True)
-
-
-def test_other_modes_are_not_fused(called):
     model = model_of()
-    cells, batch = list(model.encoder), batch_of(model)
+    given = inputs_of(model, stack, batch_of(model))
+    assert trained_cells(*given) is not None
+    CHANGES[change](given[0][1])
+    assert trained_cells(*given) is None
+
+
+def test_other_modes_and_layouts_are_not_fused():
+    model = model_of()
+    batch = batch_of(model)
+    given = inputs_of(model, "encoder", batch)
+    cells, state, layout = given
     with torch.no_grad():
-        assert not is_fusible(cells, trains=True)
+        assert trained_cells(*given) is None
     with torch.autocast("cpu", torch.float16):
-        assert not is_fusible(cells, trains=True)
-    state = torch.randn(1, batch.source.shape[1], model.config.d_model)
-    assert trained_cells(cells, state, batch.source_layout) is not None
+        assert trained_cells(*given) is None
+    with FlopCounterMode(display=False):
+        assert trained_cells(*given) is None
+    assert torch.func.jvp(lambda one: trained_cells(cells, one, layout) or one, (state,), (state,))
+    memory = trained_cells(*given)
     for other in (state.double(), state[:, 1:], state.transpose(0, 1)):
-        assert trained_cells(cells, other, batch.source_layout) is None
+        assert trained_cells(cells, other, layout) is None
     assert trained_cells(cells, state, batch_of(model, layout=Padded).source_layout) is None
     model.decoder[0].cross_attention.memory_proj = nn.Linear(model.config.d_model, 8)
-    memory = trained_cells(cells, state, batch.source_layout)
     target = torch.randn(1, batch.target_input.shape[1], model.config.d_model)
     layouts = batch.target_layout, memory, batch.source_layout
     assert trained_cells(list(model.decoder), target, *layouts) is None
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.parametrize("is_low", [False, True])
+@pytest.mark.parametrize("binding", ["hadamard", "none"])
+def test_the_operator_is_one_of_torch(stack, is_low, binding):
+    model = model_of(d_model=16, n_heads=2, d_ff=24, binding=binding)
+    cells = list(getattr(model, stack))
+    weights = [each for layer in _layers(cells) for each in (layer.weight, layer.bias)]
+    state, memory = (torch.randn(1, n, 16, requires_grad=True) for n in (5, 7))
+    ends, memory_ends, padding = torch.tensor([0, 2, 5]), torch.tensor([0, 3, 7]), [3, 2]
+    if stack == "encoder":
+        memory = memory_ends = None
+    opcheck(
+        run_cells,
+        (state, memory, weights, ends, memory_ends, 2, binding != "none", is_low, padding),
+    )
 
 
 def test_rows_of_questions_and_answers_must_be_the_same():

@@ -6,18 +6,26 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.library import opcheck
 
-from tp_transformer.data.layout.fused import can_fuse, fused_attention
 from tp_transformer.data.layout.grouped import Groups, grouped_attention
-from tp_transformer.foundation import native
+from tp_transformer.ops import library
+from tp_transformer.ops.attention import _attend, can_attend, packed_attention
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels are not compiled")
+pytestmark = [
+    pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # of tools of torch
+]
 
 
 def fused_parts(n_parts: int, n_heads: int, n_positions: int, d_head: int, dtype) -> list[Tensor]:
     """Queries, keys and values as views of one projection, as attention passes them."""
     projected = torch.randn(1, n_positions, n_parts, n_heads, d_head).to(dtype)
     return [part.transpose(1, 2) for part in projected.unbind(2)]
+
+
+def attention_of(query, key, value, ends, causal) -> Tensor:
+    return packed_attention(query, key, value, tuple(map(torch.from_numpy, ends)), causal)
 
 
 def outputs(function, inputs: list[Tensor], weight: Tensor) -> list[Tensor]:
@@ -38,12 +46,12 @@ def test_fillers_and_gradients_are_those_of_groups(d_head, causal, dtype):
     n_heads, total = 3, int(lengths.sum())
     query = fused_parts(2, n_heads, total, d_head, dtype)[1]
     key, value = fused_parts(3, n_heads, int(keys.sum()), d_head, dtype)[:2]
-    assert can_fuse(query, key, value, 0.0)
-    assert not can_fuse(query, key, value, 0.1)
+    assert can_attend(query, key, value, 0.0)
+    assert not can_attend(query, key, value, 0.1)
     weight = torch.randn(1, n_heads, total, d_head)
     ends = tuple(np.concatenate([[0], np.cumsum(one)]) for one in (lengths, keys))
     groups = Groups.of(lengths, lengths if causal else keys, n_heads, causal)
-    found = outputs(lambda *one: fused_attention(*one, ends, causal), [query, key, value], weight)
+    found = outputs(lambda *one: attention_of(*one, ends, causal), [query, key, value], weight)
     wanted = outputs(lambda *one: grouped_attention(*one, groups, 0.0), [query, key, value], weight)
     tolerance = 2e-5 if dtype == torch.float32 else 2e-2
     for one, other in zip(found, wanted, strict=True):
@@ -57,7 +65,7 @@ def test_extreme_scores_give_the_softmax_of_torch():
     key = torch.tensor([1.0, -1.0, 0.0]).view(1, 1, 3, 1)
     value = torch.tensor([1.0, 2.0, 4.0]).view(1, 1, 3, 1)
     ends = np.array([0, 4]), np.array([0, 3])
-    found = fused_attention(query, key, value, ends, False)
+    found = attention_of(query, key, value, ends, False)
     torch.testing.assert_close(found, (query @ key.mT).softmax(dim=-1) @ value)
 
 
@@ -65,7 +73,7 @@ def test_what_is_not_a_number_stays_so():
     query, key, value = (torch.randn(1, 2, 5, 16) for _ in range(3))
     key[0, 1, 3, 7] = torch.nan
     ends = np.array([0, 5]), np.array([0, 5])
-    found = fused_attention(query, key, value, ends, False)
+    found = attention_of(query, key, value, ends, False)
     assert found[0, 0].isfinite().all()
     assert found[0, 1].isnan().all()
 
@@ -74,9 +82,9 @@ def test_two_threads_compute_the_same_as_one(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     query, key, value = (torch.randn(1, 8, 400, 16) for _ in range(3))
     ends = np.array([0, 100, 200, 300, 400]), np.array([0, 100, 200, 300, 400])
-    both = fused_attention(query, key, value, ends, False)
+    both = attention_of(query, key, value, ends, False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert torch.equal(both, fused_attention(query, key, value, ends, False))
+    assert torch.equal(both, attention_of(query, key, value, ends, False))
 
 
 def torch_attention(query, key, value, ends, causal):
@@ -110,7 +118,7 @@ def test_gradients_agree_with_float64(queries, keys, d_head, n_heads):
     inputs = [torch.randn(1, n_heads, sum(one), d_head) for one in (queries, keys, keys)]
     weight = torch.randn(1, n_heads, sum(queries), d_head)
     for causal in (False, True) if queries == keys else (False,):
-        found = outputs(lambda *one, c=causal: fused_attention(*one, ends, c), inputs, weight)
+        found = outputs(lambda *one, c=causal: attention_of(*one, ends, c), inputs, weight)
         wide = [one.double() for one in inputs]
         wanted = outputs(lambda *one, c=causal: torch_attention(*one, ends, c), wide, weight)
         for one, other in zip(found, wanted, strict=True):
@@ -122,7 +130,7 @@ def test_gradients_of_only_one_input(trained):
     inputs = [torch.randn(1, 2, 5, 16) for _ in range(3)]
     ends = (np.array([0, 2, 5]),) * 2
     inputs[trained].requires_grad_()
-    fused_attention(*inputs, ends, True).sum().backward()  # an expanded gradient
+    attention_of(*inputs, ends, True).sum().backward()  # an expanded gradient
     wanted = inputs[trained].detach().double().requires_grad_()
     others = [one.detach().double() for one in inputs]
     torch_attention(*others[:trained], wanted, *others[trained + 1 :], ends, True).sum().backward()
@@ -131,9 +139,9 @@ def test_gradients_of_only_one_input(trained):
 
 def test_a_second_derivative_is_refused():
     inputs = [torch.randn(1, 2, 5, 16, requires_grad=True) for _ in range(3)]
-    filler = fused_attention(*inputs, (np.array([0, 5]),) * 2, False)
+    filler = attention_of(*inputs, (np.array([0, 5]),) * 2, False)
     (first,) = torch.autograd.grad(filler.square().sum(), inputs[:1], create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
+    with pytest.raises(RuntimeError, match="no autograd formula"):
         first.sum().backward()
 
 
@@ -152,15 +160,15 @@ def test_a_second_derivative_is_refused():
 def test_rows_outside_the_tensors_are_refused(ends, shapes, message):
     inputs = [torch.randn(shapes.get(index, (1, 2, 5, 16))) for index in range(3)]
     with pytest.raises(ValueError, match=message):
-        fused_attention(*inputs, tuple(map(np.array, ends)), False)
+        attention_of(*inputs, tuple(map(np.array, ends)), False)
 
 
 def test_threads_of_python_compute_the_same():
     inputs = [torch.randn(1, 4, 400, 16) for _ in range(3)]
     ends = (np.arange(0, 401, 100),) * 2
-    wanted = fused_attention(*inputs, ends, True)
+    wanted = attention_of(*inputs, ends, True)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: fused_attention(*inputs, ends, True), range(16)))
+        found = list(pool.map(lambda _: attention_of(*inputs, ends, True), range(16)))
     assert all(torch.equal(one, wanted) for one in found)
 
 
@@ -175,7 +183,7 @@ def test_bfloat16_rounds_only_weights_and_results(queries, keys, d_head, causal)
     ends = tuple(np.concatenate([[0], np.cumsum(one)]) for one in (queries, keys))
     inputs = [torch.randn(1, 3, sum(one), d_head).bfloat16() for one in (queries, keys, keys)]
     weight = torch.randn(1, 3, sum(queries), d_head).bfloat16().float()
-    found = outputs(lambda *one: fused_attention(*one, ends, causal), inputs, weight)
+    found = outputs(lambda *one: attention_of(*one, ends, causal), inputs, weight)
     wide = [one.double() for one in inputs]
     wanted = outputs(lambda *one: torch_attention(*one, ends, causal), wide, weight)
     for one, other in zip(found, wanted, strict=True):
@@ -185,6 +193,12 @@ def test_bfloat16_rounds_only_weights_and_results(queries, keys, d_head, causal)
 def test_bfloat16_that_is_not_a_number_stays_so():
     query, key, value = (torch.randn(1, 2, 5, 16).bfloat16() for _ in range(3))
     key[0, 1, 3, 7] = torch.nan
-    found = fused_attention(query, key, value, (np.array([0, 5]),) * 2, False)
+    found = attention_of(query, key, value, (np.array([0, 5]),) * 2, False)
     assert found[0, 0].isfinite().all()
     assert found[0, 1].isnan().all()
+
+
+def test_the_operator_is_one_of_torch():
+    query, key, value = (torch.randn(1, 2, 5, 16, requires_grad=True) for _ in range(3))
+    for ends, causal in ((torch.tensor([0, 2, 5]), True), (torch.tensor([0, 5]), False)):
+        opcheck(_attend, (query, key, value, ends, ends, causal))

@@ -16,7 +16,7 @@
 #define LEAST_WORK 1000000 /* products that are worth the start of a thread */
 
 /* Copy a vector to floats, times a factor, with zeros up to a multiple of 8. */
-INLINE void load(const Work *work, View view, Int head, Int position, float factor, float *to) {
+INLINE void load(const Attention *work, View view, Int head, Int position, float factor, float *to) {
     Int first = head * view.head + position * view.position, d = work->d_head;
     if (work->kind == FLOAT32) {
         const float *from = (const float *)view.data + first;
@@ -34,7 +34,7 @@ INLINE void load(const Work *work, View view, Int head, Int position, float fact
 }
 
 /* Write a vector of floats, times a factor. */
-INLINE void store(const Work *work, Result to, Int head, Int position, const float *from,
+INLINE void store(const Attention *work, View to, Int head, Int position, const float *from,
                   float factor) {
     Int d = work->d_head, first = head * to.head + position * to.position;
     if (work->kind == FLOAT32) {
@@ -62,7 +62,7 @@ static void transpose(const float *from, Int rows, Int columns, float *to, Int t
     }
 }
 
-static void forward_task(const Work *work, Int row, Int head, float *scratch) {
+static void forward_task(const Attention *work, Int row, Int head, float *scratch) {
     Int first_query = work->query_ends[row], n = work->query_ends[row + 1] - first_query;
     Int first_key = work->key_ends[row], m = work->key_ends[row + 1] - first_key;
     Int d = rounded_up(work->d_head), padded = rounded_up(m);
@@ -107,7 +107,7 @@ INLINE void softmax_gradient(const float *weights, float *gradient, Int n) {
     }
 }
 
-static void backward_task(const Work *work, Int row, Int head, float *scratch) {
+static void backward_task(const Attention *work, Int row, Int head, float *scratch) {
     Int first_query = work->query_ends[row], n = work->query_ends[row + 1] - first_query;
     Int first_key = work->key_ends[row], m = work->key_ends[row + 1] - first_key;
     Int d = rounded_up(work->d_head), padded = rounded_up(m), size = padded * d;
@@ -156,7 +156,7 @@ static void backward_task(const Work *work, Int row, Int head, float *scratch) {
 
 /* All heads of a row. */
 static int run_row(void *argument, Int row) {
-    const Work *work = argument;
+    const Attention *work = argument;
     if (multiplies_bfloat16(work)) {
         char *own = malloc(bfloat16_scratch(work->most_keys, work->d_head));
         if (!own) return 1;
@@ -174,42 +174,15 @@ static int run_row(void *argument, Int row) {
     return 0;
 }
 
-static int run_all(Work *work, Int n_threads) {
+EXPORT int attention(const Attention *given, Int n_threads) {
+    Attention work = *given;
     double n_products = 0;
-    for (Int row = 0; row < work->n_rows; row++) {
-        Int n = work->query_ends[row + 1] - work->query_ends[row];
-        Int m = work->key_ends[row + 1] - work->key_ends[row];
-        if (m > work->most_keys) work->most_keys = m;
-        n_products += 2.0 * n * m * work->d_head * work->n_heads;
+    work.most_keys = 0;
+    for (Int row = 0; row < work.n_rows; row++) {
+        Int n = work.query_ends[row + 1] - work.query_ends[row];
+        Int m = work.key_ends[row + 1] - work.key_ends[row];
+        if (m > work.most_keys) work.most_keys = m;
+        n_products += 2.0 * n * m * work.d_head * work.n_heads;
     }
-    return in_parallel(work, run_row, work->n_rows, n_products < LEAST_WORK ? 1 : n_threads);
-}
-
-/* Sizes: rows, heads, d_head, kind, causal, threads; strides: head and position of each input. The
-   fillers are (position, head, d_head). */
-EXPORT int attention_forward(const Int *sizes, const Int *strides, const Int *query_ends,
-                             const Int *key_ends, const char *query, const char *key,
-                             const char *value, char *filler, float *log_sum) {
-    Work work = {.query = {query, strides[0], strides[1]}, .key = {key, strides[2], strides[3]},
-                 .value = {value, strides[4], strides[5]}, .log_sum = log_sum,
-                 .filler = {filler, sizes[2], sizes[1] * sizes[2]},
-                 .query_ends = query_ends, .key_ends = key_ends, .n_rows = sizes[0],
-                 .n_heads = sizes[1], .d_head = sizes[2], .kind = sizes[3], .causal = sizes[4]};
-    return run_all(&work, sizes[5]);
-}
-
-/* The same, and the strides of the results. */
-EXPORT int attention_backward(const Int *sizes, const Int *strides, const Int *query_ends,
-                              const Int *key_ends, const char *query, const char *key,
-                              const char *value, const char *gradient, float *log_sum,
-                              char *d_query, char *d_key, char *d_value) {
-    Work work = {.query = {query, strides[0], strides[1]}, .key = {key, strides[2], strides[3]},
-                 .value = {value, strides[4], strides[5]},
-                 .gradient = {gradient, strides[6], strides[7]}, .log_sum = log_sum,
-                 .d_query = {d_query, strides[8], strides[9]},
-                 .d_key = {d_key, strides[10], strides[11]},
-                 .d_value = {d_value, strides[12], strides[13]},
-                 .query_ends = query_ends, .key_ends = key_ends, .n_rows = sizes[0],
-                 .n_heads = sizes[1], .d_head = sizes[2], .kind = sizes[3], .causal = sizes[4]};
-    return run_all(&work, sizes[5]);
+    return in_parallel(&work, run_row, work.n_rows, n_products < LEAST_WORK ? 1 : n_threads);
 }

@@ -56,9 +56,9 @@ static int run_matrix(void *argument, Int number) {
     return 0;
 }
 
-/* Sizes: matrices, rows of each (a multiple of 8), rounds, threads. */
-EXPORT int newton_schulz(const Int *sizes, const float *coefficients, const float *squares,
-                         float *totals) {
-    Work work = {sizes[1], sizes[2], coefficients, squares, totals};
-    return in_parallel(&work, run_matrix, sizes[0], sizes[3]);
+/* Of `n` matrices with `n_rows` rows each, a multiple of 8. */
+EXPORT int newton_schulz(Int n, Int n_rows, Int n_rounds, Int n_threads, const float *coefficients,
+                         const float *squares, float *totals) {
+    Work work = {n_rows, n_rounds, coefficients, squares, totals};
+    return in_parallel(&work, run_matrix, n, n_threads);
 }

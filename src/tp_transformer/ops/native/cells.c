@@ -4,12 +4,9 @@
    are in the cache. If a thread has several blocks, the weights of a layer are packed into panels once
    for all of them, and the panels of the next layer take their place, unless the layers have panels. */
 
+#include "attention.h"
 #include "layers.h"
 #include "parallel.h"
-
-int attention_forward(const Int *sizes, const Int *strides, const Int *query_ends,
-                      const Int *key_ends, const char *query, const char *key, const char *value,
-                      char *filler, float *log_sum);
 
 typedef struct {
     Int n_positions, n_blocks, d_model, d_ff, binds;
@@ -86,44 +83,47 @@ static int after_attentions(void *argument, Int block) {
     return 0;
 }
 
-/* Sizes: rows, layers, heads, d_head, d_ff, whether roles are bound, whether attention is causal,
-   the strides of heads and positions of the memory, threads. `memory` has the keys and values of
-   the source for each layer, or is NULL for an encoder. The states are replaced. Returns whether
-   there was too little memory. */
-EXPORT int cells_forward(const Int *sizes, const Layer *layers,
-                         const char *const *memory, const Int *ends, const Int *memory_ends,
-                         float *state) {
-    Int n_rows = sizes[0], n_heads = sizes[2], d_head = sizes[3], d = n_heads * d_head;
-    Int n_positions = ends[n_rows], n_threads = sizes[9];
-    Int n_blocks = n_blocks_of(n_positions, n_threads), widest = sizes[5] ? 4 : 3;
+/* Returns whether there was too little memory. */
+EXPORT int cells_forward(const Cells *cells) {
+    Int d = cells->n_heads * cells->d_head, d_ff = cells->d_ff, n_threads = cells->n_threads;
+    Int n_positions = cells->ends[cells->n_rows], widest = cells->binds ? 4 : 3;
+    Int n_blocks = n_blocks_of(n_positions, n_threads);
     float *wide = malloc(n_positions * (widest + 1) * d * sizeof(float)), *panels = NULL;
     if (!wide) return 1;
+    const Layer *layers = cells->layers;
     int is_float = layers->self_in.weight != NULL; /* products in int8 do without panels */
     if (n_blocks > n_threads && is_float && !layers->self_in.panels)
-        panels = malloc(size_of_panels(d, sizes[4], widest) * sizeof(float));
-    Work work = {.n_positions = n_positions, .n_blocks = n_blocks, .d_model = d, .d_ff = sizes[4],
-                 .binds = sizes[5], .state = state, .wide = wide,
+        panels = malloc(size_of_panels(d, d_ff, widest) * sizeof(float));
+    Work work = {.n_positions = n_positions, .n_blocks = n_blocks, .d_model = d, .d_ff = d_ff,
+                 .binds = cells->binds, .state = cells->state, .wide = wide,
                  .filler = wide + n_positions * widest * d};
+    int decodes = cells->memory_ends != NULL;
+    char *keys = (char *)cells->memory;
+    Int n_memory = decodes ? cells->memory_ends[cells->n_rows] * d * (Int)sizeof(float) : 0;
     int failed = 0;
-    for (Int number = 0; number < sizes[1] && !failed; number++) {
+    for (Int number = 0; number < cells->n_layers && !failed; number++, keys += 2 * n_memory) {
         Layer layer = layers[number];
-        if (panels) pack_layer(&layer, d, sizes[4], widest, panels, n_threads);
+        if (panels) pack_layer(&layer, d, d_ff, widest, panels, n_threads);
         work.layer = &layer;
-        for (work.sublayer = 0; work.sublayer < (memory ? 2 : 1) && !failed; work.sublayer++) {
+        for (work.sublayer = 0; work.sublayer < (decodes ? 2 : 1) && !failed; work.sublayer++) {
             int crosses = work.sublayer;
-            Int width = ((crosses ? 1 : 3) + (sizes[5] ? 1 : 0)) * d;
-            Int own[6] = {n_rows, n_heads, d_head, 0, crosses ? 0 : sizes[6], n_threads};
-            Int strides[6] = {d_head, width, d_head, width, d_head, width};
-            const char *key = (const char *)(wide + d), *value = (const char *)(wide + 2 * d);
+            Int width = ((crosses ? 1 : 3) + (cells->binds ? 1 : 0)) * d;
+            Attention own = {.query = {(char *)wide, cells->d_head, width},
+                             .key = {(char *)(wide + d), cells->d_head, width},
+                             .value = {(char *)(wide + 2 * d), cells->d_head, width},
+                             .filler = {(char *)work.filler, cells->d_head, d},
+                             .query_ends = cells->ends, .key_ends = cells->ends,
+                             .n_rows = cells->n_rows, .n_heads = cells->n_heads,
+                             .d_head = cells->d_head, .causal = decodes && !crosses};
             if (crosses) {
-                key = memory[2 * number], value = memory[2 * number + 1];
-                strides[2] = strides[4] = sizes[7], strides[3] = strides[5] = sizes[8];
+                own.key = (View){keys, cells->d_head, d};
+                own.value = (View){keys + n_memory, cells->d_head, d};
+                own.key_ends = cells->memory_ends;
             }
             failed = (number || crosses
                           ? in_parallel(&work, before_attention, n_blocks, n_threads)
                           : before_first_attention(&work, width, n_threads)) ||
-                     attention_forward(own, strides, ends, crosses ? memory_ends : ends,
-                                       (const char *)wide, key, value, (char *)work.filler, NULL) ||
+                     attention(&own, n_threads) ||
                      in_parallel(&work, after_attention, n_blocks, n_threads);
         }
         work.sublayer = 2;
@@ -160,11 +160,11 @@ static int remember(void *argument, Int block) {
     return 0;
 }
 
-/* The keys and values of the source for all layers: (layer, key or value, position, d_model). Sizes:
-   positions, layers, d_model, threads. */
-EXPORT int memory_forward(const Int *sizes, const Affine *maps, const float *state, float *memory) {
-    Remember work = {.n_positions = sizes[0], .n_layers = sizes[1], .d_model = sizes[2],
-                     .n_blocks = n_blocks_of(sizes[0], sizes[3]), .maps = maps, .state = state,
+/* The keys and values of the source for all layers: (layer, key or value, position, d_model). */
+EXPORT int memory_forward(Int n_positions, Int n_layers, Int d_model, Int n_threads,
+                          const Affine *maps, const float *state, float *memory) {
+    Remember work = {.n_positions = n_positions, .n_layers = n_layers, .d_model = d_model,
+                     .n_blocks = n_blocks_of(n_positions, n_threads), .maps = maps, .state = state,
                      .memory = memory};
-    return in_parallel(&work, remember, work.n_blocks, sizes[3]);
+    return in_parallel(&work, remember, work.n_blocks, n_threads);
 }

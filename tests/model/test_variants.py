@@ -1,77 +1,17 @@
-"""Bare modules against the modules they were made from, and when they are not used."""
+"""Subclasses and hooks take effect in training, scoring and decoding, in both layouts."""
 
 import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.data.layout import padded
 from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.layout.padded import Padded
-from tp_transformer.model import transformer
-from tp_transformer.model.bare import bare
-from variants import DISTINCT
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let p be 12."]
 
 
-def model_of(binding="hadamard", **fields):
-    rank = 3 if binding == "low-rank" else None
-    model = tpt.build("tp-transformer-tiny", binding=binding, rank=rank, **fields)
-    return model.double().eval()
-
-
-def steps(model, beam=1):
-    """The scores of four steps, with several rows to a question after the first."""
-    source = torch.from_numpy(model.vocabulary.encode(QUESTIONS).padded(model.vocabulary.pad))
-    with torch.no_grad():
-        state = model.begin(model.encode(source), 4)
-        scores = [model.step(torch.tensor([1, 1, 1]), state)]
-        state.select(torch.arange(3).repeat_interleave(beam), None)
-        generator = torch.Generator().manual_seed(1)
-        for n_questions in (3, 2, 2):
-            if n_questions == 2 and len(state.memory[0][0]) == 3:
-                rows = torch.arange(3 * beam).view(3, beam)[[2, 0]].flip(1).flatten()
-                state.select(rows, torch.tensor([2, 0]))
-            previous = torch.randint(3, 72, (n_questions * beam,), generator=generator)
-            scores.append(model.step(previous, state))
-    return scores
-
-
-@pytest.mark.parametrize("many", [1, 10_000])
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("binding", DISTINCT)
-def test_equals_the_modules_themselves(binding, beam, many, monkeypatch):
-    monkeypatch.setattr(padded, "MANY_ROWS", many)
-    model = model_of(binding)
-    found = steps(model, beam)
-    used = []
-    monkeypatch.setattr(transformer, "bare", lambda module: used.append(1) or module)
-    for ours, expected in zip(found, steps(model, beam), strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
-    assert used
-
-
-def test_is_used_only_where_it_changes_nothing():
-    model = model_of(dropout=0.1)
-    cell = model.decoder[1]
-    assert bare(cell) is not cell
-    cell.feed_forward.train()
-    assert bare(cell) is cell
-    model.eval()
-    with model.trace("decoder.0.output"):
-        assert bare(cell) is cell
-    with tpt.trace(cell.cross_attention, "role"):
-        assert bare(cell) is cell
-    hook = cell.feed_forward.expand.register_forward_hook(lambda *_: None)
-    assert bare(cell) is cell
-    hook.remove()
-    assert bare(cell) is not cell
-
-
-def test_shares_the_weights():
-    model = model_of()
-    copied = bare(model.decoder[0])
-    assert copied.feed_forward.expand.weight is model.decoder[0].feed_forward.expand.weight
+def model_of():
+    return tpt.build("tp-transformer-tiny").double().eval()
 
 
 def test_a_hook_is_heard():
@@ -166,14 +106,6 @@ def test_a_packed_memory_is_the_padded_one():
         for found, wanted in zip(pair, expected, strict=True):
             found, wanted = (x.transpose(1, 2)[inside] for x in (found, wanted))
             torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-
-
-def test_a_forward_set_on_an_instance_is_heard():
-    model = model_of()
-    before = model.solve(QUESTIONS)
-    original = model.decoder[1].forward
-    model.decoder[1].forward = lambda *arguments: 0 * original(*arguments)
-    assert model.solve(QUESTIONS) != before
 
 
 def test_what_a_hook_keeps_of_solve_can_be_trained_on():

@@ -1,0 +1,170 @@
+"""Attention within packed rows by a C kernel, forward and backward, as a custom operator.
+
+All rows are computed in one call, without gathering them into groups of equal length: at batches of
+32 rows this is a fraction of the time of `grouped_attention`, most of which are starts of small
+operations.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tp_transformer.data.vocabulary import Ids
+from tp_transformer.ops import library
+from tp_transformer.ops.library import KINDS, AttentionCall, View, is_plain, runs_as_written
+
+
+def can_attend(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
+    """Whether the kernel is there and supports these tensors (1, head, position, d_head)."""
+    return (
+        not dropout
+        and query.dtype == key.dtype == value.dtype
+        and all(is_plain(states, *KINDS) for states in (query, key, value))
+        and runs_as_written()
+        and library.load() is not None
+    )
+
+
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, ends: tuple[Tensor, Tensor], causal: bool
+) -> Tensor:
+    """Return the fillers of packed rows (equations 2 and 3): (1, head, position, d_head).
+
+    `ends` has the offsets of the rows of queries and of keys.
+    """
+    check_rows((ends[0].numpy(), ends[1].numpy()), (query.shape[2], key.shape[2]))
+    shape, n_keys = query.shape, key.shape[2]
+    for states, n_positions in ((query, shape[2]), (key, n_keys), (value, n_keys)):
+        wanted = (1, shape[1], n_positions, shape[3])
+        if states.shape != wanted:
+            raise ValueError(f"the states of packed rows must be {wanted}, not {(*states.shape,)}")
+    filler: Tensor = _attend(query, key, value, *ends, causal)[0]
+    return filler
+
+
+def check_rows(ends: tuple[Ids, Ids], n_positions: tuple[int, int]) -> None:
+    """Raise if rows are not those of so many positions, which the kernel would read."""
+    n_queries, n_keys = (len(offsets) - 1 for offsets in ends)
+    if n_queries != n_keys:
+        raise ValueError(f"{n_queries} rows of queries cannot attend to {n_keys} rows of keys")
+    for offsets, count in zip(ends, n_positions, strict=True):
+        if offsets[0] or offsets[-1] != count or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError(f"the rows of the layout are not those of {count} positions")
+
+
+@torch.library.custom_op("tp_transformer::packed_attention", mutates_args=())
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, query_ends: Tensor, key_ends: Tensor, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the fillers, and the logarithm of the sum of each softmax in units of the kernel."""
+    states = [_with_contiguous_vectors(each) for each in (query, key, value)]
+    filler, log_sum = _outputs(query)
+    attend(states, filler, log_sum, (query_ends, key_ends), causal)
+    return filler, log_sum
+
+
+@_attend.register_fake
+def _(
+    query: Tensor, key: Tensor, value: Tensor, query_ends: Tensor, key_ends: Tensor, causal: bool
+) -> tuple[Tensor, Tensor]:
+    return _outputs(query)
+
+
+@torch.library.custom_op("tp_transformer::packed_attention_backward", mutates_args=())
+def _attend_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    d_filler: Tensor,
+    log_sum: Tensor,
+    query_ends: Tensor,
+    key_ends: Tensor,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value."""
+    *states, gradient = map(_with_contiguous_vectors, (query, key, value, d_filler))
+    results = tuple(_like_positions(each) for each in states)
+    attend_backward(states, gradient, log_sum, results, (query_ends, key_ends), causal)
+    return results[0], results[1], results[2]
+
+
+@_attend_backward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _like_positions(query), _like_positions(key), _like_positions(value)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    *tensors, ctx.causal = inputs
+    ctx.save_for_backward(*tensors, output[1])
+
+
+def _backward(ctx: Any, d_filler: Tensor, _: Tensor) -> tuple[Any, ...]:
+    query, key, value, query_ends, key_ends, log_sum = ctx.saved_tensors
+    gradients = _attend_backward(
+        query, key, value, d_filler, log_sum, query_ends, key_ends, ctx.causal
+    )
+    return *gradients, None, None, None
+
+
+_attend.register_autograd(_backward, setup_context=_keep)
+
+
+def attend(
+    states: list[Tensor], filler: Tensor, log_sum: Tensor, ends: tuple[Tensor, Tensor], causal: bool
+) -> None:
+    """Write the fillers and `log_sum` of query, key and value, whose vectors are contiguous."""
+    names = ("query", "key", "value", "filler")
+    _call(names, [*states, filler], log_sum, ends, causal)
+
+
+def attend_backward(
+    states: list[Tensor],
+    d_filler: Tensor,
+    log_sum: Tensor,
+    results: tuple[Tensor, ...],
+    ends: tuple[Tensor, Tensor],
+    causal: bool,
+) -> None:
+    """Write the gradients of query, key and value, which are `states`, to `results`."""
+    names = ("query", "key", "value", "gradient", "d_query", "d_key", "d_value")
+    _call(names, [*states, d_filler, *results], log_sum, ends, causal)
+
+
+def _call(
+    names: tuple[str, ...],
+    states: list[Tensor],
+    log_sum: Tensor,
+    ends: tuple[Tensor, Tensor],
+    causal: bool,
+) -> None:
+    _, n_heads, _, d_head = states[0].shape
+    given = AttentionCall(
+        **{name: View.of(each) for name, each in zip(names, states, strict=True)},
+        log_sum=log_sum.data_ptr(),
+        query_ends=ends[0].data_ptr(),
+        key_ends=ends[1].data_ptr(),
+        n_rows=len(ends[0]) - 1,
+        n_heads=n_heads,
+        d_head=d_head,
+        kind=KINDS[states[0].dtype],
+        causal=causal,
+    )
+    library.call("attention", given, torch.get_num_threads())
+
+
+def _with_contiguous_vectors(states: Tensor) -> Tensor:
+    return states if states.stride(-1) == 1 else states.contiguous()
+
+
+def _outputs(query: Tensor) -> tuple[Tensor, Tensor]:
+    _, n_heads, n_positions, _ = query.shape
+    log_sum = query.new_empty(n_heads, n_positions, dtype=torch.float32)
+    return _like_positions(query), log_sum
+
+
+def _like_positions(states: Tensor) -> Tensor:
+    """Return an uninitialised tensor like `states`, with the heads of a position side by side."""
+    _, n_heads, n_positions, d_head = states.shape
+    return states.new_empty(1, n_positions, n_heads, d_head).transpose(1, 2)
