@@ -55,8 +55,8 @@ from train import operations, peak
 
 import tp_transformer as tpt
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation import native
 from tp_transformer.foundation.allocator import keep_freed_memory
+from tp_transformer.ops import library
 
 FEW = 64  # questions, up to which there are more rounds, and bfloat16
 
@@ -80,7 +80,7 @@ def race(contestants: list[Contestant], questions: list[str], rounds: int) -> No
 @contextmanager
 def timed_kernels(seconds: dict[str, float]) -> Iterator[None]:
     """Add the time of the kernels in the context to `seconds`, by part."""
-    call = native.call
+    call = library.call
 
     def timed(name: str, *arguments: Any) -> None:
         start = measured.clock()
@@ -88,11 +88,11 @@ def timed_kernels(seconds: dict[str, float]) -> Iterator[None]:
         if name in PARTS:
             seconds[PARTS[name]] += measured.clock() - start
 
-    native.call = timed
+    library.call = timed
     try:
         yield
     finally:
-        native.call = call
+        library.call = call
 
 
 def parts_of(contestant: Contestant, questions: list[str], steps: int) -> dict[str, float]:
@@ -190,7 +190,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "precisions": options.precisions,
         "compile": options.compile,
         "peak_gflops": top,
-        "has_kernels": native.library() is not None,
+        "has_kernels": library.load() is not None,
         "results": results,
     }
 

@@ -19,9 +19,10 @@ import pyarrow as pa
 import torch
 
 from tp_transformer.data.feed import Feed
-from tp_transformer.data.mathematics.modules import CHARACTERS, DIFFICULTIES, MODULE_NAMES
+from tp_transformer.data.mathematics.modules import DIFFICULTIES, MODULE_NAMES
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import open_store
+from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store
 
 BATCH = 1024
@@ -68,7 +69,7 @@ def measure(folder: Path, seconds: float = 5.0) -> tuple[float, float, float]:
     while time.perf_counter() < end:
         start = time.process_time()
         for _ in range(50):
-            feed.parts(step)
+            feed.tokens(step)
             step += 1
         rates.append(50 * BATCH / (time.process_time() - start))
     return 1e3 * min(opened), 1e3 * min(first), statistics.median(rates)

@@ -93,8 +93,8 @@ def _half_train(store):
     import torch
 
     import tp_transformer as tpt
-    from tp_transformer.data.batch import Batch
     from tp_transformer.data.store import open_store
+    from tp_transformer.model.batch import Batch
 
     torch.manual_seed(0)
     model = tpt.build("tp-transformer-tiny", **FIELDS)

@@ -10,13 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from hypothesis import strategies as st
 
-from tp_transformer.data.mathematics.modules import (
-    CHARACTERS,
-    DIFFICULTIES,
-    MAX_ANSWER,
-    MAX_QUESTION,
-)
+from tp_transformer.data.mathematics.modules import DIFFICULTIES, MAX_QUESTION
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
 from tp_transformer.data.writer import write_store
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "mathematics_dataset-v1.0-sample.tar.gz"

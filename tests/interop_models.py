@@ -5,7 +5,7 @@ import random
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.data.batch import Batch
+from tp_transformer.model.batch import Batch
 
 
 def questions(count, seed=0):

@@ -22,7 +22,7 @@ from commands import check_torchrun
 from documents import PAGES, ROOT, blocks, commands
 from interop.test_authors import SIZES, authors_names, dump_checkpoint, dump_vocab
 from tp_transformer.cli import main
-from tp_transformer.data.mathematics.modules import CHARACTERS
+from tp_transformer.data.vocabulary import CHARACTERS
 
 OWN_TESTS = {"huggingface.md", "onnx.md", "own-data.md", "python.md"}
 ELSEWHERE = {

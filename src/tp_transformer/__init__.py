@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from tp_transformer import data as data
     from tp_transformer import interpret as interpret
     from tp_transformer import model as model
-    from tp_transformer.data.batch import Batch as Batch
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.foundation.errors import UserError as UserError
     from tp_transformer.foundation.settings import preset_names as preset_names
-    from tp_transformer.model.add_roles import add_roles as add_roles
-    from tp_transformer.model.attention import TPMultiheadAttention as TPMultiheadAttention
+    from tp_transformer.model.batch import Batch as Batch
     from tp_transformer.model.config import TransformerConfig as TransformerConfig
+    from tp_transformer.model.drop_in import TPMultiheadAttention as TPMultiheadAttention
+    from tp_transformer.model.drop_in import add_roles as add_roles
     from tp_transformer.model.family import build as build
     from tp_transformer.model.family import load as load
     from tp_transformer.model.recurrent import LSTM as LSTM
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
     from tp_transformer.training.run import train as train
 
 _HOMES = {
-    "Batch": "data.batch",
+    "Batch": "model.batch",
     "Choice": "scoring.options",
     "LSTM": "model.recurrent",
     "LSTMConfig": "model.recurrent",
     "Results": "scoring.results",
     "RunConfig": "training.config",
-    "TPMultiheadAttention": "model.attention",
+    "TPMultiheadAttention": "model.drop_in",
     "Transformer": "model.transformer",
     "TransformerConfig": "model.config",
     "UserError": "foundation.errors",
     "Vocabulary": "data.vocabulary",
     "Work": "scoring.options",
-    "add_roles": "model.add_roles",
+    "add_roles": "model.drop_in",
     "build": "model.family",
     "compare": "show.comparison",
     "evaluate": "scoring.evaluate",

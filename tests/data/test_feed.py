@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tp_transformer.data.batch import Batch
 from tp_transformer.data.feed import Ahead, Feed
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampler import Sampler
@@ -31,12 +30,9 @@ def train(tmp_path):
     return open_store(tmp_path / "store")["train"]
 
 
-def texts(parts):
-    pairs = []
-    for part in parts:
-        questions = VOCABULARY.decode(part.source[:, 1:].numpy())
-        pairs += zip(questions, VOCABULARY.decode(part.target_output.numpy()), strict=True)
-    return sorted(pairs)
+def texts(tokens):
+    rows = (VOCABULARY.decode(each.padded(VOCABULARY.pad)[:, 1:]) for each in tokens)
+    return sorted(zip(*rows, strict=True))
 
 
 def test_a_step_holds_the_rows_that_the_sampler_names(train):
@@ -44,21 +40,21 @@ def test_a_step_holds_the_rows_that_the_sampler_names(train):
     sampler = Sampler(train.segments, batch_size=8, seed=4)
     for step in range(5):
         expected = train.rows(sampler.rows(step))
-        assert texts(feed.parts(step)) == sorted(zip(*expected, strict=True))
+        assert texts(feed.tokens(step)) == sorted(zip(*expected, strict=True))
 
 
 def test_ranks_share_a_step(train):
     feed = Feed(train, batch_size=8, seed=4)
-    shares = [texts(feed.parts(2, rank, 3)) for rank in range(3)]
-    assert sorted(pair for share in shares for pair in share) == texts(feed.parts(2))
+    shares = [texts(feed.tokens(2, rank, 3)) for rank in range(3)]
+    assert sorted(pair for share in shares for pair in share) == texts(feed.tokens(2))
     assert [len(share) for share in shares] == [3, 3, 2]
 
 
 def test_modules_and_weights_are_passed_on(train):
     feed = Feed(train, batch_size=20, modules="*gcd")
-    assert all("gcd" in question for question, _ in texts(feed.parts(0)))
+    assert all("gcd" in question for question, _ in texts(feed.tokens(0)))
     feed = Feed(train, batch_size=20, weights={"numbers__lcm": 1.0})
-    assert all("lcm" in question for question, _ in texts(feed.parts(0)))
+    assert all("lcm" in question for question, _ in texts(feed.tokens(0)))
 
 
 def held_out(feed):
@@ -123,7 +119,7 @@ def test_validation_is_those_rows_by_module_and_shared_by_ranks(store_of):
 
 
 def pairs(rows):
-    return texts([Batch.from_ragged(*rows, VOCABULARY.pad)])
+    return texts(rows)
 
 
 @pytest.fixture

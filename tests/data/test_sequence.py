@@ -43,12 +43,13 @@ def test_a_split_is_a_sequence(split):
 
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_a_split_is_a_dataset_of_torch(split, n_workers):
+    model = tpt.build("tp-transformer-tiny")
     loader = DataLoader(
         split,
         batch_size=4,
         shuffle=True,
         num_workers=n_workers,
-        collate_fn=split.collate,
+        collate_fn=model.collate,
         generator=torch.Generator().manual_seed(1),
     )
     batches = list(loader)
@@ -58,29 +59,18 @@ def test_a_split_is_a_dataset_of_torch(split, n_workers):
     questions = [example.question for example in split]
     assert sorted(found) == sorted(questions)
     assert found != questions  # shuffled
-    model = tpt.build("tp-transformer-tiny")
     assert model.loss(batches[0]).mean.isfinite()
 
 
 def test_collate_is_the_batch_of_the_texts(split):
     examples = split[:3]
     questions, answers = split.rows(range(3))
-    for vocabulary in (None, Vocabulary.of("".join(sorted(set("".join(questions + answers)))))):
-        batch = split.collate(examples, vocabulary)
-        expected = tpt.Batch.from_text(questions, answers, vocabulary or split.task.vocabulary)
+    own = Vocabulary.of("".join(sorted(set("".join(questions + answers)))))
+    for vocabulary in (split.task.vocabulary, own):
+        batch = tpt.build("tp-transformer-tiny", vocabulary=vocabulary).collate(examples)
+        expected = tpt.Batch.from_text(questions, answers, vocabulary)
         assert batch.source.equal(expected.source)
         assert batch.target_output.equal(expected.target_output)
-
-
-def test_a_feed_is_iterable(split):
-    feed = tpt.data.Feed(split, batch_size=4, seed=3)
-    for step, batch in zip(range(6), feed, strict=False):
-        sources, targets = feed.tokens(step)
-        expected = tpt.Batch.from_ragged(sources, targets, feed.vocabulary.pad)
-        assert batch.source.equal(expected.source)
-        assert batch.target_output.equal(expected.target_output)
-    assert step == 5
-    assert "batches of 4 of 15 rows" in repr(feed)
 
 
 def test_a_split_is_a_dataset_of_hugging_face(store):

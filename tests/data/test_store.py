@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import tp_transformer as tpt
 from corpora import FILES, keys, make_store, rows, rows_of, segments_of
-from tp_transformer.data.mathematics.modules import CHARACTERS
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.verify import verify
+from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store
 from tp_transformer.foundation.errors import StoreError, TextError
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tp_transformer.data.mathematics.modules import CHARACTERS
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.vocabulary import FEW_ROWS, Ragged, Vocabulary
+from tp_transformer.data.vocabulary import CHARACTERS, FEW_ROWS, Ragged, Vocabulary
 from tp_transformer.foundation.errors import TextError
 
 VOCABULARY = MATHEMATICS.vocabulary

@@ -7,12 +7,12 @@ import torch
 
 import reference
 from exported import attention_parameters
-from tp_transformer.data.layout.padded import PaddedPattern, causal_mask
 from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.model.attention import CrossAttention, SelfAttention
+from tp_transformer.model.attention import CrossAttention, SelfAttention, attention_weights
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig
+from tp_transformer.model.layout.padded import PaddedPattern, causal_mask
 from tp_transformer.model.trace import trace
 
 SIZES = [(4, 1), (6, 3), (12, 4)]
@@ -179,10 +179,10 @@ def test_cached_attention_equals_attention_at_once(binding):
 
 def test_weights_are_those_of_the_definition():
     query, key = states(1, 2, 3, 4), states(1, 2, 5, 4)
-    weights = PaddedPattern(random_mask(3, 5)).weights(query, key)
+    weights = attention_weights(query, key, random_mask(3, 5))
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 3, dtype=torch.float64))
     assert (weights[..., ~random_mask(3, 5)] == 0).all()
-    plain = PaddedPattern().weights(query, key)
+    plain = attention_weights(query, key, None)
     expected = torch.exp(query[0, 1, 2] @ key[0, 1, 4] / 2)
     total = sum(torch.exp(query[0, 1, 2] @ key[0, 1, i] / 2) for i in range(5))
     torch.testing.assert_close(plain[0, 1, 2, 4], expected / total)

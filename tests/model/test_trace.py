@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.data.layout.base import Pattern
 from tp_transformer.foundation.errors import TraceError
-from tp_transformer.model import solver
+from tp_transformer.model import attention, solver
+from tp_transformer.model.attention import attention_weights
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.decoding import greedy
 from tp_transformer.model.trace import trace
@@ -72,10 +72,10 @@ def test_recorded_tensors_obey_the_equations(binding):
     batch = batch_for(model)
     with model.trace("*") as trace:
         model(batch)
-    for attention in ("encoder.1.self_attention", "decoder.0.cross_attention"):
-        at = {part: f"{attention}.{part}" for part in ("weights", "value", "filler", "bound")}
-        module = model.get_submodule(attention)
-        role = trace[f"{attention}.role"] if module.binding.d_role else None
+    for path in ("encoder.1.self_attention", "decoder.0.cross_attention"):
+        at = {part: f"{path}.{part}" for part in ("weights", "value", "filler", "bound")}
+        module = model.get_submodule(path)
+        role = trace[f"{path}.role"] if module.binding.d_role else None
         value = trace[at["value"]]
         if binding == "value":
             value = module.binding(value, role)
@@ -84,7 +84,7 @@ def test_recorded_tensors_obey_the_equations(binding):
         bound = filler if binding == "value" else module.binding(filler, role)
         torch.testing.assert_close(trace[at["bound"]], bound)
         output = module.out_proj(trace[at["bound"]].transpose(1, 2).flatten(2))
-        torch.testing.assert_close(trace[f"{attention}.output"], output)
+        torch.testing.assert_close(trace[f"{path}.output"], output)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -305,8 +305,9 @@ def test_leaves_nothing_behind():
 def test_weights_are_computed_only_when_asked_for(monkeypatch):
     """Without a trace the fused attention runs, which never holds the weights."""
     calls = []
-    explicit = Pattern.weights
-    monkeypatch.setattr(Pattern, "weights", lambda *a: calls.append(1) or explicit(*a))
+    monkeypatch.setattr(
+        attention, "attention_weights", lambda *a: calls.append(1) or attention_weights(*a)
+    )
     model = model_of()
     model.solve(["1"], max_length=1)
     with model.trace("encoder.0.self_attention.role"):

@@ -6,12 +6,12 @@ import torch
 import reference
 from exported import cell_parameters, model_parameters
 from tp_transformer import Batch, Transformer, TransformerConfig
-from tp_transformer.data.layout.padded import PaddedPattern, causal_mask
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.errors import SettingsError, TextError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.layers import DecoderCell, EncoderCell, FeedForward, sinusoids
+from tp_transformer.model.layout.padded import PaddedPattern, causal_mask
 from variants import DISTINCT
 
 VOCABULARY = MATHEMATICS.vocabulary

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-from tp_transformer.data.layout.grouped import Groups, grouped_attention
+from tp_transformer.model.layout.grouped import Groups, grouped_attention
 from tp_transformer.ops import library
 from tp_transformer.ops.attention import _attend, can_attend, packed_attention
 

@@ -10,8 +10,6 @@ import torch
 from torch import nn
 
 import tp_transformer as tpt
-from tp_transformer.data.layout.packed import Packed
-from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.foundation.errors import TextError
 from tp_transformer.model import solver
@@ -19,6 +17,8 @@ from tp_transformer.model.attention import SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding
 from tp_transformer.model.decoding import greedy
 from tp_transformer.model.layers import FeedForward
+from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.layout.padded import Padded
 from tp_transformer.model.solver import Solver
 from tp_transformer.ops import engine, library
 from tp_transformer.ops.engine import Engine, engine_for

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tp_transformer.data.mathematics.modules import CHARACTERS
+from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.expressions import LONGEST_ANSWER, UnreadableError
 from tp_transformer.expressions import parse_answer as parse
 from tp_transformer.scoring import diagnose

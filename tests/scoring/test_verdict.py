@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tp_transformer as tpt
-from tp_transformer.data.batch import Batch
 from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import UserError
+from tp_transformer.model.batch import Batch
 from tp_transformer.scoring.verdict import (
     DOUBTFUL,
     NEAR_TIE,

@@ -1,16 +1,14 @@
 """The batches of a store by step, and the questions held out for validation."""
 
-import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
 
 import numpy as np
 
-from tp_transformer.data.batch import Batch, cut
 from tp_transformer.data.sampler import Rows, Sampler
 from tp_transformer.data.store import Segment, Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
@@ -46,8 +44,7 @@ class FeedConfig:
 class Feed:
     """The training batches of a store, by step.
 
-    A feed has no state: `parts(step)` always returns the same batch. As an iterable it yields the
-    batch of each step, starting with the first, and does not end.
+    A feed has no state: `tokens(step)` always returns the same rows.
 
     The last rows of each segment are held out for validation and never trained on. (The rows of a
     segment are in random order.) Questions of the test splits are not used for validation, because
@@ -73,10 +70,6 @@ class Feed:
         self.vocabulary = vocabulary or split.task.vocabulary
         self.split = split
 
-    def __iter__(self) -> Iterator[Batch]:
-        for step in itertools.count():
-            yield Batch.from_ragged(*self.tokens(step), self.vocabulary.pad)
-
     def __repr__(self) -> str:
         return (
             f"Feed({self.split.name!r}, batches of {self.sampler.batch_size:,} of "
@@ -86,10 +79,6 @@ class Feed:
     def tokens(self, step: int, rank: int = 0, n_ranks: int = 1) -> tuple[Ragged, Ragged]:
         """Return the sources and targets of the batch of a step, or of the part of a rank."""
         return self.split.tokens(self.sampler.rows(step, rank, n_ranks), self.vocabulary)
-
-    def parts(self, step: int, rank: int = 0, n_ranks: int = 1) -> list[Batch]:
-        """Return the batch of a step in parts with little padding."""
-        return cut(*self.tokens(step, rank, n_ranks), self.vocabulary.pad)
 
     @property
     def held_out_rows(self) -> Rows:
@@ -151,7 +140,7 @@ def _hold_out(
 class Ahead(Generic[T]):
     """Prepares the batches of the next steps in a thread, while the current step is computed.
 
-    >>> with Ahead(feed.parts, first=0) as ahead:
+    >>> with Ahead(feed.tokens, first=0) as ahead:
     ...     parts = ahead.next()
     """
 

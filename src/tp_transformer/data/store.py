@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import datasets
     from torch.utils.data import Dataset
 
-    from tp_transformer.data.batch import Batch
 
 _SHOWN_ROWS = 5  # rows of a split shown in a notebook
 _TEXT_COLUMNS = ("question", "answer")
@@ -127,10 +126,11 @@ class Store(Mapping[str, "Split"]):
 class Split(_Examples):
     """The rows of one split, numbered from 0; the rows of a module are contiguous.
 
-    A split is also a map-style dataset for a DataLoader of torch, with `collate` as `collate_fn`.
+    A split is also a map-style dataset for a DataLoader of torch, whose `collate_fn` is that of a
+    model:
 
     Examples:
-        >>> DataLoader(split, batch_size=64, shuffle=True, collate_fn=split.collate)
+        >>> DataLoader(split, batch_size=64, shuffle=True, collate_fn=model.collate)
     """
 
     def __init__(self, folder: Path, name: str, entry: SplitEntry, task: Task) -> None:
@@ -238,14 +238,6 @@ class Split(_Examples):
         data = self._file.data
         source, target = (vocabulary.encode_spans(data, *spans) for spans in self._spans(rows))
         return source, target
-
-    def collate(self, examples: Sequence[Example], vocabulary: Vocabulary | None = None) -> "Batch":
-        """Return examples as a padded batch, with the ids of the task or of another vocabulary."""
-        from tp_transformer.data.batch import Batch
-
-        questions = [example.question for example in examples]
-        answers = [example.answer for example in examples]
-        return Batch.from_text(questions, answers, vocabulary or self.task.vocabulary)
 
     def to_hf(self) -> "datasets.Dataset":
         """Return the rows as a Hugging Face dataset, whose texts are memory-mapped."""

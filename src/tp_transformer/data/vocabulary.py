@@ -335,3 +335,10 @@ class Vocabulary:
             f"{which}: {noun} {token!r} at position {column + 1} is not one that the model knows; "
             f"it knows {listed}{more}"
         )
+
+
+# The published Mathematics Dataset has exactly these 69 characters. With padding, start and end
+# tokens these are the 72 tokens of the paper (section 3).
+CHARACTERS = " !'()*+,-./0123456789:<=>?ACDEFGHILMPRSTWabcdefghijklmnopqrstuvwxyz{}"
+OF_THE_PAPER = Vocabulary((PAD, SOS, EOS, *CHARACTERS))
+MAX_ANSWER = 30  # characters of its longest answer

@@ -6,34 +6,35 @@ Training, validation and scoring call `model(batch)`, which is `encode` followed
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from tp_transformer.data.batch import Batch
-from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.packed import Packed, has_flash_attention
-from tp_transformer.data.layout.padded import Padded
-from tp_transformer.data.mathematics.modules import MAX_ANSWER
-from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.data.vocabulary import MAX_ANSWER, OF_THE_PAPER, Vocabulary
 from tp_transformer.foundation import html
 from tp_transformer.foundation.errors import FolderError, SettingsError
 from tp_transformer.foundation.ranges import Precision
 from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import to_dataclass, to_values
 from tp_transformer.model import folder as model_folder
+from tp_transformer.model.batch import Batch
 from tp_transformer.model.decoding import SearchState
+from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout.packed import Packed, has_flash_attention
+from tp_transformer.model.layout.padded import Padded
 from tp_transformer.model.loss import Loss, token_loss
 from tp_transformer.model.solver import Solver
 from tp_transformer.model.trace import Edit, Trace, Traced, is_traced, trace, trace_names
 from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.ops.int8 import is_quantised, quantised
+
+if TYPE_CHECKING:
+    from tp_transformer.data.store import Example
 
 Config = TypeVar("Config")
 Memory = TypeVar("Memory")
@@ -60,7 +61,7 @@ class Model(Traced, Generic[Config, Memory, State]):
     def __init__(self, config: Config, vocabulary: Vocabulary | None) -> None:
         super().__init__()
         # By default, the vocabulary of the paper's models.
-        self.vocabulary = vocabulary or MATHEMATICS.vocabulary
+        self.vocabulary = vocabulary or OF_THE_PAPER
         self.config = self.sized(config, self.vocabulary)
         self.n_vocab: int = cast(Any, self.config).n_vocab
         if len(self.vocabulary) > self.n_vocab:
@@ -170,6 +171,11 @@ class Model(Traced, Generic[Config, Memory, State]):
         """Let active traces keep the ids (batch, position) of the source or the target."""
         for _, active in self._traces:
             active.note_tokens(side, ids, self.vocabulary.tokens)
+
+    def collate(self, examples: "Sequence[Example]") -> Batch:
+        """Return examples of a store as a padded batch, as the `collate_fn` of a DataLoader."""
+        questions = [example.question for example in examples]
+        return Batch.from_text(questions, [each.answer for each in examples], self.vocabulary)
 
     @property
     def trace_names(self) -> list[str]:

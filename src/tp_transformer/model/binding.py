@@ -63,9 +63,14 @@ class Binding(nn.Module):
         """Bind each filler to its role."""
         raise NotImplementedError
 
-    def penalty(self, role: Tensor) -> Tensor | None:
-        """Return a term to add to the training loss, (…, position), or None."""
-        return None
+    @property
+    def has_penalty(self) -> bool:
+        """Whether `penalty` adds a term to the training loss."""
+        return False
+
+    def penalty(self, role: Tensor) -> Tensor:
+        """Return a term of the loss, (…, position), of roles (…, head, position, d_role)."""
+        raise NotImplementedError
 
     def neutral_role(self) -> Tensor | None:
         """Return the role (d_role,) that leaves every filler unchanged, or None if none does."""
@@ -205,14 +210,17 @@ class DictionaryBinding(Binding):
         selected = role.softmax(dim=-1) @ F.normalize(self.roles, dim=-1)
         return filler + filler * selected
 
-    def penalty(self, role: Tensor) -> Tensor | None:
+    @property
+    def has_penalty(self) -> bool:
+        """Whether a regulariser has a weight."""
+        return bool(self.one_hot or self.exclusive)
+
+    def penalty(self, role: Tensor) -> Tensor:
         """Return the weighted regularisers of the scores `role`, each a mean over heads.
 
         The published code also maximises the sum of squared weights. As weights sum to one, this is
         the same as `one_hot`, up to a constant.
         """
-        if not (self.one_hot or self.exclusive):
-            return None
         wide = torch.promote_types(role.dtype, torch.float32)
         weights = role.to(wide).softmax(dim=-1)  # (…, head, position, role)
         scattered = (weights * (1 - weights)).sum(dim=(-3, -1))

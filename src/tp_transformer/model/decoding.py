@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.vocabulary import Vocabulary
+from tp_transformer.model.layout.base import Layout
 
 # Finished rows are removed when they are this share of the batch, as removal copies the others.
 # With answers as long as those of the dataset, removal halves the time; 1/8 to 1/2 are alike.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tp_transformer.data.batch import Batch
+from tp_transformer.model.batch import Batch
 
 
 @dataclass(frozen=True)

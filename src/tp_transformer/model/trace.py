@@ -83,6 +83,10 @@ class Trace:
             for name, pieces in self._pieces.items()
         ]
 
+    def get(self, name: str) -> Tensor | None:
+        """Return the tensor at a point, or None if the point has not been passed."""
+        return self[name] if self._pieces.get(name) else None
+
     def keys(self) -> list[str]:
         """Return the names of the recorded points."""
         return list(self._pieces)

@@ -2,24 +2,25 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.data.batch import Batch
-from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.padded import Padded, PaddedPattern
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.base import ARCHITECTURES, Model
-from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.batch import Batch
+from tp_transformer.model.binding import BINDINGS, Binding
 from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout.padded import Padded, PaddedPattern
 from tp_transformer.model.loss import Loss
-from tp_transformer.model.trace import SOURCE, TARGET
+from tp_transformer.model.trace import SOURCE, TARGET, Trace
 from tp_transformer.ops.cells import trained_cells
 
 EVERYWHERE = PaddedPattern()  # the last position may attend to all before it
@@ -112,29 +113,36 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         """Return the names of the trace points: the embedded source and the embedded target."""
         return ("embedding", "decoder.embedding")
 
-    def loss_of(self, logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
-        """Return the loss of the logits of a batch; in training, with the bindings' penalty.
+    def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
+        """Return the loss of the answers of a batch; in training, with the bindings' penalty."""
+        with self.penalised_roles() as roles:
+            loss = super().loss(batch, label_smoothing=label_smoothing)
+        return replace(loss, penalty=self.penalty(roles, batch))
 
-        The penalty of a row is the mean over its positions, times its number of target tokens, so
-        that the gradient does not depend on the division into micro-batches.
+    def penalised_roles(self) -> AbstractContextManager[Trace | None]:
+        """Record the roles of bindings with a penalty, if there are any in training."""
+        names = [name for name, _ in self._penalised()]
+        return self.trace(*names) if names and self.training else nullcontext()
+
+    def penalty(self, roles: Trace | None, batch: Batch) -> Tensor | float:
+        """Return the penalty of the roles of a batch.
+
+        That of a row is the mean over its positions, times its number of target tokens, so that the
+        gradient does not depend on the division into micro-batches.
         """
-        loss = super().loss_of(logits, batch, label_smoothing)
-        if not self.training:
-            return loss
-        penalties = [*self._penalties(self.encoder, batch.source_layout)]
-        penalties += self._penalties(self.decoder, batch.target_layout)
-        n_tokens = batch.target_layout.filled.sum(dim=1)
-        return replace(
-            loss, penalty=sum((penalty @ n_tokens.to(penalty) for penalty in penalties), 0.0)
-        )
+        total: Tensor | float = 0.0
+        for name, binding in self._penalised():
+            if roles is not None and (role := roles.get(name)) is not None:
+                side = batch.source_layout if name.startswith("encoder.") else batch.target_layout
+                of_rows = side.row_sums(binding.penalty(role)) / side.filled.sum(dim=1)
+                total = total + of_rows @ batch.target_layout.filled.sum(dim=1).to(of_rows)
+        return total
 
-    def _penalties(self, cells: nn.ModuleList, layout: Layout) -> Iterator[Tensor]:
-        """Yield the penalties of each row that the attention layers of `cells` have computed."""
-        for attention in cells.modules():
-            if isinstance(attention, Attention) and attention.penalty is not None:
-                penalty = layout.row_sums(attention.penalty)
-                attention.penalty = None
-                yield penalty / layout.filled.sum(dim=1)
+    def _penalised(self) -> Iterator[tuple[str, Binding]]:
+        """Yield the bindings with a penalty, with the names of their roles."""
+        for name, part in self.named_modules():
+            if isinstance(part, Attention) and part.binding.has_penalty:
+                yield f"{name}.role", part.binding
 
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
         """Encode questions (batch, source), which are padded if no layout is given."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tp_transformer.data.vocabulary import Ids
 from tp_transformer.ops import library
-from tp_transformer.ops.library import KINDS, AttentionCall, View, is_plain, runs_as_written
+from tp_transformer.ops.library import KINDS, AttentionCall, HeadsView, is_plain, runs_as_written
 
 
 def can_attend(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
@@ -141,7 +141,7 @@ def _call(
 ) -> None:
     _, n_heads, _, d_head = states[0].shape
     given = AttentionCall(
-        **{name: View.of(each) for name, each in zip(names, states, strict=True)},
+        **{name: HeadsView.of(each) for name, each in zip(names, states, strict=True)},
         log_sum=log_sum.data_ptr(),
         query_ends=ends[0].data_ptr(),
         key_ends=ends[1].data_ptr(),

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.packed import Packed
 from tp_transformer.model.layers import DecoderCell, EncoderCell
+from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout.packed import Packed
 from tp_transformer.ops import library
 from tp_transformer.ops.attention import attend, attend_backward, check_rows
 from tp_transformer.ops.library import KINDS

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.data.batch import Batch
-from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.packed import CPU, Packed
-from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
+from tp_transformer.model.batch import Batch
 from tp_transformer.model.cache import FIRST_ROOM
+from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout.packed import CPU, Packed
+from tp_transformer.model.layout.padded import Padded
 from tp_transformer.ops import library
 from tp_transformer.ops.attention import check_rows
 from tp_transformer.ops.library import CellsCall, Step, runs_as_written
-from tp_transformer.ops.stack import Stack, State
+from tp_transformer.ops.stack import ModuleState, Stack
 from tp_transformer.ops.supported import Sizes, can_infer, has_global_hooks, has_hooks
 
 # To choose what steps read of the source: the tokens of an answer, and the number of questions from
@@ -50,7 +50,7 @@ def engine_for(model: Any) -> "Engine | None":
             return None
         encoder = Stack(model.embedding, [*model.encoder])
         decoder = Stack(model.embedding, [*model.decoder])
-        model.engine = engine = Engine(encoder, decoder, model.vocabulary, State(modules))
+        model.engine = engine = Engine(encoder, decoder, model.vocabulary, ModuleState(modules))
     return engine
 
 
@@ -69,7 +69,7 @@ class Engine:
     """Computes what a Transformer computes for packed rows."""
 
     def __init__(
-        self, encoder: Stack, decoder: Stack, vocabulary: Vocabulary, state: State
+        self, encoder: Stack, decoder: Stack, vocabulary: Vocabulary, state: ModuleState
     ) -> None:
         self._encoder, self._decoder = encoder, decoder
         self.vocabulary, self.state = vocabulary, state

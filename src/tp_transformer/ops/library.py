@@ -132,13 +132,13 @@ class EmbeddingWeights(ctypes.Structure):
     _fields_: ClassVar[Fields] = [("role", Affine), *_pointers("symbols positions")]
 
 
-class View(ctypes.Structure):
+class HeadsView(ctypes.Structure):
     """States (head, position, d_head), of which the vectors are contiguous."""
 
     _fields_: ClassVar[Fields] = [*_pointers("data"), *_integers("head position")]
 
     @classmethod
-    def of(cls, states: Tensor) -> "View":
+    def of(cls, states: Tensor) -> "HeadsView":
         """Return the view of states (1, head, position, d_head)."""
         return cls(states.data_ptr(), *states.stride()[1:3])
 
@@ -147,8 +147,8 @@ class AttentionCall(ctypes.Structure):
     """Attention within packed rows, or its gradient."""
 
     _fields_: ClassVar[Fields] = [
-        *((name, View) for name in ("query", "key", "value", "filler", "d_query", "d_key")),
-        *(("d_value", View), ("gradient", View)),
+        *((name, HeadsView) for name in ("query", "key", "value", "filler", "d_query", "d_key")),
+        *(("d_value", HeadsView), ("gradient", HeadsView)),
         *_pointers("log_sum query_ends key_ends"),
         *_integers("n_rows n_heads d_head kind causal most_keys"),
     ]
@@ -176,6 +176,6 @@ class Step(ctypes.Structure):
 
 
 STRUCTURES = {
-    **{"Affine": Affine, "Layer": Layer, "Embedding": EmbeddingWeights, "View": View},
+    **{"Affine": Affine, "Layer": Layer, "Embedding": EmbeddingWeights, "View": HeadsView},
     **{"Attention": AttentionCall, "Cells": CellsCall, "Step": Step},
 }

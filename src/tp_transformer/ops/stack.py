@@ -91,7 +91,7 @@ def _whole_panels(n_outputs: int) -> int:
     return -(-n_outputs // PANEL) * PANEL
 
 
-class State:
+class ModuleState:
     """The state of modules, to notice that anything but the numbers of weights has changed.
 
     A comparison takes a fraction of the time of a check of each field.

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.packed import Packed
 from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
+from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout.packed import Packed
 from tp_transformer.model.trace import Traced, parts
 from tp_transformer.ops import library
 from tp_transformer.ops.int8 import BLOCK, Int8Linear
@@ -169,7 +169,7 @@ def norms_of(cell: Cell) -> tuple[nn.LayerNorm | None, ...]:
 
 
 def maps_of(cell: Cell) -> dict[str, Linear]:
-    """Return the maps of a cell by their names in C, but not that of the source's keys and values."""
+    """Return the maps of a cell by their names in C, which lack those of the memory."""
     own, forward = cell.self_attention, cell.feed_forward
     maps = {"self_in": own.in_proj, "self_out": own.out_proj}
     if isinstance(cell, DecoderCell):

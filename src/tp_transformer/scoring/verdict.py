@@ -18,10 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tp_transformer.data.batch import Batch, group_by_length
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.foundation.errors import UserError
+from tp_transformer.model.batch import Batch, group_by_length
 from tp_transformer.model.family import AnyModel
+from tp_transformer.model.layout.packed import Packed
 from tp_transformer.model.loss import token_losses
 from tp_transformer.ops.engine import engine_for
 
@@ -101,7 +102,8 @@ def _by_token(model: AnyModel, source: Ragged, target: Ragged) -> tuple[Bools, F
     layout = model.layout_for(device)
     batch = Batch.from_ragged(source, target, model.vocabulary.pad, layout).to(device)
     with torch.inference_mode():
-        logits: Tensor = (engine_for(model) or model)(batch)
+        engine = engine_for(model) if layout is Packed else None
+        logits: Tensor = (engine or model)(batch)
         rows = batch.target_layout
         loss = rows.tokens(token_losses(logits, batch))
         scores, wanted = rows.tokens(logits), rows.tokens(batch.target_output)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from tp_transformer.data.batch import Batch, cut, group_by_length
-from tp_transformer.data.layout.base import Layout
-from tp_transformer.data.layout.packed import Packed
 from tp_transformer.data.vocabulary import Ragged
+from tp_transformer.model.batch import Batch, cut, group_by_length
+from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout.packed import Packed
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.data.layout.base import Layout
 from tp_transformer.data.store import Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Count, PositiveInt, check_fields
+from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout.packed import Packed
 from tp_transformer.model.solver import evaluating
 from tp_transformer.ops.engine import engine_for
 from tp_transformer.training.checkpoint import AnyModel
@@ -100,12 +101,13 @@ def _sums(
 ) -> Tensor:
     """Return the summed loss and the numbers of tokens, correct answers and rows."""
     local = LocalBatch.of(*rows, model.vocabulary.pad, limit, layout)
+    engine = engine_for(model) if layout is Packed else None
     sums = torch.zeros(4, dtype=ranks.wide, device=ranks.device)
     sums[1], sums[3] = local.n_tokens, local.n_rows
     for batches in local.micro_batches:
         for batch in batches:
             batch = batch.to(ranks.device)
-            loss = model.loss_of((engine_for(model) or model)(batch), batch)
+            loss = model.loss_of((engine or model)(batch), batch)
             sums[0] += loss.total.to(ranks.wide)
             sums[2] += loss.n_right.to(ranks.wide)
     return sums

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import tp_transformer as tpt
-from tp_transformer.data.mathematics.modules import CHARACTERS, EXTRAPOLATE, KEYS, TRAIN_SPLITS
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, KEYS, TRAIN_SPLITS
+from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.foundation.errors import SettingsError, UserError
 
 pytest.importorskip("mathematics_dataset")

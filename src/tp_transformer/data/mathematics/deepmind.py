@@ -35,11 +35,11 @@ import numpy.typing as npt
 from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
-    MAX_ANSWER,
     MAX_QUESTION,
     TRAIN_SPLITS,
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.vocabulary import MAX_ANSWER
 from tp_transformer.foundation.errors import UserError
 
 # About 1 in 205 draws of `comparison__sort_more` has a short enough answer: the probability of

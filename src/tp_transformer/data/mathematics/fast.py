@@ -18,8 +18,8 @@ from typing import Any
 from tp_transformer.data.mathematics import symbolic
 from tp_transformer.data.mathematics.deepmind import Generator, TooLongError, generator, view
 from tp_transformer.data.mathematics.exact import Number, Surd
-from tp_transformer.data.mathematics.modules import MAX_ANSWER
 from tp_transformer.data.mathematics.symbolic import Conversions, NotExactError, Patches, rational
+from tp_transformer.data.vocabulary import MAX_ANSWER
 
 
 class Replacements:

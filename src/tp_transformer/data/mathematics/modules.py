@@ -22,11 +22,7 @@ STORE_PLACES: dict[str, tuple[str, str | None]] = {
     INTERPOLATE: (INTERPOLATE, None),
     EXTRAPOLATE: (EXTRAPOLATE, None),
 }
-# The published data has exactly these 69 characters. With padding, start and end tokens these are
-# the 72 tokens of the paper (section 3).
-CHARACTERS = " !'()*+,-./0123456789:<=>?ACDEFGHILMPRSTWabcdefghijklmnopqrstuvwxyz{}"
-# The longest question and the longest answer of the dataset, in characters.
-MAX_QUESTION, MAX_ANSWER = 160, 30
+MAX_QUESTION = 160  # characters of the longest question of the dataset
 
 
 @dataclass(frozen=True)

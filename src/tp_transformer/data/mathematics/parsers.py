@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tp_transformer.data.faults import Report
-from tp_transformer.data.mathematics.modules import CHARACTERS, MAX_ANSWER, MAX_QUESTION
+from tp_transformer.data.mathematics.modules import MAX_QUESTION
 from tp_transformer.data.mathematics.sources import (
     COLUMNS,
     JSON_LINES,
@@ -28,6 +28,7 @@ from tp_transformer.data.mathematics.sources import (
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
 
 # Far longer than any line of the dataset; a file without line breaks must not fill the memory.
 _MAX_LINE = 2**20

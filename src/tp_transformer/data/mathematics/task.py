@@ -3,23 +3,21 @@
 from collections.abc import Iterable
 
 from tp_transformer.data.mathematics.modules import (
-    CHARACTERS,
     DIFFICULTIES,
     EXTRAPOLATE,
     EXTRAPOLATED,
     INTERPOLATE,
-    MAX_ANSWER,
     MAX_QUESTION,
     MODULE_NAMES,
     STORE_PLACES,
     modules_of,
 )
 from tp_transformer.data.task import TASKS, TRAIN, Task
-from tp_transformer.data.vocabulary import EOS, PAD, SOS, Vocabulary
+from tp_transformer.data.vocabulary import MAX_ANSWER, OF_THE_PAPER
 
 MATHEMATICS = Task(
     name="mathematics",
-    vocabulary=Vocabulary((PAD, SOS, EOS, *CHARACTERS)),
+    vocabulary=OF_THE_PAPER,
     splits={
         TRAIN: MODULE_NAMES,
         INTERPOLATE: MODULE_NAMES,

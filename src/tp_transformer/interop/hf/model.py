@@ -13,10 +13,10 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, Pre
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from tp_transformer.data.batch import Batch
-from tp_transformer.data.layout.padded import Padded
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.interop.hf.config import TPTransformerConfig
+from tp_transformer.model.batch import Batch
+from tp_transformer.model.layout.padded import Padded
 from tp_transformer.model.transformer import DecoderState, Memory, Transformer, memory_mask
 
 IGNORED = -100  # the label of padding in transformers
@@ -144,18 +144,21 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
         is_static = past_key_values is not None and past_key_values.is_compileable
         if is_static or decoder_attention_mask is not None:
             raise ValueError("static caches and masks of answers are not supported")
-        memory = self._memory(input_ids, attention_mask, encoder_outputs)
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("give decoder_input_ids or labels")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if past_key_values is None and use_cache and labels is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        logits = self._logits(decoder_input_ids, memory, past_key_values)
+        with self.model.penalised_roles() as roles:
+            memory = self._memory(input_ids, attention_mask, encoder_outputs)
+            logits = self._logits(decoder_input_ids, memory, past_key_values)
         loss = None
         if labels is not None:
-            found = self.model.loss_of(logits, self._batch(decoder_input_ids, labels, memory))
-            loss = found.objective / (num_items_in_batch or found.n_tokens)
+            batch = self._batch(decoder_input_ids, labels, memory)
+            found = self.model.loss_of(logits, batch)
+            objective = found.total + self.model.penalty(roles, batch)
+            loss = objective / (num_items_in_batch or found.n_tokens)
         output = Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

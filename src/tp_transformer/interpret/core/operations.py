@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.data.batch import Batch
 from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 from tp_transformer.interpret.core.record import ENCODER, Activations, point
 from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.model.batch import Batch
 from tp_transformer.model.loss import token_losses
 from tp_transformer.model.solver import evaluating
 from tp_transformer.model.trace import Edit

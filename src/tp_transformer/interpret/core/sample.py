@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-from tp_transformer.data.batch import group_by_length
 from tp_transformer.data.store import TRAIN, Split, Store
 from tp_transformer.data.vocabulary import PAD, SOS, Vocabulary
 from tp_transformer.expressions import Expression, parse
@@ -17,6 +16,7 @@ from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.core.arrays import Booleans, Integers
 from tp_transformer.interpret.core.structure import has_reversed_side
+from tp_transformer.model.batch import group_by_length
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import evaluating
 from tp_transformer.scoring.verdict import judge

@@ -1,12 +1,10 @@
 """The base classes of layouts: `Layout` for rows of tokens, `Pattern` for attention."""
 
-import math
 from abc import ABC, abstractmethod
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tp_transformer.data.vocabulary import Ids, Ragged
 
@@ -26,19 +24,9 @@ class Pattern(ABC):
         A mask of floating-point numbers is added to the attention scores.
         """
 
-    def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        """Compute equation 3: the weight of each key for each query, (batch, head, query, key)."""
-        scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)
-        mask = self.mask
-        if mask is None:
-            return scores.softmax(dim=-1)
-        if mask.dtype == torch.bool:
-            return scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-        return (scores + mask).softmax(dim=-1)
-
+    @abstractmethod
     def fillers(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
         """Compute equations 2 and 3: the filler of each query, (batch, head, query, d_head)."""
-        return F.dropout(self.weights(query, key), dropout) @ value
 
 
 class Layout(Protocol):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tp_transformer import Batch, build
-from tp_transformer.data.batch import cut
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.model.batch import cut
 
 VOCABULARY = MATHEMATICS.vocabulary
 texts = st.text("0123456789", min_size=1, max_size=40)

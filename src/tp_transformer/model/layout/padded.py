@@ -7,19 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tp_transformer.data.layout.base import Layout, Pattern
 from tp_transformer.data.vocabulary import Ids, Ragged
+from tp_transformer.model.layout.base import Layout, Pattern
 
 
 def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
     """Return a mask, True where a query may attend; queries are the last positions of the keys."""
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
-
-
-# With at least this product of rows and heads and one query each, batched products are faster than
-# torch's fused attention, which computes row by row: 1.3 times as fast with twice as many, 0.6
-# times with an eighth.
-MANY_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -29,12 +23,7 @@ class PaddedPattern(Pattern):
     mask: Tensor | None = None
 
     def fillers(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
-        """Compute equations 2 and 3, with torch's fused attention if that is faster."""
-        n_rows, n_heads, n_queries, _ = query.shape
-        is_step = n_queries == 1 and query.device.type == "cpu"
-        # When a graph for any number of rows is exported, the number is a torch.SymInt.
-        if is_step and isinstance(n_rows, int) and n_rows * n_heads >= MANY_ROWS:
-            return super().fillers(query, key, value, dropout)
+        """Compute equations 2 and 3 with torch's fused attention."""
         return F.scaled_dot_product_attention(query, key, value, self.mask, dropout)
 
 

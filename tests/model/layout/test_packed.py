@@ -8,12 +8,13 @@ import torch
 from torch.nn.attention import varlen
 
 from tp_transformer import Batch, build
-from tp_transformer.data.layout import packed
-from tp_transformer.data.layout.grouped import Side
-from tp_transformer.data.layout.packed import Packed
-from tp_transformer.data.layout.padded import Padded
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.model.attention import attention_weights
 from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.layout import packed
+from tp_transformer.model.layout.grouped import Side
+from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.layout.padded import Padded
 from tp_transformer.model.loss import token_loss
 
 VOCABULARY = MATHEMATICS.vocabulary
@@ -207,7 +208,7 @@ def test_the_mask_of_a_pattern_says_what_its_attention_does(causal):
     layout = Packed(np.array([3, 1, 5, 3]))
     pattern = layout.within(causal=causal)
     query, key, value = torch.randn(3, 1, 2, 12, 4, dtype=torch.float64)
-    expected = pattern.weights(query, key) @ value
+    expected = attention_weights(query, key, pattern.mask) @ value
     torch.testing.assert_close(pattern.fillers(query, key, value), expected, rtol=1e-10, atol=0)
 
 
@@ -215,7 +216,7 @@ def test_the_mask_across_layouts_says_what_its_attention_does():
     pattern = Packed(np.array([2, 4, 1])).across(Packed(np.array([5, 1, 5])))
     query = torch.randn(1, 2, 7, 4, dtype=torch.float64)
     key, value = torch.randn(2, 1, 2, 11, 4, dtype=torch.float64)
-    expected = pattern.weights(query, key) @ value
+    expected = attention_weights(query, key, pattern.mask) @ value
     torch.testing.assert_close(pattern.fillers(query, key, value), expected, rtol=1e-10, atol=0)
 
 

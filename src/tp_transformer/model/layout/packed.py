@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.data.layout.base import Layout, Pattern
-from tp_transformer.data.layout.grouped import Groups, grouped_attention, vectors
 from tp_transformer.data.vocabulary import Ids, Ragged
+from tp_transformer.model.layout.base import Layout, Pattern
+from tp_transformer.model.layout.grouped import Groups, grouped_attention, vectors
 from tp_transformer.ops.attention import can_attend, packed_attention
 
 CPU = torch.device("cpu")
