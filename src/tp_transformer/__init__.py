@@ -15,11 +15,8 @@ The packages; each imports only from those before it:
 
 `docs/architecture.md` follows a question, a training step and an analysis through the code.
 
-Names are imported on first use, so that importing the package is fast. Models are registered with
-the Auto classes of Hugging Face transformers when both packages are imported, in any order.
+Names are imported on first use, so that importing the package is fast.
 """
-
-from tp_transformer.foundation.companions import import_after as _import_after
 
 __version__ = "0.2.0"
 
@@ -92,6 +89,3 @@ if not TYPE_CHECKING:  # type checkers would accept any name
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_HOMES, *_PACKAGES])
-
-
-_import_after("transformers.models.auto.configuration_auto", f"{__name__}.interop.hf.config")

@@ -1,8 +1,7 @@
 """Code that all other packages use, independent of questions, models and scores.
 
 - errors, ranges, settings, yaml_text: errors of users, ranges of numbers, configuration files.
-- registry, extensions, companions: objects by name, modules from outside that add to them, modules
-  that are imported together with other libraries.
+- registry, extensions: objects by name, and modules from outside that add to them.
 - atomic, own_folder, run_folder: atomic files, folders of commands, the layout of a run folder.
 - provenance, command: versions and commands, as results record them.
 - interruptions, progress, allocator, parallel, distributed: signals, progress bars, memory,

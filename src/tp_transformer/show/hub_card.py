@@ -13,7 +13,7 @@ from tp_transformer.show.model_card import description
 USE = """## Use with transformers
 
 ```python
-import tp_transformer  # registers the model with transformers; no remote code is needed
+import tp_transformer.interop  # registers the model with transformers; no remote code is needed
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)  # this repository

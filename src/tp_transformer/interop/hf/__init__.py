@@ -4,11 +4,6 @@
 - auto: registers the model and the tokenizer with the Auto classes.
 - folder: the folder that `tpt export --format hf` writes.
 - hub: a model of this package that is loaded from and pushed to the Hub by itself.
-
-`import tp_transformer` is enough for the Auto classes. It has `config` imported together with those
-classes (`foundation/companions.py`), which registers the configuration. The first configuration
-that is made imports `auto`. The import of `config` cannot do so, because transformers imports its
-Auto classes before its other modules are complete.
 """
 
 from importlib import import_module
@@ -27,7 +22,7 @@ __all__ = [
     "TPTransformerTokenizer",
 ]
 
-# Imported on first use: HubTransformer does not need transformers, and see above.
+# Imported on first use: HubTransformer does not need transformers.
 _HOMES = {
     "HubTransformer": "hub",
     "TPTransformerConfig": "config",

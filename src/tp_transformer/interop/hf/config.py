@@ -1,10 +1,9 @@
-"""The configuration of a model for transformers, registered with `AutoConfig`."""
+"""The configuration of a model for transformers."""
 
 from dataclasses import fields
-from importlib import import_module
 from typing import Any, Self
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import Vocabulary
@@ -57,9 +56,6 @@ class TPTransformerConfig(PreTrainedConfig):  # type: ignore[misc]
         max_answer: int = Model.max_answer,
         **settings: Any,
     ) -> None:
-        # Registers the classes that the Auto classes look up for this configuration. By name: the
-        # module imports this one.
-        import_module("tp_transformer.interop.hf.auto")
         tokens = MATHEMATICS.vocabulary if vocabulary is None else Vocabulary.from_json(vocabulary)
         settings = {self.attribute_map.get(name, name): x for name, x in settings.items()}
         own = {name: settings.pop(name) for name in setting_names(architecture) & settings.keys()}
@@ -90,6 +86,3 @@ class TPTransformerConfig(PreTrainedConfig):  # type: ignore[misc]
         assert isinstance(model, Transformer)  # noqa: S101  for the type checker
         model.max_answer = self.max_answer
         return model
-
-
-AutoConfig.register(TPTransformerConfig.model_type, TPTransformerConfig)
