@@ -15,7 +15,7 @@ from update_bundled import HALF, ROOT, SURE, above, average, difference, rewritt
 
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.document import markdown_table
+from tp_transformer.show.table import markdown_table
 
 PAGE = ROOT / "docs" / "experiments.md"
 NAMES = ("tp-transformer-small", "transformer-small")

@@ -39,7 +39,7 @@ from tp_transformer.model.identity import model_hash
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.document import markdown_table
+from tp_transformer.show.table import markdown_table
 from tp_transformer.training.history import history_of
 
 PAGE = ROOT / "docs" / "findings.md"

@@ -11,8 +11,8 @@ from fuzzing import mutate_bytes, mutate_json, tolerated, trials
 from tp_transformer.cli import main
 from tp_transformer.scoring.journal import OPEN, Answers, Journal
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
-from tp_transformer.show.document import csv_text, latex, markdown
-from tp_transformer.show.table import render_comparison, render_results
+from tp_transformer.show.comparison import Comparison
+from tp_transformer.show.results import render_results
 
 QUICK = pytest.param(200, 0, id="quick")
 
@@ -62,8 +62,9 @@ def test_damaged_results_are_shown_or_refused(tmp_path, count, seed):
             console = Console(width=100, file=io.StringIO())
             render_results(found, console)
             for results in ([good, found], [found, good]):
-                render_comparison(results, console)
-                for text in (markdown(results), csv_text(results), latex(results)):
+                Comparison(*results).render(console)
+                compared = Comparison(*results)
+                for text in (compared.to_markdown(), compared.to_csv(), compared.to_latex()):
                     text.encode()
             found.save(tmp_path / "again.json")
     assert 0.1 * count < n_read < 0.9 * count  # some damages matter, some do not

@@ -13,8 +13,7 @@ from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.foundation.statistics import welch
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.scoring.seeds import question_pairs, seed_groups, seed_scores, seed_tests
-from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.table import ONE_SEED
+from tp_transformer.show.comparison import ONE_SEED, Comparison
 
 MODULES = ("numbers__gcd", "numbers__place_value")
 

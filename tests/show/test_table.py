@@ -24,10 +24,26 @@ from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pairs, rows
 from tp_transformer.scoring.results import ModuleScore, Results
 from tp_transformer.show.bars import save_bars
-from tp_transformer.show.document import csv_text, latex, markdown
-from tp_transformer.show.table import interval_bar, pair_line, render_comparison, render_results
+from tp_transformer.show.comparison import Comparison, pair_line
+from tp_transformer.show.results import interval_bar, render_results
 
 ONE, TWO = made_up("ours"), made_up("theirs", seed=2, better=-0.08)
+
+
+def render_comparison(results, console):
+    Comparison(*results).render(console)
+
+
+def markdown(results):
+    return Comparison(*results).to_markdown()
+
+
+def csv_text(results):
+    return Comparison(*results).to_csv()
+
+
+def latex(results):
+    return Comparison(*results).to_latex()
 
 
 def shown(render, what, width):
@@ -149,7 +165,7 @@ def test_an_average_over_some_modules_says_so_beside_it(tmp_path, monkeypatch):
     terminal = shown(render_comparison, [ONE, FEW], 80)
     assert re.search(r"3 of 56\s+modules", terminal[terminal.index("Table 1 ─") :])
     assert "Interpolation (3 of 56)" in shown(render_results, FEW, 80)
-    assert re.search(rf"\| {average} \([^|]*\) \(3 of 56 modules\) \|", markdown([ONE, FEW]))
+    assert re.search(rf"\| {average} ±[\d.]+% \(3 of 56 modules\) \|", markdown([ONE, FEW]))
     assert "(3 of 56 modules)" in latex([ONE, FEW])
     (line,) = [
         x

@@ -34,7 +34,7 @@ from tp_transformer.model.family import from_config
 from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.scoring.results import Results
 from tp_transformer.study.bench import cost, run
-from tp_transformer.study.bench.document import latex, markdown, render, save, task_table
+from tp_transformer.study.bench.document import latex, markdown, render, save, tables
 from tp_transformer.study.bench.figure import plot
 from tp_transformer.study.bench.plan import (
     BENCH_TASKS,
@@ -276,7 +276,8 @@ def test_samples_to_learn_are_those_of_the_first_validation_above_90_percent(don
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     table = tabulated(chosen)
     assert table.rows[1].samples_to_learn == (3 * 8, None)
-    heads, body = task_table(table, list(table.rows))
+    (shown,) = tables(table)
+    heads, body = shown.heads, shown.rows
     assert body[1][heads.index("Samples to 90%")] == "24 (1 of 2)"
 
 
@@ -287,7 +288,8 @@ def test_the_formats_have_all_rows(finished, tmp_path):
     values = json.loads(files[0].read_text("utf-8"))
     assert [row["variant"] for row in values["rows"]] == ["none", "hadamard"]
     assert values["rows"][1]["scores"][1]["mean"] == table.rows[1].scores[1].mean
-    heads, body = task_table(table, list(table.rows))
+    (shown,) = tables(table)
+    heads, body = shown.heads, shown.rows
     assert {len(line) for line in body} == {len(heads)}
     rows = [line for line in markdown(table).splitlines() if line.startswith("|")]
     assert {line.count("|") for line in rows} == {len(heads) + 1}
@@ -307,7 +309,7 @@ def test_a_narrow_terminal_gets_narrow_tables(finished, width):
     lines = [line for line in file.getvalue().splitlines() if line.startswith("hadamard")]
     assert len(lines) == (3 if width == 80 else 1)
     words = " ".join(lines).split()
-    _, body = task_table(table, list(table.rows))
+    body = tables(table)[0].rows
     expected = [word for cell in body[1] for word in cell.split()]
     assert [word for word in words if word != "hadamard"] == expected[1:]
 

@@ -1,30 +1,58 @@
-"""Results side by side in Python: what `tpt compare` prints, as an object."""
+"""Results side by side: what `tpt compare` prints, as an object, in all formats."""
 
+import csv
 import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table as RichTable
+from rich.text import Text
 
+from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation import html
 from tp_transformer.foundation.errors import ResultsError
 from tp_transformer.foundation.frames import frame
-from tp_transformer.scoring.compare import named_apart, task_of
-from tp_transformer.scoring.results import Results
-from tp_transformer.scoring.seeds import question_pairs
-from tp_transformer.show import document
-from tp_transformer.show.table import (
-    averages_title,
-    footnotes,
-    pair_line,
-    render_comparison,
-    seed_lines,
+from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
+from tp_transformer.scoring.compare import (
+    OURS,
+    PAPER,
+    AverageCell,
+    SplitPair,
+    caveats,
+    coverage,
+    is_published,
+    module_names,
+    named_apart,
+    rows,
+    task_of,
 )
+from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
+from tp_transformer.scoring.seeds import (
+    SeedTest,
+    question_pairs,
+    seed_groups,
+    seed_scores,
+    seed_tests,
+)
+from tp_transformer.show.results import LEGEND, interval_bar
+from tp_transformer.show.table import Cell, NumberCell, Table, latex_note, plain_table, text_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ONE_SEED = (
+    "Each result is of one training seed: intervals and p-values are about questions, not about "
+    "seeds."
+)
+NO_PAIRS = "The two have no module with the same questions."
+_SOURCES = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
 _WIDTH = 100  # columns of the text
+_PERCENT = 7  # columns of an accuracy, with a space
+_SHORTEST_BAR = 4
 
 
 def compare(*results: Results | str | Path) -> "Comparison":
@@ -35,7 +63,7 @@ def compare(*results: Results | str | Path) -> "Comparison":
     """
     if not results:
         raise ResultsError("there is nothing to compare: give at least one result")
-    return Comparison(*(one if isinstance(one, Results) else Results.read(one) for one in results))
+    return Comparison(*(r if isinstance(r, Results) else Results.read(r) for r in results))
 
 
 class Comparison:
@@ -46,21 +74,18 @@ class Comparison:
         self.task = task_of(self.results)
 
     def __repr__(self) -> str:
-        names = ", ".join(one.name for one in self.results)
+        names = ", ".join(each.name for each in self.results)
         return f"Comparison({names}; {self.task.name})"
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
-        render_comparison(self.results, console)
-        assert isinstance(console.file, io.StringIO)  # noqa: S101, for the type checker
-        return console.file.getvalue()
+        file = io.StringIO()
+        self.render(Console(file=file, width=_WIDTH, highlight=False))
+        return file.getvalue()
 
     def _repr_html_(self) -> str:
-        return html.table(
-            averages_title(self.results),
-            *document.averages(self.results),
-            notes=[*self.differences, *footnotes(self.results)],
-        )
+        table = averages_table(self.results)
+        cells = [list(map(text_of, row)) for row in table.rows]
+        return html.table(table.title, table.heads, cells, notes=[*self.differences, *table.notes])
 
     @property
     def differences(self) -> list[str]:
@@ -69,9 +94,9 @@ class Comparison:
         On the same questions, or over seeds where there are several.
         """
         return [
-            f"{first.name} minus {other.name}, {pair_line(one, first.name, other.name)}"
+            f"{first.name} minus {other.name}, {pair_line(pair, first.name, other.name)}"
             for first, other, found in question_pairs(self.results)
-            for one in found
+            for pair in found
         ] + seed_lines(self.results)
 
     def frame(self) -> "pd.DataFrame":
@@ -80,16 +105,392 @@ class Comparison:
         The column `kind` is average, module, difference (of two averages), module difference, seeds
         (mean and spread over seeds), seeds difference, or note (what makes results incomparable).
         """
-        return frame(document.long_rows(self.results), document.CSV_COLUMNS)
-
-    def to_markdown(self) -> str:
-        """Return the averages, the modules and the differences as Markdown."""
-        return document.markdown(self.results)
+        return frame(long_rows(self.results), CSV_COLUMNS)
 
     def to_csv(self) -> str:
         """Return the rows of `frame` as CSV."""
-        return document.csv_text(self.results)
+        output = io.StringIO()
+        writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(long_rows(self.results))
+        return output.getvalue()
+
+    def to_markdown(self) -> str:
+        """Return the averages, the modules and the differences as Markdown."""
+        averages = averages_table(self.results)
+        lines = [f"## {averages.title}", "", *averages.markdown(), ""]
+        lines += [f"{line}  " for line in averages.notes]
+        for table in self._module_tables():
+            lines += ["", f"## {table.title}", "", *table.markdown()]
+        for first, other, found in question_pairs(self.results):
+            lines += ["", f"## {first.name} minus {other.name}, on the same questions", ""]
+            lines += [f"- {pair_line(pair, first.name, other.name)}" for pair in found] or [
+                NO_PAIRS
+            ]
+        if of_seeds := seed_lines(self.results):
+            lines += ["", "## Seeds", "", *(f"- {line}" for line in of_seeds)]
+        return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
-        """Return the averages and the modules as LaTeX."""
-        return document.latex(self.results)
+        """Return the averages, below the rows of the paper, and the modules as LaTeX."""
+        lines = [r"% needs \usepackage{booktabs, longtable}"]
+        lines += averages_table(self.results).latex()
+        lines += [latex_note(f"Not fully comparable: {line}.") for line in caveats(self.results)]
+        lines += map(latex_note, seed_lines(self.results))
+        for table in self._module_tables():
+            lines += ["", f"% {table.title}", *table.latex("longtable")]
+        return "\n".join(lines) + "\n"
+
+    def _module_tables(self) -> list[Table]:
+        tables = (modules_table(self.results, split) for split in self.task.splits)
+        return [table for table in tables if table.rows]
+
+    def render(self, console: Console) -> None:
+        """Print the accuracies by module, the comparison of pairs, and Table 1."""
+        for split in self.task.test_splits:
+            if any(split in each.splits for each in self.results):
+                console.print(Rule(f"[bold]{self.task.title(split)}[/]", align="left"))
+                _render_modules(self.results, split, console)
+                console.print()
+        for first, other, found in question_pairs(self.results):
+            _render_pairs(first.name, other.name, found, console)
+        if of_seeds := seed_lines(self.results):
+            console.print(Rule("[bold]Seeds[/]", align="left"))
+            for line in of_seeds:
+                console.print(Text(line))
+            console.print()
+        averages = averages_table(self.results, longest_title=9)
+        console.print(Rule(f"[bold]{averages.title}[/]", align="left"))
+        console.print(averages.terminal())
+        for line in averages.notes:
+            console.print(Text(line, style="dim"))
+
+
+def averages_table(results: Sequence[Results], longest_title: int = 100) -> Table:
+    """Return the averages over modules: the paper's Table 1, where that has our task."""
+    task = task_of(results)
+    heads = ["Model", "Source", "Weights", "Steps"]
+    for split in task.splits:
+        title = task.title(split)
+        short = title if len(title) <= longest_title else f"{title[: longest_title - 1]}."
+        heads += [short] if split == TRAIN else [short, ">95%"]
+    body: list[list[Cell]] = []
+    for row in rows(results):
+        steps = "-" if row.steps is None else NumberCell(row.steps, steps_of(row.steps))
+        body.append([row.name, row.source, _weights(row.weights), steps])
+        for split in task.splits:
+            cell = row.cells.get(split)
+            body[-1].append(_average(task, split, cell))
+            if split != TRAIN:
+                count = None if cell is None else cell.above_95
+                body[-1].append("-" if count is None else str(count))
+    return Table(
+        title="Table 1" if is_published(results) else "Averages",
+        heads=heads,
+        rows=body,
+        notes=footnotes(results),
+        n_texts=2,
+        groups=_SOURCES,
+    )
+
+
+def _weights(text: str) -> Cell:
+    factor = {"M": 1e6, "k": 1e3}.get(text[-1:])
+    return text if factor is None else NumberCell(float(text[:-1]) * factor, text)
+
+
+def steps_of(steps: int) -> str:
+    """Format training steps as in the paper."""
+    return f"{steps // 1000}k" if steps >= 10_000 else f"{steps:,}"
+
+
+def _average(task: Task, split: str, cell: AverageCell | None) -> Cell:
+    if cell is None:
+        return "-"
+    text = f"{cell.accuracy:.2%}"
+    if cell.interval is not None:
+        text += f"\n±{(cell.interval[1] - cell.interval[0]) / 2:.2%}"
+    if covered := coverage(task, split, cell.n_modules):
+        text += f"\n({covered.replace(' modules', chr(10) + 'modules')})"
+    return NumberCell(cell.accuracy, text)
+
+
+def modules_table(results: Sequence[Results], split: str) -> Table:
+    """Return the accuracies on the modules of a split."""
+    scored = [each for each in results if split in each.splits]
+    body: list[list[Cell]] = []
+    for name in module_names(scored, split) if scored else ():
+        scores = [each.splits[split].modules.get(name) for each in scored]
+        n_questions = max(score.n for score in scores if score is not None)
+        cells = ["-" if score is None else accuracy_cell(score) for score in scores]
+        body.append([name, NumberCell(n_questions, f"{n_questions:,}"), *cells])
+    heads = ["Module", "Questions", *(each.name for each in scored)]
+    return Table(title=task_of(results).title(split), heads=heads, rows=body)
+
+
+def accuracy_cell(score: ModuleScore) -> Cell:
+    """Return an accuracy with its interval."""
+    low, high = score.interval
+    return NumberCell(score.accuracy, f"{score.accuracy:.1%} ({low:.1%} to {high:.1%})")
+
+
+def _render_modules(results: Sequence[Results], split: str, console: Console) -> None:
+    """Print the modules of a split, in as many tables as needed, and a legend."""
+    scored = [each for each in results if split in each.splits]
+    names = module_names(scored, split)
+    room = console.width - max(map(len, names)) - 1
+    at_once = max(1, room // _PERCENT)
+    has_bars = False
+    for start in range(0, len(scored), at_once):
+        some = scored[start : start + at_once]
+        bar = min(30, room // len(some) - _PERCENT - 1)
+        bar = bar if bar >= _SHORTEST_BAR else 0
+        has_bars = has_bars or bar > 0
+        heads = {f"({number})": each.name for number, each in enumerate(some, start + 1)}
+        if max(map(cell_len, heads.values())) > (bar or _PERCENT - 1):
+            for number, name in heads.items():
+                console.print(Text(f"{number} {name}"))
+        else:
+            heads = {name: name for name in heads.values()}
+        splits = [each.splits[split] for each in some]
+        console.print(_side_by_side(names, splits, list(heads), bar))
+    if has_bars:
+        console.print(Text(LEGEND, style="dim"))
+
+
+def _side_by_side(
+    names: Sequence[str], splits: Sequence[SplitScore], heads: Sequence[str], bar: int
+) -> RichTable:
+    """Return a table of modules with a bar, if `bar` is positive, and accuracy per model."""
+    table = plain_table()
+    table.add_column("module", no_wrap=True)
+    for head in heads:
+        if bar:
+            table.add_column(Text(head, no_wrap=True), width=bar)
+        table.add_column("" if bar else Text(head), justify="right", no_wrap=True)
+    for name in names:
+        scores = [split.modules.get(name) for split in splits]
+        table.add_row(name, *(cell for score in scores for cell in _score_cells(score, bar)))
+    return table
+
+
+def _score_cells(score: ModuleScore | None, bar: int) -> Iterator[Text]:
+    if bar:
+        yield interval_bar(score.interval, bar) if score else Text()
+    yield Text(f"{score.accuracy:.1%}" if score else "-")
+
+
+def _render_pairs(first: str, second: str, found: Sequence[SplitPair], console: Console) -> None:
+    title = Text.assemble((first, "bold"), " minus ", (second, "bold"))
+    console.print(Rule(title.append(", on the same questions"), align="left"))
+    if not found:
+        console.print(Text(NO_PAIRS))
+    for pair in found:
+        console.print(Text(pair_line(pair, first, second)))
+        sure = [item for item in pair.modules.items() if item[1].is_sure]
+        table = plain_table(show_header=False)
+        for name, module in sorted(sure, key=lambda item: -item[1].agreement.difference):
+            difference = module.agreement.difference
+            colour = "green" if difference > 0 else "red"
+            table.add_row(
+                f"  {name}",
+                Text(f"{100 * difference:+.1f}", style=colour, justify="right"),
+                Text(f"p {_p(module.p_holm)}", style="dim"),
+            )
+        if sure:
+            console.print(table)
+    console.print()
+
+
+def pair_line(one: SplitPair, first: str, second: str) -> str:
+    """Describe the difference of two models on a split."""
+    low, high = one.interval
+    better = sum(m.is_sure and m.agreement.difference > 0 for m in one.modules.values())
+    worse = sum(m.is_sure and m.agreement.difference < 0 for m in one.modules.values())
+    left = f"; {len(one.left_out)} are excluded, whose questions differ" if one.left_out else ""
+    return (
+        f"{one.title}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
+        f"{100 * high:+.2f}), p {_p(one.p_holm)} by sign flips within modules, Holm-adjusted. "
+        f"Of {len(one.modules)} modules, {first} is significantly better on {better}, "
+        f"{second} on {worse}{left}."
+    )
+
+
+def seed_lines(results: Sequence[Results]) -> list[str]:
+    """Describe the mean and spread of runs that differ only in the seed, and tests over seeds.
+
+    Nothing if no run has several seeds.
+    """
+    first, *others = groups = seed_groups(results)
+    if all(len(group.results) == 1 for group in groups):
+        return []
+    lines = []
+    for group in groups:
+        scores = seed_scores(group)
+        seeds = ", ".join(map(str, group.seeds))
+        lines += [
+            f"{group.name}, {one.title}: {one.mean:.2%} on average over {one.n_seeds} seeds "
+            f"({seeds}), standard deviation {100 * one.spread:.2f} points, from "
+            f"{one.range[0]:.2%} to {one.range[1]:.2%}."
+            for one in scores
+        ] or [f"{group.name}: one seed; the variation between its seeds is unknown."]
+    for other, tests in zip(others, seed_tests(first, others), strict=True):
+        versus = f"{first.name} minus {other.name}"
+        lines += [f"{versus}, {seed_test_line(one)}" for one in tests] or [
+            f"{versus}: no test over seeds, which needs two seeds of each."
+        ]
+    return lines
+
+
+def seed_test_line(one: SeedTest) -> str:
+    """Describe the difference of two recipes on a split."""
+    text = f"{one.title}: {100 * one.difference:+.2f} points"
+    if one.interval is None or one.p_holm is None:
+        return f"{text}; no test: the seeds do not vary, or scipy is not installed."
+    low, high = one.interval
+    return (
+        f"{text} ({100 * low:+.2f} to {100 * high:+.2f}), p {_p(one.p_holm)} by Welch's t-test "
+        f"over {one.n_seeds[0]} and {one.n_seeds[1]} seeds, Holm-adjusted."
+    )
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 1e-4 else f"= {value:.4f}" if value < 0.1 else f"= {value:.2f}"
+
+
+def footnotes(results: Sequence[Results]) -> list[str]:
+    """Return the footnotes of the averages."""
+    after = f"{INTERPOLATION_AFTER_2M_STEPS:.2%} on interpolation after 2000k steps"
+    return [
+        "Exact match averaged over modules; ± is half of a 95% interval; >95% counts modules.",
+        *([f"The paper also has {after}."] if is_published(results) else []),
+        *([ONE_SEED] if all(len(one.results) == 1 for one in seed_groups(results)) else []),
+        *(f"Not fully comparable: {line}." for line in caveats(results)),
+    ]
+
+
+CSV_COLUMNS = (
+    *("kind", "source", "model", "versus", "split", "module", "n_modules", "n", "right"),
+    *("accuracy", "low", "high", "above_95", "loss", "steps", "weights", "p", "p_holm", "note"),
+    *("seeds", "spread"),
+)
+
+
+def long_rows(results: Sequence[Results]) -> list[dict[str, Any]]:
+    """Return all values, a row for each average, module, difference and note.
+
+    `kind` is average, module, difference, module difference, seeds (the mean over seeds, and as
+    `spread` the standard deviation), seeds difference, or note (a caveat).
+    """
+    results = named_apart(results)
+    found = _csv_averages(results)
+    for one in results:
+        found += _csv_modules(one)
+    for first, other, differences in question_pairs(results):
+        found += _csv_pairs(first.name, other.name, differences)
+    found += _csv_seeds(results)
+    return [*found, *({"kind": "note", "note": line} for line in caveats(results))]
+
+
+def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
+    found = []
+    for row in rows(results):
+        for split, cell in row.cells.items():
+            low, high = cell.interval or (None, None)
+            found.append(
+                {
+                    "kind": "average",
+                    "source": row.source,
+                    "model": row.name,
+                    "split": split,
+                    "n_modules": cell.n_modules,
+                    "n": cell.n,
+                    "accuracy": cell.accuracy,
+                    "low": low,
+                    "high": high,
+                    "above_95": cell.above_95,
+                    "steps": row.steps,
+                    "weights": row.weights,
+                }
+            )
+    return found
+
+
+def _csv_modules(results: Results) -> list[dict[str, Any]]:
+    return [
+        {"kind": "module", "source": OURS, **{key: row[key] for key in CSV_COLUMNS if key in row}}
+        for row in results.module_rows()
+    ]
+
+
+def _csv_pairs(first: str, second: str, found: Sequence[SplitPair]) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    names = {"source": OURS, "model": first, "versus": second}
+    for one in found:
+        low, high = one.interval
+        lines.append(
+            {
+                "kind": "difference",
+                **names,
+                "split": one.split,
+                "n_modules": len(one.modules),
+                "n": sum(module.agreement.n for module in one.modules.values()),
+                "accuracy": one.difference,
+                "low": low,
+                "high": high,
+                "p": one.p,
+                "p_holm": one.p_holm,
+            }
+        )
+        lines += [
+            {
+                "kind": "module difference",
+                **names,
+                "split": one.split,
+                "module": name,
+                "n": module.agreement.n,
+                "accuracy": module.agreement.difference,
+                "p": module.p,
+                "p_holm": module.p_holm,
+            }
+            for name, module in one.modules.items()
+        ]
+    return lines
+
+
+def _csv_seeds(results: Sequence[Results]) -> list[dict[str, Any]]:
+    first, *others = groups = seed_groups(results)
+    found: list[dict[str, Any]] = [
+        {
+            "kind": "seeds",
+            "source": OURS,
+            "model": group.name,
+            "split": one.split,
+            "accuracy": one.mean,
+            "low": one.range[0],
+            "high": one.range[1],
+            "seeds": one.n_seeds,
+            "spread": one.spread,
+        }
+        for group in groups
+        for one in seed_scores(group)
+    ]
+    for other, tests in zip(others, seed_tests(first, others), strict=True):
+        for test in tests:
+            low, high = test.interval or (None, None)
+            found.append(
+                {
+                    "kind": "seeds difference",
+                    "source": OURS,
+                    "model": first.name,
+                    "versus": other.name,
+                    "split": test.split,
+                    "accuracy": test.difference,
+                    "low": low,
+                    "high": high,
+                    "p": test.p,
+                    "p_holm": test.p_holm,
+                    "seeds": min(test.n_seeds),
+                }
+            )
+    return found

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.interpret.core.result import Result, ResultTable
+from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.roles.result import RolesResult
 from tp_transformer.show.roles import most_structural, roles_figure
+from tp_transformer.show.table import Table
 
 
 def render_findings(found: Result, console: Console) -> None:
@@ -30,7 +30,7 @@ def render_findings(found: Result, console: Console) -> None:
     for table in found.tables():
         console.print()
         console.print(Text(table.title, style="bold"))
-        console.print(_drawn(table))
+        console.print(Table(heads=table.columns, rows=table.rows).terminal())
         _print_wrapped(table.note, console, style="dim")
 
 
@@ -38,19 +38,6 @@ def _print_wrapped(text: str, console: Console, style: str = "") -> None:
     """Print a text in lines that end between words, all but the first indented."""
     lines = textwrap.fill(text, console.width, subsequent_indent="  ", break_long_words=False)
     console.print(Text(lines, style=style), soft_wrap=True)
-
-
-def _drawn(table: ResultTable) -> Table:
-    """The first column, which has names, is wrapped if there is not enough room."""
-    drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    names, *numbers = table.columns
-    drawn.add_column(Text(names))
-    for place, heading in enumerate(numbers, 1):
-        texts = [*heading.split(), *(line for row in table.rows for line in row[place].split("\n"))]
-        drawn.add_column(Text(heading), justify="right", min_width=max(map(len, texts)))
-    for row in table.rows:
-        drawn.add_row(*map(Text, row))
-    return drawn
 
 
 def written_line(files: Sequence[Path]) -> str:

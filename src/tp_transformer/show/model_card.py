@@ -13,8 +13,8 @@ from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
-from tp_transformer.show.document import markdown_table
-from tp_transformer.show.table import pair_line
+from tp_transformer.show.comparison import pair_line
+from tp_transformer.show.table import markdown_table
 from tp_transformer.training.history import History, Stage
 from tp_transformer.training.records import duration, number, share
 

@@ -22,8 +22,8 @@ from tp_transformer.foundation.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
+from tp_transformer.show.comparison import Comparison
 from tp_transformer.show.heading import heading
-from tp_transformer.show.table import render_comparison
 from tp_transformer.study.parts import generated, headed_table, predicted, show_files
 from tp_transformer.study.watch import Run, train_side_by_side
 
@@ -69,7 +69,7 @@ def live_demo(
     console.print(Text(f"$ tpt {shlex.join(runs[0].command())}", style="dim"), soft_wrap=True)
     train_side_by_side(runs, console)
     heading(console, "3. Both answer test questions")
-    render_comparison([_score(folder, run) for run in runs], console)
+    Comparison(*(_score(folder, run) for run in runs)).render(console)
     console.print(
         "Each model was trained once, with one seed. Whether the difference is due to the models "
         "or to the seed takes several: tpt train --seeds."

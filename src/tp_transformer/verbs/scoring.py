@@ -45,7 +45,7 @@ class Evaluate(ModelVerb):
         from tp_transformer.foundation.distributed import is_first_process
         from tp_transformer.foundation.progress import progress
         from tp_transformer.scoring.evaluate import evaluate
-        from tp_transformer.show.table import render_results
+        from tp_transformer.show.results import render_results
 
         results = evaluate(
             model, self.data, out, self.choice, work, device=self.device, show=progress
@@ -78,18 +78,14 @@ class Compare(Verb):
         from rich.console import Console
 
         from tp_transformer.scoring.results import Results
-        from tp_transformer.show import document, table
+        from tp_transformer.show.comparison import Comparison
 
         results = [Results.read(file) for file in self.results]
+        comparison = Comparison(*results)
         if self.format == "terminal":
-            table.render_comparison(results, Console(highlight=False))
+            comparison.render(Console(highlight=False))
         else:
-            made = {
-                "markdown": document.markdown,
-                "csv": document.csv_text,
-                "latex": document.latex,
-            }
-            print(made[self.format](results), end="")
+            print(getattr(comparison, f"to_{self.format}")(), end="")
         if self.figures is not None:
             from tp_transformer.show.bars import save_bars
             from tp_transformer.show.findings import written_line

@@ -44,14 +44,14 @@ def test_table_1_has_the_rows_of_the_paper_and_ours_labelled(report):
     for row in TABLE_1.values():
         found = re.search(rf"<tr><td[^>]*>{re.escape(row.name)}</td>(.*?)</tr>", page)[1]
         cells = re.findall(r"<td[^>]*>(.*?)</td>", found)
-        shown = f"{100 * row.interpolation:.2f}", f"{100 * row.extrapolation:.2f}"
+        shown = f"{row.interpolation:.2%}", f"{row.extrapolation:.2%}"
         assert (cells[0], cells[1], cells[4], cells[6]) == ("paper", row.weights, *shown)
     for results in (made_up("first", n=40), made_up("second", seed=1, better=-0.1, n=40)):
         found = re.search(rf"<tr><td[^>]*>{results.name}</td>(.*?)</tr>", page)[1]
         cells = re.findall(r"<td[^>]*>(.*?)</td>", found)
         average, (low, high) = results.splits["interpolate"].average
         assert cells[0] == "measured"
-        assert cells[4] == f"{100 * average:.2f} ±{50 * (high - low):.2f}"
+        assert cells[4] == f"{average:.2%}<br>±{(high - low) / 2:.2%}"
     assert "has 40 questions of each module, not 10,000" in text_of(page)
 
 

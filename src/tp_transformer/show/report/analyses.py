@@ -17,6 +17,7 @@ from tp_transformer.show.report.markup import (
     picture,
     table,
 )
+from tp_transformer.show.table import Table
 
 # What a reader should know before the findings; docs/interpretation.md has the details.
 SUMMARIES = {
@@ -89,16 +90,17 @@ def _findings(file: JsonFile, inputs: Inputs) -> list[Markup]:
         heading(f"{model['name']}{steps}"),
         paragraph(about, "about"),
         bullets(map(str, values["summary"])),
-        *map(_table, values.get("tables", ())),
+        *map(recorded_table, values.get("tables", ())),
         *_figures(file),
         command(None if recorded is None else str(recorded)),
     ]
 
 
-def _table(values: dict[str, Any]) -> Markup:
-    columns = [str(column) for column in values["columns"]]
+def recorded_table(values: dict[str, Any]) -> Markup:
+    """Return a table of a JSON file."""
     rows = [[str(cell) for cell in row] for row in values["rows"]]
-    return table(str(values["title"]), columns, rows, [str(values.get("note", ""))])
+    heads, notes = [str(head) for head in values["columns"]], [str(values.get("note", ""))]
+    return table(Table(title=str(values["title"]), heads=heads, rows=rows, notes=notes))
 
 
 def _figures(file: JsonFile) -> list[Markup]:

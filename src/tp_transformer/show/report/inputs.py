@@ -18,9 +18,9 @@ from tp_transformer.foundation.run_folder import (
     TENSORBOARD,
 )
 from tp_transformer.model.folder import WEIGHTS
-from tp_transformer.show.bench import FORMAT
 
 _NOT_OF_A_RUN = {CHECKPOINTS, BEST_MODELS, BEST, LAST, TENSORBOARD, ORIGIN}
+BENCH_FORMAT = "tp-transformer-bench"
 BENCH = "bench.json"  # its folder has many runs and results, which its table summarises
 _NOTHING_TO_REPORT = {MANIFEST, WEIGHTS}  # files of stores and model folders
 
@@ -101,7 +101,7 @@ def _is_bench(file: Path) -> bool:
         values = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(values, dict) and values.get("format") == FORMAT
+    return isinstance(values, dict) and values.get("format") == BENCH_FORMAT
 
 
 def _read(file: Path, found: Inputs, *, is_named: bool) -> None:

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from tp_transformer.foundation.figures import COLUMN
+from tp_transformer.show.table import Cell, NumberCell, Table
 
 LONGEST_CELL = 160  # characters
 _WIDTH = re.compile(rb'<svg[^>]*? width="(\d{1,6}(?:\.\d+)?)pt"')
@@ -23,17 +24,6 @@ class Markup(str):
 
 
 _BREAKS = {"\n": Markup("<br>"), "_": Markup("_<wbr>"), "__": Markup("__<wbr>")}
-
-
-@dataclass(frozen=True)
-class NumberCell:
-    """A cell with a number and how it is printed."""
-
-    value: float
-    text: str
-
-
-CellText = str | NumberCell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,31 +89,22 @@ def folded(title: str, *body: Markup) -> Markup:
     return element("details", element("summary", title), *body)
 
 
-def table(
-    title: str,
-    heads: Sequence[str],
-    rows: Iterable[Sequence[CellText]],
-    notes: Iterable[str] = (),
-    *,
-    texts: Sequence[int] = (0,),
-    whole: Sequence[int] = (),
-) -> Markup:
-    """Return a table that can be sorted.
-
-    Columns in `texts` are aligned to the left; the texts of those in `whole` stay on one line.
-    """
-    sides = ["text" if place in texts else "number" for place in range(len(heads))]
+def table(shown: Table, *, whole: Sequence[int] = ()) -> Markup:
+    """Return a table that can be sorted; the texts of the columns in `whole` stay on one line."""
+    sides = ["text" if place < shown.n_texts else "number" for place in range(len(shown.heads))]
     sides = [f"{side} whole" if place in whole else side for place, side in enumerate(sides)]
-    head = element("tr", *_heads(heads, sides))
+    head = element("tr", *_heads(shown.heads, sides))
     body = [
         element("tr", *(_cell(cell, side) for cell, side in zip(row, sides, strict=True)))
-        for row in rows
+        for row in shown.rows
     ]
     drawn = element(
-        "table", element("caption", title), element("thead", head), element("tbody", *body)
+        "table", element("caption", shown.title), element("thead", head), element("tbody", *body)
     )
-    scrolled = element("div", drawn, class_="scroll", role="region", aria_label=title, tabindex=0)
-    below = joined(paragraph(note, "note") for note in notes if note)
+    scrolled = element(
+        "div", drawn, class_="scroll", role="region", aria_label=shown.title, tabindex=0
+    )
+    below = joined(paragraph(note, "note") for note in shown.notes if note)
     return element("div", scrolled, below, class_="table")
 
 
@@ -134,7 +115,7 @@ def _heads(heads: Sequence[str], sides: Sequence[str]) -> list[Markup]:
     ]
 
 
-def _cell(cell: CellText, side: str) -> Markup:
+def _cell(cell: Cell, side: str) -> Markup:
     if isinstance(cell, NumberCell):
         return element("td", *_lines(cell.text), class_=side, data_sort=repr(float(cell.value)))
     number = _NUMBER.match(cell) if side.startswith("number") else None

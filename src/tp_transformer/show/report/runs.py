@@ -12,9 +12,7 @@ from tp_transformer.show.curve import Curve, curves_of
 from tp_transformer.show.report import charts
 from tp_transformer.show.report.inputs import Inputs
 from tp_transformer.show.report.markup import (
-    CellText,
     Markup,
-    NumberCell,
     Section,
     bullets,
     chart,
@@ -23,6 +21,7 @@ from tp_transformer.show.report.markup import (
     paragraph,
     table,
 )
+from tp_transformer.show.table import Cell, NumberCell, Table
 from tp_transformer.training.records import TRAIN, VALIDATION, Record, read_records
 
 _SETTINGS = {  # columns of the table, by their place in config.yaml
@@ -51,7 +50,7 @@ def runs(inputs: Inputs) -> list[Section]:
         title="Runs",
         summary="The trained models and the settings in which they may differ; config.yaml of each "
         "run has all of them. The commands repeat the training into the same folders.",
-        body=[table("Settings", heads, body), *made],
+        body=[table(Table(title="Settings", heads=heads, rows=body)), *made],
         sources=inputs.runs,
     )
     curves = _learning_curves(names, records)
@@ -77,12 +76,12 @@ def _command(inputs: Inputs, run: Path) -> str:
     return shlex.join(words)
 
 
-def _row(run: Path, name: str, records: Sequence[Record]) -> list[CellText]:
+def _row(run: Path, name: str, records: Sequence[Record]) -> list[Cell]:
     origin = read_origin(run)
     settings = read(run / CONFIG)
     n_parameters = origin.get("n_parameters")
     steps = max((int(record["step"]) for record in records), default=0)
-    cells: list[CellText] = [name]
+    cells: list[Cell] = [name]
     cells.append(f"{n_parameters:,}" if isinstance(n_parameters, int) else "-")
     cells.append(NumberCell(steps, f"{steps:,}"))
     for section, field in _SETTINGS.values():

@@ -6,24 +6,15 @@ from pathlib import Path
 
 from tp_transformer.data.task import Task
 from tp_transformer.published import SOURCE
-from tp_transformer.scoring.compare import (
-    AverageCell,
-    coverage,
-    is_published,
-    module_names,
-    named_apart,
-    rows,
-    task_of,
-)
+from tp_transformer.scoring.compare import is_published, module_names, named_apart, task_of
 from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import FORMAT, ModuleScore, Results
 from tp_transformer.scoring.seeds import question_pairs
+from tp_transformer.show.comparison import averages_table, modules_table, pair_line, seed_lines
 from tp_transformer.show.report import charts
 from tp_transformer.show.report.inputs import Inputs
 from tp_transformer.show.report.markup import (
-    CellText,
     Markup,
-    NumberCell,
     Section,
     bullets,
     chart,
@@ -34,15 +25,7 @@ from tp_transformer.show.report.markup import (
     paragraph,
     table,
 )
-from tp_transformer.show.table import (
-    above_95,
-    averages_heads,
-    averages_title,
-    footnotes,
-    pair_line,
-    seed_lines,
-    steps_of,
-)
+from tp_transformer.show.table import Cell, NumberCell, Table
 
 _EXAMPLES = 4  # mistakes of each kind and model
 
@@ -84,52 +67,23 @@ def _made_by(results: Results) -> Markup:
 
 
 def _averages(results: Sequence[Results], made: Sequence[Markup]) -> Section:
-    task, title = task_of(results), averages_title(results)
-    heads = ["Model", "Source", "Weights", "Steps", *averages_heads(task)]
-    body: list[list[CellText]] = []
-    for row in rows(results):
-        steps = "-" if row.steps is None else NumberCell(row.steps, steps_of(row))
-        body.append([row.name, row.source, _weights(row.weights), steps])
-        for split in task.splits:
-            cell = row.cells.get(split)
-            body[-1] += [_average(task, split, cell), *above_95(split, cell)]
+    averages = averages_table(results)
     pairs = [
-        pair_line(one, first.name, other.name)
+        pair_line(pair, first.name, other.name)
         for first, other, found in question_pairs(results)
-        for one in found
+        for pair in found
     ]
     differences = [heading("Differences on the same questions"), bullets(pairs)] if pairs else []
     seeds = seed_lines(results)
     over_seeds = [heading("Over seeds"), bullets(seeds)] if seeds else []
     published = f" Rows of the paper are as printed by {SOURCE}; the others were measured."
     return Section(
-        title=title,
+        title=averages.title,
         summary="The share of test questions answered exactly, averaged over modules."
         + (published if is_published(results) else ""),
-        body=[
-            table("Exact match, %", heads, body, footnotes(results), texts=(0, 1)),
-            *differences,
-            *over_seeds,
-            *made,
-        ],
+        body=[table(replace(averages, title="Exact match")), *differences, *over_seeds, *made],
         sources=(),
     )
-
-
-def _weights(text: str) -> CellText:
-    factor = {"M": 1e6, "k": 1e3}.get(text[-1:])
-    return text if factor is None else NumberCell(float(text[:-1]) * factor, text)
-
-
-def _average(task: Task, split: str, cell: AverageCell | None) -> CellText:
-    if cell is None:
-        return "-"
-    text = f"{100 * cell.accuracy:.2f}"
-    if cell.interval is not None:
-        text += f" ±{100 * (cell.interval[1] - cell.interval[0]) / 2:.2f}"
-    if covered := coverage(task, split, cell.n_modules):
-        text += f"\n{covered}"
-    return NumberCell(cell.accuracy, text)
 
 
 def _modules(results: Sequence[Results]) -> Section:
@@ -146,7 +100,7 @@ def _modules(results: Sequence[Results]) -> Section:
         "accuracy of the first model. The whiskers are 95% Wilson intervals over questions.",
         body=[
             element("div", *drawn, class_="figures"),
-            *(_module_table(results, split, task) for split in splits),
+            *(_numbers(modules_table(results, split)) for split in splits),
         ],
         sources=(),
     )
@@ -183,47 +137,34 @@ def _tip(name: str, score: ModuleScore) -> str:
     return f"{name}: {score.right:,} of {score.n:,} correct; {low:.1%} to {high:.1%}"
 
 
-def _module_table(results: Sequence[Results], split: str, task: Task) -> Markup:
-    own = [one for one in results if split in one.splits]
-    body: list[list[CellText]] = []
-    for name in module_names(own, split):
-        scores = [one.splits[split].modules.get(name) for one in own]
-        questions = max(score.n for score in scores if score is not None)
-        cells = ["-" if score is None else _accuracy(score) for score in scores]
-        body.append([name, NumberCell(questions, f"{questions:,}"), *cells])
-    heads = ["Module", "Questions", *(one.name for one in own)]
-    title = f"{task.title(split)}: numbers"
-    return folded(title, table(title, heads, body))
-
-
-def _accuracy(score: ModuleScore) -> CellText:
-    low, high = score.interval
-    return NumberCell(score.accuracy, f"{score.accuracy:.1%} ({low:.1%} to {high:.1%})")
+def _numbers(modules: Table) -> Markup:
+    numbers = replace(modules, title=f"{modules.title}: numbers")
+    return folded(numbers.title, table(numbers))
 
 
 def _mistakes(results: Sequence[Results]) -> Section | None:
     counted = [one for one in results if any(score.wrong for score in _scores(one))]
     if not counted:
         return None
-    body: list[list[CellText]] = []
+    body: list[list[Cell]] = []
     for kind, meaning in KINDS.items():
-        row: list[CellText] = [kind, meaning]
+        row: list[Cell] = [kind, meaning]
         for one in counted:
             total = sum(sum(score.wrong.values()) for score in _scores(one))
             count = sum(score.wrong.get(kind, 0) for score in _scores(one))
             row.append(NumberCell(count, f"{count:,} ({count / total:.1%})"))
         body.append(row)
-    title = "Wrong answers by kind"
-    heads = ["Kind", "Meaning", *(one.name for one in counted)]
-    examples = _example_rows(counted)
-    example_heads = ["Kind", "Module", "Question", "Correct", "Answered", "Model"]
-    texts = range(len(example_heads))
-    shown = table("Examples", example_heads, examples, texts=texts, whole=texts[-1:])
+    heads = ["Kind", "Meaning", *(each.name for each in counted)]
+    by_kind = Table(title="Wrong answers by kind", heads=heads, rows=body, n_texts=2)
+    heads = ["Kind", "Module", "Question", "Correct", "Answered", "Model"]
+    rows = _example_rows(counted)
+    examples = Table(title="Examples", heads=heads, rows=rows, n_texts=len(heads))
+    shown = [table(examples, whole=[len(heads) - 1])] if rows else []
     return Section(
         title="Mistakes",
         summary="What is wrong with the wrong answers. Those that were decoded are counted: a "
         "sample of each module and split, or all of them. Each has the first kind that applies.",
-        body=[table(title, heads, body, texts=(0, 1)), *([shown] if examples else [])],
+        body=[table(by_kind), *shown],
         sources=(),
     )
 
@@ -232,9 +173,9 @@ def _scores(results: Results) -> list[ModuleScore]:
     return [score for split in results.splits.values() for score in split.modules.values()]
 
 
-def _example_rows(results: Sequence[Results]) -> list[list[CellText]]:
+def _example_rows(results: Sequence[Results]) -> list[list[Cell]]:
     """Return examples of each kind and model, from as many modules as possible."""
-    found: list[list[CellText]] = []
+    found: list[list[Cell]] = []
     for kind in KINDS:
         for one in results:
             ranked = [

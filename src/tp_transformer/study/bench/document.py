@@ -3,45 +3,40 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from statistics import fmean
+from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.foundation import atomic, figures
-from tp_transformer.show.bench import ABSENT, accuracy_text, difference_text, samples_text
-from tp_transformer.show.document import latex_escaped, markdown_table
+from tp_transformer.show.table import Table, latex_escaped, latex_note, text_of
 from tp_transformer.study.bench.figure import plot
 from tp_transformer.study.bench.table import HELD_OUT, BenchRow, BenchTable, BenchTest
 
 NAME = "bench"  # of the files
+ABSENT = "-"
 _N_FIXED = 5  # columns before those of test splits
 
 
 def render(table: BenchTable, console: Console) -> None:
     """Print the table; where a terminal is narrow, the columns of each test split apart."""
-    for task, rows in table.tasks.items():
-        console.print(Rule(f"[bold]{_title(task, rows)}[/]", align="left"))
-        heads, body = task_table(table, rows)
-        for columns in _column_groups([heads, *body], console.width):
-            shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-            for place in columns:
-                justify: Literal["left", "right"] = "right" if place else "left"
-                shown.add_column(Text(heads[place]), justify=justify, no_wrap=not place)
-            for cells in body:
-                shown.add_row(*(Text(cells[place]) for place in columns))
-            console.print(shown)
+    for shown in tables(table):
+        console.print(Rule(f"[bold]{shown.title}[/]", align="left"))
+        for columns in _column_groups(shown, console.width):
+            heads = [shown.heads[place] for place in columns]
+            rows = [[row[place] for place in columns] for row in shown.rows]
+            console.print(Table(heads=heads, rows=rows).terminal(wrapped=False))
             console.print()
     for line in notes(table):
         console.print(Text(line, style="dim"))
 
 
-def _column_groups(lines: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+def _column_groups(table: Table, width: int) -> list[list[int]]:
     """Return the columns of each table to print: all in one if there is room."""
-    n_columns = len(lines[0])
-    needed = sum(1 + max(len(line[place]) for line in lines) for place in range(n_columns))
+    n_columns, lines = len(table.heads), [table.heads, *table.rows]
+    needed = sum(1 + max(len(text_of(row[place])) for row in lines) for place in range(n_columns))
     if needed <= width:
         return [list(range(n_columns))]
     tests = range(_N_FIXED, n_columns, 2)  # an accuracy and a difference
@@ -51,28 +46,18 @@ def _column_groups(lines: Sequence[Sequence[str]], width: int) -> list[list[int]
 def markdown(table: BenchTable) -> str:
     """Return the table as Markdown."""
     lines = []
-    for task, rows in table.tasks.items():
-        lines += [f"## {_title(task, rows)}", "", *markdown_table(*task_table(table, rows)), ""]
+    for shown in tables(table):
+        lines += [f"## {shown.title}", "", *shown.markdown(), ""]
     return "\n".join([*lines, *(f"- {line}" for line in notes(table))]) + "\n"
 
 
 def latex(table: BenchTable) -> str:
     """Return the table as LaTeX."""
     lines = [r"% needs \usepackage{booktabs}"]
-    for task, rows in table.tasks.items():
-        heads, body = task_table(table, rows)
-        lines += [
-            rf"\par\noindent\textbf{{{latex_escaped(_title(task, rows))}}}\par",
-            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-            r"\toprule",
-            " & ".join(map(_latex, heads)) + r" \\",
-            r"\midrule",
-            *(" & ".join(map(_latex, line)) + r" \\" for line in body),
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-    notes_ = (rf"\par\noindent{{\footnotesize {_latex(line)}\par}}" for line in notes(table))
-    return "\n".join([*lines, *notes_]) + "\n"
+    for shown in tables(table):
+        title = rf"\par\noindent\textbf{{{latex_escaped(shown.title)}}}\par"
+        lines += [title, *shown.latex()]
+    return "\n".join([*lines, *map(latex_note, notes(table))]) + "\n"
 
 
 def save(table: BenchTable, folder: Path) -> list[Path]:
@@ -82,7 +67,7 @@ def save(table: BenchTable, folder: Path) -> list[Path]:
     """
     drawn = plot(table)
     texts = {
-        "json": json.dumps(table.to_json(), indent=1, allow_nan=False) + "\n",
+        "json": json.dumps(json_values(table), indent=1, allow_nan=False) + "\n",
         "md": markdown(table),
         "tex": latex(table),
     }
@@ -94,8 +79,21 @@ def save(table: BenchTable, folder: Path) -> list[Path]:
     return [*files, *figures.save(drawn, folder, NAME)]
 
 
-def task_table(table: BenchTable, rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and the rows of a task."""
+def json_values(table: BenchTable) -> dict[str, Any]:
+    """Return the values to write as JSON, and the tables with their texts, for the report."""
+    texts = [
+        {"title": shown.title, "columns": shown.heads, "rows": shown.rows}
+        for shown in tables(table)
+    ]
+    return {**table.to_json(), "tables": texts, "notes": notes(table)}
+
+
+def tables(table: BenchTable) -> list[Table]:
+    """Return the table of each task."""
+    return [_task_table(table, task, rows) for task, rows in table.tasks.items()]
+
+
+def _task_table(table: BenchTable, task: str, rows: Sequence[BenchRow]) -> Table:
     heads = ["Binding", "Parameters", "Cost", "Samples to 90%"]
     for score in rows[0].scores:
         heads.append(score.title)
@@ -104,13 +102,14 @@ def task_table(table: BenchTable, rows: Sequence[BenchRow]) -> tuple[list[str], 
     body = []
     for row in rows:
         cost = ABSENT if row.cost is None else f"{row.cost:.2f}"
-        cells = [row.variant, f"{row.n_parameters:,}", cost, samples_text(row.samples_to_learn)]
+        cells = [row.variant, f"{row.n_parameters:,}", cost, _samples(row.samples_to_learn)]
         for score in row.scores:
-            cells.append(accuracy_text(score.mean, score.spread))
+            spread = "" if score.spread is None else f" ± {100 * score.spread:.1f}"
+            cells.append(f"{100 * score.mean:.1f}{spread}")
             if score.split != HELD_OUT:
                 cells.append(ABSENT if score.test is None else _difference(score.test))
         body.append(cells)
-    return heads, body
+    return Table(title=f"{task}, {rows[0].samples:,} samples", heads=heads, rows=body)
 
 
 def notes(table: BenchTable) -> list[str]:
@@ -134,13 +133,20 @@ def notes(table: BenchTable) -> list[str]:
     ]
 
 
-def _title(task: str, rows: Sequence[BenchRow]) -> str:
-    return f"{task}, {rows[0].samples:,} samples"
+def _samples(samples: Sequence[int | None]) -> str:
+    """Return the mean over the seeds that learned, and how many those are if not all."""
+    reached = [count for count in samples if count is not None]
+    if not reached:
+        return ABSENT
+    of_all = "" if len(reached) == len(samples) else f" ({len(reached)} of {len(samples)})"
+    return f"{fmean(reached):,.0f}{of_all}"
 
 
 def _difference(test: BenchTest) -> str:
-    return difference_text(test.difference, test.p_seeds_holm, test.p_questions_holm)
+    """Return a difference in points with its p-values over seeds and over questions."""
+    seeds = ABSENT if test.p_seeds_holm is None else _p(test.p_seeds_holm)
+    return f"{100 * test.difference:+.1f} (p {seeds}; {_p(test.p_questions_holm)})"
 
 
-def _latex(text: str) -> str:
-    return latex_escaped(text).replace("±", r"$\pm$")
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"

@@ -18,7 +18,7 @@ from tp_transformer.foundation.provenance import versions
 from tp_transformer.foundation.run_folder import METRICS
 from tp_transformer.foundation.statistics import Interval, holm, paired_t, sign_flip_test
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.bench import FORMAT
+from tp_transformer.show.report.inputs import BENCH_FORMAT
 from tp_transformer.study.bench.cost import StepSeconds, relative_cost
 from tp_transformer.study.bench.plan import BenchPlan, BenchRun
 from tp_transformer.training.records import VALIDATION, read_records
@@ -125,7 +125,7 @@ class BenchTable:
         for row, own in zip(self.rows, values["rows"], strict=True):
             for score, of_score in zip(row.scores, own["scores"], strict=True):
                 of_score |= {"mean": score.mean, "spread": score.spread}
-        return {"format": FORMAT, "version": 1, **values}
+        return {"format": BENCH_FORMAT, "version": 2, **values}
 
 
 def tabulate(plan: BenchPlan, costs: Mapping[str, StepSeconds]) -> BenchTable:

@@ -41,9 +41,9 @@ from tp_transformer.model.identity import model_hash
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
+from tp_transformer.show.comparison import Comparison
 from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
-from tp_transformer.show.table import render_comparison
 from tp_transformer.study.parts import generated
 from tp_transformer.study.reproduce.bands import Accuracies, SplitAccuracy, compare, read_band
 from tp_transformer.study.reproduce.scale import Scale, ScaleRow
@@ -132,7 +132,7 @@ def reproduce(work: Reproduction, console: Console | None = None) -> Accuracies:
             work.out / REPORT,
         )
     heading(console, "results")
-    render_comparison([results[row.name, seed] for row, seed in ordered], console)
+    Comparison(*(results[row.name, seed] for row, seed in ordered)).render(console)
     heading(console, "band")
     for line in _comparison(work, accuracies):
         console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,150 @@
+"""Results of an evaluation in a terminal: modules by decreasing accuracy, then averages."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tp_transformer.data.task import TRAIN
+from tp_transformer.foundation.statistics import Interval
+from tp_transformer.scoring.compare import HELD_OUT_UNKNOWN, coverage
+from tp_transformer.scoring.diagnose import KINDS
+from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
+from tp_transformer.show.table import plain_table
+
+_WIDE = 100  # columns from which more is shown
+_NAME = 40  # the longest name of a module
+_SURE, _UNSURE = "█", "▒"
+LEGEND = f"{_SURE} lower limit of the accuracy   {_UNSURE} its 95% interval (Wilson)"
+_CLASSES = (
+    (HIGH, 1.0, "strong: above 95%", "green"),
+    (0.5, HIGH, "in between", "yellow"),
+    (-1.0, 0.5, "weak: at most 50%", "red"),
+)
+
+
+def interval_bar(interval: Interval, width: int) -> Text:
+    """Return a bar up to the lower limit of an interval, and a paler one up to the upper."""
+    low, high = (round(limit * width) for limit in interval)
+    text = Text(_SURE * low)
+    text.append(_UNSURE * max(high - low, 1 if low < width else 0), style="dim")
+    text.append(" " * (width - len(text)))
+    return text
+
+
+def render_results(results: Results, console: Console) -> None:
+    """Print the results of an evaluation."""
+    tests = {name: split for name, split in results.splits.items() if name != TRAIN}
+    for name, split in (tests or results.splits).items():
+        console.print(Rule(f"[bold]{results.task.title(name)}[/]", align="left"))
+        console.print(_modules_table(split, console.width))
+        console.print()
+    console.print(Text(LEGEND, style="dim"))
+    console.print(_summary(results, console.width))
+    for line in _notes(results):
+        console.print(Text(line, style="dim"))
+
+
+def _modules_table(split: SplitScore, width: int) -> Table:
+    is_wide = width >= _WIDE
+    fixed = _NAME + 2 + 7 + 17 + (28 if is_wide else 0)
+    bar = max(8, min(40, width - fixed))
+    table = plain_table()
+    table.add_column("module", no_wrap=True, min_width=_NAME + 2 if is_wide else None)
+    table.add_column("", no_wrap=True, width=bar)
+    for head in ("correct", "95% interval", *(("questions",) if is_wide else ())):
+        table.add_column(head, justify="right", no_wrap=True)
+    if is_wide:
+        table.add_column("common mistake", no_wrap=True)
+    ordered = sorted(split.modules.items(), key=lambda item: -item[1].accuracy)
+    for least, most, title, colour in _CLASSES:
+        scores = {name: score for name, score in ordered if least < score.accuracy <= most}
+        if scores:
+            # Surely: the whole interval is in the class.
+            intervals = [score.interval for score in scores.values()]
+            n_sure = sum(least < low and high <= most for low, high in intervals)
+            heading = f"{title} ({len(scores)}, {n_sure} of them surely)"
+            table.add_row(Text(heading, style=f"bold {colour}"))
+        for name, score in scores.items():
+            table.add_row(*_module_cells(name, score, bar, colour, is_wide))
+    return table
+
+
+def _module_cells(
+    name: str, score: ModuleScore, bar: int, colour: str, is_wide: bool
+) -> Iterator[Text]:
+    yield Text(f"  {name}")
+    drawn = interval_bar(score.interval, bar)
+    drawn.stylize(colour)
+    yield drawn
+    low, high = score.interval
+    yield Text(f"{score.accuracy:.1%}", style="bold")
+    yield Text(f"{low:.1%} - {high:.1%}", style="dim")
+    if is_wide:
+        yield Text(f"{score.n:,}")
+        yield Text(_commonest(score), style="dim")
+
+
+def _commonest(score: ModuleScore) -> str:
+    """Return the most common kind of mistake, except for `other`."""
+    named = {kind: count for kind, count in score.wrong.items() if kind != "other"}
+    kind = max(named, key=lambda kind: named[kind], default="")
+    total = sum(score.wrong.values())
+    return f"{kind} {named[kind] / total:.0%}" if kind and named[kind] >= 0.1 * total else ""
+
+
+def _summary(results: Results, width: int) -> Table:
+    table = Table(title=Text(results.name, style="bold"), title_justify="left", box=None)
+    table.header_style, table.pad_edge = "bold", False
+    table.add_column("average over modules")  # wrapped where there is little room
+    for heading in ("accuracy", "95% interval", ">95%", "surely", "questions", "loss"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, split in results.splits.items():
+        average, (low, high) = split.average
+        n_modules = len(split.modules)
+        covered = coverage(results.task, name, n_modules).removesuffix(" modules") or n_modules
+        table.add_row(
+            f"{results.task.title(name)} ({covered})",
+            Text(f"{average:.2%}", style="bold"),
+            f"{low:.2%} - {high:.2%}" if width >= _WIDE else f"{low:.1%} - {high:.1%}",
+            str(split.above_95),
+            str(split.surely_above_95),
+            f"{split.n:,}",
+            f"{split.loss:.3f}",
+        )
+    return table
+
+
+def _notes(results: Results) -> Iterator[str]:
+    wrong: dict[str, int] = {}
+    for split in results.splits.values():
+        for score in split.modules.values():
+            for kind, count in score.wrong.items():
+                wrong[kind] = wrong.get(kind, 0) + count
+    if total := sum(wrong.values()):
+        kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
+        yield f"Of {total:,} diagnosed wrong answers: {'; '.join(kinds)}."
+        diagnosis = results.made.get("diagnosis") or {}
+        if not diagnosis.get("has_sympy", True):
+            yield "Without sympy, answers that are equal in value are not identified."
+        elif n_late := diagnosis.get("n_out_of_time", 0):
+            yield f"sympy timed out on {n_late:,} comparisons of values."
+    if TRAIN in results.splits and results.held_out is None:
+        yield f"Train {HELD_OUT_UNKNOWN}."
+    elif TRAIN in results.splits:
+        yield f"Train excludes the {results.held_out:,} questions held out for validation."
+    n_ties = len(results.near_ties)
+    yield (
+        f"{n_ties:,} near-tie{'' if n_ties == 1 else 's'}: answers with a margin below 0.001, "
+        "decided in float64 and listed in the results."
+    )
+    if results.decoding is not None:
+        n_other = len(results.decoding["other_verdict"])
+        ties = results.decoding["near_ties_among_them"]
+        agrees = "all" if not n_other else f"all but {n_other} ({ties} of them near-ties)"
+        yield (
+            f"Greedy decoding of {results.decoding['n']:,} questions gives the same verdict "
+            f"on {agrees}."
+        )
