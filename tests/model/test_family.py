@@ -10,13 +10,13 @@ from documents import ROOT
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.config import WithoutWeights
 from tp_transformer.model.family import (
     count_parameters,
     from_config,
     match_parameters,
     model_config,
 )
-from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.published import TABLE_1
 
 COUNTS = {

@@ -30,8 +30,8 @@ from tp_transformer.foundation.statistics import (
     paired_t,
     sign_flip_test,
 )
+from tp_transformer.model.config import WithoutWeights
 from tp_transformer.model.family import from_config
-from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.scoring.results import Results
 from tp_transformer.study.bench import cost, run
 from tp_transformer.study.bench.document import latex, markdown, render, save, tables

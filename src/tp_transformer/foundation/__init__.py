@@ -2,8 +2,8 @@
 
 - errors, ranges, settings, yaml_text: errors of users, ranges of numbers, configuration files.
 - registry, extensions: objects by name, and modules from outside that add to them.
-- atomic, own_folder, run_folder: atomic files, folders of commands, the layout of a run folder.
-- provenance, command: versions and commands, as results record them.
+- atomic, run_folder: atomic files, folders of commands, the layout of a run folder.
+- provenance: versions and commands, as results record them.
 - interruptions, progress, allocator, parallel, distributed: signals, progress bars, memory,
   worker processes, ranks.
 - statistics, permutation: intervals and tests, computed permutations.

@@ -2,8 +2,10 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import time
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,3 +74,29 @@ def _git(*arguments: str) -> str | None:
 def environment(device: torch.device) -> Values:
     """Return the time, the versions and the device of a computation."""
     return {"when": now(), **versions(), "device": device.type}
+
+
+def command_line(verb: str, *settings: Any, **options: Any) -> str:
+    """Return the command of a verb with the fields of some dataclasses and further options.
+
+    Fields that have their default value, and options that are None, are omitted.
+    """
+    words = ["tpt", *verb.split()]
+    for name, value in options.items():
+        words += _words(name, value)
+    for own in settings:
+        for field in fields(own):
+            value = getattr(own, field.name)
+            if value != field.default:
+                is_switch = field.default is False  # an option without a value
+                words += _words(field.name, () if is_switch else value)
+    return shlex.join(words)
+
+
+def _words(name: str, value: Any) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    if value is None:
+        return []
+    if isinstance(value, tuple):
+        return [flag, *map(str, value)]
+    return [flag, str(value).lower() if isinstance(value, bool) else str(value)]

@@ -12,4 +12,4 @@ from importlib import import_module
 from importlib.util import find_spec
 
 if find_spec("transformers") is not None:
-    import_module(f"{__name__}.hf.auto")
+    import_module(f"{__name__}.hf.folder")

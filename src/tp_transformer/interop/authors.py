@@ -18,10 +18,9 @@ from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.errors import CheckpointError
 from tp_transformer.interop.pickles import read_checkpoint, read_vocabulary, shown
 from tp_transformer.model.attention import Attention
-from tp_transformer.model.config import TransformerConfig
+from tp_transformer.model.config import TransformerConfig, WithoutWeights
 from tp_transformer.model.layers import sinusoids
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.model.weightless import WithoutWeights
 
 Tensors = dict[str, Tensor]  # by the authors' names
 

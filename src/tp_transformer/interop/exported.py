@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tp_transformer.foundation.atomic import whole
+from tp_transformer.foundation.atomic import refuse_other_content, whole
 from tp_transformer.foundation.errors import FolderError, SettingsError, reason
-from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 

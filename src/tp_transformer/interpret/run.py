@@ -9,10 +9,10 @@ from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.mathematics.produce import produce
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import choose_device
 from tp_transformer.foundation.errors import SettingsError, TextError, UserError
 from tp_transformer.foundation.parallel import workers
+from tp_transformer.foundation.provenance import command_line
 from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.options import AnalysisOptions

@@ -1,12 +1,11 @@
-"""The models, and what they compute.
+"""The models, and what they compute, in plain PyTorch.
 
-- config, binding, attention, masks, layers, transformer: the Transformer and the TP-Transformer.
-- add_roles: TP-attention in other models.
+- config, binding, attention, layers, transformer: the Transformer and the TP-Transformer.
+- batch, layout: batches of token ids, and how their rows are arranged and attend.
+- drop_in: TP-attention in other models.
 - recurrent: the LSTM. base: the class from which both derive.
-- loss, decoding, cache, bare, solver, stream: the loss; search; answers to questions in text.
+- loss, decoding, cache, solver, stream: the loss; search; answers to questions in text.
 - trace: recording and editing of tensors by name.
-- family, folder, bundled, identity, weightless: building, loading, saving and describing models.
-- fused, fused_training, fused_weights: cells by C kernels, for inference and for training.
-- quantised: linear layers in int8.
+- family, folder, bundled, identity: building, loading, saving and describing models.
 - flops: the operations of a training step.
 """

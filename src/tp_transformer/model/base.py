@@ -23,6 +23,7 @@ from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.settings import to_dataclass, to_values
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.batch import Batch
+from tp_transformer.model.config import WithoutWeights
 from tp_transformer.model.decoding import SearchState
 from tp_transformer.model.layout.base import Layout
 from tp_transformer.model.layout.packed import Packed, has_flash_attention
@@ -30,7 +31,6 @@ from tp_transformer.model.layout.padded import Padded
 from tp_transformer.model.loss import Loss, token_loss
 from tp_transformer.model.solver import Solver
 from tp_transformer.model.trace import Edit, Trace, Traced, is_traced, trace, trace_names
-from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.ops.int8 import is_quantised, quantised
 
 if TYPE_CHECKING:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Depth, ShareBelowOne, Size, check_fields
@@ -14,7 +16,6 @@ from tp_transformer.model.binding import (
     make_binding,
     options_of,
 )
-from tp_transformer.model.weightless import WithoutWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +107,28 @@ def _refuse_taken_options(name: str, binding: type[Binding]) -> None:
 
 
 BINDINGS.require(_refuse_taken_options)
+
+
+_INITIALISERS = {
+    Tensor.normal_,
+    Tensor.uniform_,
+    nn.init.kaiming_uniform_,
+    nn.init.normal_,
+    nn.init.uniform_,
+}
+
+
+class WithoutWeights(TorchFunctionMode):
+    """A context in which modules are built without initialising their weights, to save time.
+
+    The meta device would also work, but its first use imports for two seconds.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Skip calls that initialise a tensor in place."""
+        kwargs = kwargs or {}
+        if func in _INITIALISERS:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)

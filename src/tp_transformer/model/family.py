@@ -17,9 +17,8 @@ from tp_transformer.model import bundled
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model import recurrent as _recurrent  # noqa: F401, registers the LSTM
 from tp_transformer.model.base import ARCHITECTURES, Model
-from tp_transformer.model.config import TransformerConfig
+from tp_transformer.model.config import TransformerConfig, WithoutWeights
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.model.weightless import WithoutWeights
 
 AnyModel = Model[Any, Any, Any]
 

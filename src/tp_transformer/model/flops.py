@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from tp_transformer.data.vocabulary import Ids, Vocabulary
+from tp_transformer.model.config import WithoutWeights
 from tp_transformer.model.family import AnyModel, from_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.model.weightless import WithoutWeights
 
 # A product of the forward pass has two of the same size in the backward pass: the gradients of both
 # factors.

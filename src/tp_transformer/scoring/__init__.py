@@ -1,6 +1,6 @@
 """Exact-match scores of models.
 
-- options, questions, held_out: the options and the questions of an evaluation.
+- options, questions: the options and the questions of an evaluation, without those held out.
 - verdict: whether each answer is correct, by one forward pass.
 - evaluate, journal: an evaluation of all modules, and its state while it runs.
 - diagnose: the kinds of wrong answers.

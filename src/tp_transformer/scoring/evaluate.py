@@ -20,19 +20,18 @@ from torch import Tensor
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.foundation import atomic, provenance
-from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import Ranks, native_precision, open_ranks
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import Show, Update
+from tp_transformer.foundation.provenance import command_line
 from tp_transformer.model import bundled, identity
 from tp_transformer.model.base import Model
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
-from tp_transformer.scoring.held_out import held_out_rows
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.scoring.questions import EvaluationQuestions, choose
+from tp_transformer.scoring.questions import EvaluationQuestions, choose, held_out_rows
 from tp_transformer.scoring.results import (
     Mistake,
     ModuleScore,

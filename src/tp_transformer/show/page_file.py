@@ -1,5 +1,7 @@
 """HTML files of commands: a page is marked, so that a command replaces only pages of its own."""
 
+import base64
+import hashlib
 from pathlib import Path
 
 from tp_transformer import __version__
@@ -36,3 +38,22 @@ def refuse_other_file(out: Path, kind: str, *, overwrite: bool = False) -> None:
 
 def _beginning(kind: str) -> str:
     return f'<meta name="generator" content="tp-transformer {kind}'
+
+
+def content_policy(script: str, style: str, *more: str) -> str:
+    """Return a policy that admits one script and one style by their hashes, and `more`."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src '{_digest(script)}'",
+            f"style-src '{_digest(style)}'",
+            *more,
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import table as rich_table
+from rich.console import Console
+from rich.rule import Rule
 from rich.text import Text
 
 
@@ -150,3 +152,9 @@ def _dim_below(cell: Cell) -> Text:
     for line in others:
         text.append(f"\n{line}", style="dim")
     return text
+
+
+def heading(console: Console, text: str) -> None:
+    """Print the heading of a part."""
+    console.print()
+    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))

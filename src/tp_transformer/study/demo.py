@@ -15,8 +15,8 @@ from rich.text import Text
 from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.store import Store
+from tp_transformer.foundation.atomic import refuse_other_content
 from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.foundation.progress import progress
 from tp_transformer.foundation.statistics import average_interval
 from tp_transformer.interpret.core.sample import Sample, draw
@@ -29,9 +29,9 @@ from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results, SplitScore
 from tp_transformer.show.comparison import pair_line
-from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
 from tp_transformer.show.roles import most_structural, roles_figure
+from tp_transformer.show.table import heading
 from tp_transformer.study.parts import generated, predicted, show_files
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models

@@ -17,13 +17,13 @@ from rich.text import Text
 
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.store import Store
-from tp_transformer.foundation.own_folder import refuse_other_content
+from tp_transformer.foundation.atomic import refuse_other_content
 from tp_transformer.foundation.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.heading import heading
+from tp_transformer.show.table import heading
 from tp_transformer.study.parts import generated, headed_table, predicted, show_files
 from tp_transformer.study.watch import Run, train_side_by_side
 

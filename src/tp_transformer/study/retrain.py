@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tp_transformer.data.mathematics.partial import Order
 from tp_transformer.data.store import Store, open_store
+from tp_transformer.foundation.atomic import refuse_other_content
 from tp_transformer.foundation.errors import FolderError, StoreError
-from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.model import bundled
 from tp_transformer.study.parts import generated
 from tp_transformer.training.config import RunConfig, run_config

@@ -12,14 +12,20 @@ from torch import Tensor
 
 from tp_transformer.data.store import Store
 from tp_transformer.foundation import settings
-from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import (
     Ranks,
     open_ranks,
     unchanged_random_state,
 )
 from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.provenance import Values, commit, machine, now, versions
+from tp_transformer.foundation.provenance import (
+    Values,
+    command_line,
+    commit,
+    machine,
+    now,
+    versions,
+)
 from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, read_origin
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tp_transformer.data.store import Store
 from tp_transformer.foundation import settings
-from tp_transformer.foundation.command import command_line
 from tp_transformer.foundation.distributed import open_ranks, unchanged_random_state
 from tp_transformer.foundation.errors import FolderError
+from tp_transformer.foundation.provenance import command_line
 from tp_transformer.foundation.run_folder import CONFIG, ORIGIN, read_origin, seed_folder, seed_runs
 from tp_transformer.training.claim import Request
 from tp_transformer.training.config import RunConfig, run_config, section_kinds

@@ -44,9 +44,9 @@ class Bench(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.foundation.command import command_line
         from tp_transformer.foundation.parallel import workers
         from tp_transformer.foundation.progress import progress
+        from tp_transformer.foundation.provenance import command_line
         from tp_transformer.show.findings import written_line
         from tp_transformer.study.bench.document import render, save
         from tp_transformer.study.bench.plan import BenchPlan, samples_of

@@ -1,8 +1,8 @@
 """Models of this package in Hugging Face transformers: `generate`, `Trainer`, the Auto classes.
 
 - config, model, tokenizer: the classes that transformers loads.
-- auto: registers the model and the tokenizer with the Auto classes.
-- folder: the folder that `tpt export --format hf` writes.
+- folder: the folder that `tpt export --format hf` writes; its import registers the model and the
+  tokenizer with the Auto classes.
 - hub: a model of this package that is loaded from and pushed to the Hub by itself.
 """
 

@@ -4,8 +4,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.interop.exported import as_transformer, new_folder
+from tp_transformer.interop.hf.config import TPTransformerConfig
 from tp_transformer.interop.hf.model import TPTransformerForConditionalGeneration
 from tp_transformer.interop.hf.tokenizer import TPTransformerTokenizer
 from tp_transformer.model.family import AnyModel
@@ -41,3 +44,8 @@ def tokenizer_of(
     tokenizer = TPTransformerTokenizer(str(file), model_max_length=n_positions)
     tokenizer.save_pretrained(folder)
     return tokenizer
+
+
+AutoConfig.register(TPTransformerConfig.model_type, TPTransformerConfig)
+AutoModelForSeq2SeqLM.register(TPTransformerConfig, TPTransformerForConditionalGeneration)
+AutoTokenizer.register(TPTransformerConfig, TPTransformerTokenizer)

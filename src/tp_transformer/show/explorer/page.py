@@ -11,8 +11,7 @@ from tp_transformer.foundation import atomic
 from tp_transformer.foundation.provenance import Values
 from tp_transformer.model.family import AnyModel
 from tp_transformer.show.explorer import packing
-from tp_transformer.show.page_file import mark
-from tp_transformer.show.policy import content_policy
+from tp_transformer.show.page_file import content_policy, mark
 
 KIND = "explorer"
 WORKER = ("bindings.js", "engine.js", "run.js", "worker.js")

@@ -10,8 +10,7 @@ from string import Template
 from tp_transformer import __version__
 from tp_transformer.foundation import atomic
 from tp_transformer.foundation.errors import ResultsError, SettingsError
-from tp_transformer.show.page_file import mark, refuse_other_file
-from tp_transformer.show.policy import content_policy
+from tp_transformer.show.page_file import content_policy, mark, refuse_other_file
 from tp_transformer.show.report.analyses import analyses
 from tp_transformer.show.report.bench import bench
 from tp_transformer.show.report.inputs import Inputs, gather

@@ -24,9 +24,8 @@ from tp_transformer.foundation.registry import Registry
 from tp_transformer.foundation.run_folder import seed_folder
 from tp_transformer.foundation.settings import nearest, refuse_unknown
 from tp_transformer.model.binding import BINDINGS, binding_options
-from tp_transformer.model.config import TransformerConfig
+from tp_transformer.model.config import TransformerConfig, WithoutWeights
 from tp_transformer.model.family import from_config, match_parameters, model_config
-from tp_transformer.model.weightless import WithoutWeights
 from tp_transformer.training.config import RunConfig, config_values
 
 N_VALIDATIONS = 20  # of a run; the resolution of the samples to 90%

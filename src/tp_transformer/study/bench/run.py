@@ -18,10 +18,9 @@ import torch
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.allocator import keep_freed_memory
-from tp_transformer.foundation.atomic import write_json
+from tp_transformer.foundation.atomic import refuse_other_content, write_json
 from tp_transformer.foundation.errors import ResultsError, UserError
 from tp_transformer.foundation.extensions import load_extensions
-from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.foundation.parallel import OpenPool, in_order
 from tp_transformer.foundation.progress import Show
 from tp_transformer.foundation.run_folder import LAST

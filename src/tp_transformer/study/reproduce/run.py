@@ -27,10 +27,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.foundation.atomic import write_json
+from tp_transformer.foundation.atomic import refuse_other_content, write_json
 from tp_transformer.foundation.distributed import choose_device
 from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
-from tp_transformer.foundation.own_folder import refuse_other_content
 from tp_transformer.foundation.parallel import n_cores
 from tp_transformer.foundation.progress import progress, showing
 from tp_transformer.foundation.run_folder import seed_folder
@@ -42,8 +41,8 @@ from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.heading import heading
 from tp_transformer.show.report.report import write_report
+from tp_transformer.show.table import heading
 from tp_transformer.study.parts import generated
 from tp_transformer.study.reproduce.bands import Accuracies, SplitAccuracy, compare, read_band
 from tp_transformer.study.reproduce.scale import Scale, ScaleRow
