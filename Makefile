@@ -48,7 +48,7 @@ test-core: dist
 	$(PYTHON) -m venv --clear .venv-core
 	sed "$(if $(TORCH),s/^torch==.*/torch==$(TORCH)/)" constraints.txt > .venv-core/constraints.txt
 	.venv-core/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-core/constraints.txt dist/*.whl
-	cd .venv-core && bin/python ../tests/smoke.py
+	cd .venv-core && bin/python ../tests/support/smoke.py
 	cd .venv-core && bin/tpt models && bin/tpt solve "What is 3 + 4?"
 
 docs: $(INSTALLED)

@@ -5,12 +5,12 @@ import re
 import shutil
 import sys
 
-import claims
 import pytest
+
+import claims
+import tp_transformer as tpt
 import update_findings
 from claims import CLAIMS, Outcome
-
-import tp_transformer as tpt
 from corpora import make_store
 from documents import ROOT
 from tp_transformer.data.mathematics.partial import Order
@@ -38,7 +38,7 @@ def test_every_part_of_the_page_has_been_written():
 
 
 def test_the_page_is_about_the_bundled_models():
-    """If this fails after `tpt bundle`, run `python docs/update_findings.py`."""
+    """If this fails after `tpt bundle`, run `python tools/update_findings.py`."""
     table = marks(PAGE.read_text("utf-8"))["models"]
     for name in ("tp-transformer-arithmetic", "transformer-arithmetic"):
         assert f"`{model_hash(tpt.load(name))[:12]}`" in table, (

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -174,6 +175,7 @@ def test_the_bundled_models_answer_as_before(name, engine):
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parent / "support"))
     os.environ["COLUMNS"] = "100"
     GOLDEN.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import sys
 
-import bundled_history
 import pytest
-import update_bundled
 import yaml
 
+import bundled_history
 import tp_transformer as tpt
+import update_bundled
 from documents import PAGES, ROOT, anchors, links
 from tp_transformer.model import bundled
 from tp_transformer.model.binding import BINDINGS
@@ -65,7 +65,7 @@ def test_files_that_pages_name_exist():
     named = set()
     for page in PAGES:
         text = page.read_text("utf-8")
-        named |= set(re.findall(r"`((?:benchmarks|experiments|notebooks|tests)/[\w./-]+)`", text))
+        named |= set(re.findall(r"`((?:benchmarks|experiments|notebooks|tests|tools)/[\w./-]+)`", text))
     assert len(named) > 8
     assert [name for name in named if not (ROOT / name).exists()] == []
 
@@ -89,7 +89,7 @@ def test_the_reference_has_every_public_name():
 
 
 def test_what_pages_say_of_the_bundled_models_is_what_they_are():
-    """If this fails after `tpt bundle`, run `python docs/update_bundled.py`."""
+    """If this fails after `tpt bundle`, run `python tools/update_bundled.py`."""
     text = update_bundled.summary()
     assert (len(text) > 500) == bool(bundled.names())
     for page in update_bundled.PAGES:

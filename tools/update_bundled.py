@@ -1,6 +1,6 @@
 """Rewrite what README.md and docs/index.md say about the bundled models, from their results.
 
-    python docs/update_bundled.py
+    python tools/update_bundled.py
 
 Run it after `tpt bundle`. A test fails if a page has other numbers than the bundled models.
 """

@@ -15,7 +15,7 @@ from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
 from tp_transformer.data.writer import write_store
 
-SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "mathematics_dataset-v1.0-sample.tar.gz"
+SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "mathematics_dataset-v1.0-sample.tar.gz"
 
 FILES = {
     "train-easy/arithmetic__mixed": 7,

@@ -1,6 +1,6 @@
 """Score and analyse trained models, and rewrite the tables and the figure of docs/findings.md.
 
-    python docs/update_findings.py models/tp models/plain [MODELS …] --data STORE --out FOLDER
+    python tools/update_findings.py models/tp models/plain [MODELS …] --data STORE --out FOLDER
 
 The first two arguments are folders with seeds of TP-Transformers and of Transformers, of
 `tpt train --seeds` or experiments/keep_models.py; the others are such folders, runs, or bundled
@@ -20,10 +20,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from claims import CLAIMS, Analyses, Claim, Outcome, Values, verdict
 from scipy import stats
-from update_bundled import ROOT, rewritten
 
+from claims import CLAIMS, Analyses, Claim, Outcome, Values, verdict
 from tp_transformer.data.store import MANIFEST
 from tp_transformer.foundation import figures
 from tp_transformer.foundation.progress import progress, showing
@@ -41,6 +40,7 @@ from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.table import markdown_table
 from tp_transformer.training.history import history_of
+from update_bundled import ROOT, rewritten
 
 PAGE = ROOT / "docs" / "findings.md"
 FIGURE = "findings-reversal"

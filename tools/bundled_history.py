@@ -1,6 +1,6 @@
 """Rewrite the tables of docs/experiments.md on the bundled models, from the git history.
 
-    python docs/bundled_history.py
+    python tools/bundled_history.py
 
 Each commit that replaced the bundled models has the scores and the training of its models, which
 `tpt bundle` wrote. Run it after such a commit; a test fails if the page lacks an earlier one.
@@ -11,11 +11,10 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from update_bundled import HALF, ROOT, SURE, above, average, difference, rewritten, total
-
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.table import markdown_table
+from update_bundled import HALF, ROOT, SURE, above, average, difference, rewritten, total
 
 PAGE = ROOT / "docs" / "experiments.md"
 NAMES = ("tp-transformer-small", "transformer-small")
