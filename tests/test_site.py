@@ -65,7 +65,8 @@ def test_files_that_pages_name_exist():
     named = set()
     for page in PAGES:
         text = page.read_text("utf-8")
-        named |= set(re.findall(r"`((?:benchmarks|experiments|notebooks|tests|tools)/[\w./-]+)`", text))
+        folders = "benchmarks|experiments|notebooks|tests|tools"
+        named |= set(re.findall(rf"`((?:{folders})/[\w./-]+)`", text))
     assert len(named) > 8
     assert [name for name in named if not (ROOT / name).exists()] == []
 
