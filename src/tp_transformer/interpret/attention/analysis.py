@@ -9,15 +9,12 @@ import numpy as np
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.attention import following
-from tp_transformer.interpret.attention.figure import IN_COLUMN
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking
-from tp_transformer.interpret.attention.options import AttentionOptions
-from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
+from tp_transformer.interpret.attention.result import IN_COLUMN, AttentionMap, AttentionResult
 from tp_transformer.interpret.core.options import chosen, head_indices, layer_index
 from tp_transformer.interpret.core.record import (
     DECODER,
     ENCODER,
-    Activations,
     checked_model,
     point,
     record,
@@ -26,6 +23,8 @@ from tp_transformer.interpret.core.record import (
 from tp_transformer.interpret.core.relations import RELATIONS
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_texts
+from tp_transformer.interpret.core.vectors import Activations
+from tp_transformer.interpret.options import AttentionOptions
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
+from tp_transformer.interpret.core.vectors import Booleans, Floats, Integers
 
 FOLDS = 4  # strengths are fitted on the questions of the other folds
 ROUNDS = 20  # iterations of the fit

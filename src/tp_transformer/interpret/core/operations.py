@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
-from tp_transformer.interpret.core.record import ENCODER, Activations, point
+from tp_transformer.interpret.core.record import ENCODER, point
 from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.core.vectors import Activations, Booleans, Floats, Integers, nearest
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.loss import token_losses
 from tp_transformer.model.solver import evaluating
@@ -224,16 +224,6 @@ def at(positions: Sequence[Sequence[int]], operation: RoleOperation) -> RoleOper
         return changed
 
     return restricted
-
-
-def nearest(vectors: Floats, centroids: Floats) -> Integers:
-    """Return the nearest of centroids (…, cluster, d_head) to vectors (…, position, d_head)."""
-    # |v - c|^2 without |v|^2, which does not depend on the cluster.
-    apart = np.square(centroids).sum(axis=-1)[..., None, :] - 2 * vectors @ centroids.swapaxes(
-        -1, -2
-    )
-    found: Integers = apart.argmin(axis=-1)
-    return found
 
 
 def donors(

@@ -14,8 +14,8 @@ from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import track
-from tp_transformer.interpret.core.arrays import Booleans, Integers
 from tp_transformer.interpret.core.structure import has_reversed_side
+from tp_transformer.interpret.core.vectors import Booleans, Integers
 from tp_transformer.model.batch import group_by_length
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import evaluating

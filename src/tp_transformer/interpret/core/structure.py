@@ -9,9 +9,10 @@
 All positions are source positions: 0 is the start token.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from tp_transformer.expressions import (
     DIVISION,
@@ -144,16 +145,19 @@ def digit_places(numeral: str) -> list[str | None]:
     return found
 
 
+T = TypeVar("T")
 PositionFinder = Callable[[Expression], list[int]]
 
 
-def _labelled(label: str, *values: str) -> PositionFinder:
+def labelled(
+    labels_of: Callable[[T], Mapping[str, Sequence[str | None]]], label: str, *values: str
+) -> Callable[[T], list[int]]:
     """Find the positions with one of these values of a label, or with any value."""
 
-    def positions(expression: Expression) -> list[int]:
+    def positions(question: T) -> list[int]:
         return [
             at
-            for at, value in enumerate(labels(expression)[label])
+            for at, value in enumerate(labels_of(question).get(label, ()))
             if value in values or (not values and value is not None)
         ]
 
@@ -167,11 +171,11 @@ def _operators(expression: Expression) -> list[int]:
 
 
 PLACES: dict[str, PositionFinder] = {
-    "numbers": _labelled(DEPTH),
-    "numerators": _labelled(SIDE, NUMERATOR),
-    "denominators": _labelled(SIDE, DENOMINATOR),
-    "first arguments": _labelled(ARGUMENT, FIRST),
-    "second arguments": _labelled(ARGUMENT, SECOND),
+    "numbers": labelled(labels, DEPTH),
+    "numerators": labelled(labels, SIDE, NUMERATOR),
+    "denominators": labelled(labels, SIDE, DENOMINATOR),
+    "first arguments": labelled(labels, ARGUMENT, FIRST),
+    "second arguments": labelled(labels, ARGUMENT, SECOND),
     "operators": _operators,
 }
 

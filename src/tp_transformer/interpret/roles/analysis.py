@@ -15,16 +15,14 @@ import numpy as np
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.progress import track
-from tp_transformer.interpret.core.arrays import Floats
-from tp_transformer.interpret.core.clusters import Clustering, cluster
 from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.interpret.core.vectors import Clustering, Floats, cluster
+from tp_transformer.interpret.options import RolesOptions
 from tp_transformer.interpret.roles import naming, probes, reversal
-from tp_transformer.interpret.roles.options import RolesOptions
-from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import Labelled, Probed
+from tp_transformer.interpret.roles.probes import Labelled, Positions, Probed
 from tp_transformer.interpret.roles.result import (
     HeadClusters,
     HeadScore,

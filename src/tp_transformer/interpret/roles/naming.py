@@ -15,7 +15,7 @@ import numpy as np
 
 from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.statistics import wilson
-from tp_transformer.interpret.core.arrays import Booleans, Integers
+from tp_transformer.interpret.core.relations import ASKED, DEGREE, ITEM, PART, RANK, YES
 from tp_transformer.interpret.core.structure import (
     ARGUMENT,
     DENOMINATOR,
@@ -27,7 +27,7 @@ from tp_transformer.interpret.core.structure import (
     SIDE,
     SIGN,
 )
-from tp_transformer.interpret.core.wording import ASKED, DEGREE, ITEM, PART, RANK, YES
+from tp_transformer.interpret.core.vectors import Booleans, Integers
 
 PURITY = 0.8  # least share of the positions of a cluster for which its name holds
 FEWEST_POSITIONS = 10

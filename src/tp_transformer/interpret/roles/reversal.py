@@ -22,12 +22,12 @@ import numpy as np
 
 from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Interval, resample
-from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 from tp_transformer.interpret.core.result import ResultTable, Values
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
-from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.core.vectors import Booleans, Floats, Integers
 from tp_transformer.interpret.roles.probes import (
     FEWEST_QUESTIONS,
+    Positions,
     Probe,
     folds,
 )
