@@ -124,7 +124,7 @@ def test_the_entering_state_is_what_the_value_map_reads(preset, layer, sample):
     before = "embedding" if number == 0 else "encoder.0.output"
     name = f"encoder.{number}.self_attention.value"
     found = record(model, sample, [before, name])
-    entering = analysis._entering(model, number, found, before)
+    entering = analysis._entering(model, number, found.flat(before))
     weight, bias = model.encoder[number].self_attention.maps()["value"]
     made = entering @ weight.double().numpy().T + bias.double().numpy()
     np.testing.assert_allclose(found.flat(name).reshape(made.shape), made, atol=1e-5)

@@ -6,16 +6,13 @@ attends to b and c to d, then e to a and c; in (a/d)/(c/b), a attends to d and c
 attention, cell e ends in the same state for any weights; with TP-attention it does not, unless the
 roles of a and c are equal.
 
-The same question is put to a whole model, which also has several heads, feed-forward layers and
-positions to tell structures apart. It reads (a/b)/(c/d), and the same with two of the four numbers
-exchanged. The simplified network with standard attention confuses two of the six exchanges, a with
-c and b with d; both change the value. The control are two exchanges that it does not confuse, a
-with d and b with c: they keep the value, and their numbers are on average as far apart, 6 tokens.
-(The last two, a with b and c with d, exchange neighbours, which moves the states less even in an
-untrained model.) In a model with the binding problem, confusable exchanges move the state at the
-outer operator less than the control does, a ratio below that of untrained models, which is about 1;
-and the answer stays the same. In a model that represents the value, the ratio is higher. Either is
-stated only if the interval of the ratio excludes 1 and the expected range of untrained models.
+A whole model reads (a/b)/(c/d), and the same with two of the four numbers exchanged. The simplified
+network with standard attention confuses two of the six exchanges, a with c and b with d; both
+change the value. The control are two exchanges that it does not confuse, a with d and b with c:
+they keep the value, and their numbers are on average as far apart, 6 tokens. (The last two exchange
+neighbours, which moves the states less even in an untrained model.) In a model with the binding
+problem, confusable exchanges move the state at the outer operator less than the control does, and
+the answer stays the same. In a model that represents the value, they move it more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -158,28 +155,16 @@ def simplified(sizes: Sequence[int] = SIZES, *, draws: int = 50, seed: int = 0) 
 
 @dataclass(frozen=True, kw_only=True)
 class NumberExchange:
-    """The effect of exchanging two numbers of (a/b)/(c/d).
+    """The effect of exchanging two numbers of (a/b)/(c/d)."""
 
-    Attributes:
-        letters: the two numbers
-        at_operator: distance of the states at the outer operator, relative to their length
-        at_operator_interval: 95% interval over resampled questions; None for too few questions
-        elsewhere: mean relative distance at the positions that hold the same token in both
-        n_answered: questions that are answered correctly before the exchange
-        n_right: of these, questions that are answered correctly after it
-        n_same: of these, questions that get the same answer after it: a confusion, if the value
-            changes
-        same_interval: 95% interval of the share (Wilson); None if no question is answered
-    """
-
-    letters: str
-    at_operator: float
-    at_operator_interval: Interval | None
-    elsewhere: float
-    n_answered: int
-    n_right: int
-    n_same: int
-    same_interval: Interval | None
+    letters: str  # the two numbers
+    at_operator: float  # distance of the states at the outer operator, relative to their length
+    at_operator_interval: Interval | None  # 95%, over questions; None for too few questions
+    elsewhere: float  # mean relative distance at the positions that hold the same token in both
+    n_answered: int  # questions that are answered correctly before the exchange
+    n_right: int  # of these, questions that are answered correctly after it
+    n_same: int  # of these, questions with the same answer: a confusion, if the value changes
+    same_interval: Interval | None  # 95%, of the share (Wilson); None if no question is answered
 
 
 @dataclass(frozen=True, kw_only=True)

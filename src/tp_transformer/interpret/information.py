@@ -1,18 +1,13 @@
 """How much of a hidden state the value vector of one head holds (section 6.1).
 
 The paper reconstructs the hidden state of the encoder's last layer from the value vector of each
-head by an affine map, on 100 samples, and takes the small error as a sign that a head "captures
-nearly the full information content". Two states may be meant, and both are analysed: the input of
-the value map, and the output of the layer.
-
-There are two protocols:
+head by an affine map, on 100 samples. Two states may be meant, and both are analysed: the input of
+the value map, and the output of the layer. There are two protocols:
 
 - The paper's: fitted and scored on the same positions. A large error shows that information is
-  missing. A small error does not show that it is there: random vectors already explain a share of
-  d_head / (positions - 1) of the variance, and positions of one question resemble each other. The
-  paper has "n = 100 samples" and leaves open of what: the sum of its equation has a position t and
-  a factor 1/n, while elsewhere its samples are problems. Both readings are measured, over many
-  draws, because single draws of 100 positions differ by several percent.
+  missing; a small one does not show that it is there (docs/interpretation.md). Samples may be
+  positions or problems. Both readings are measured, over many draws, because single draws of 100
+  positions differ by several percent.
 - Held-out: fitted on some questions and scored on others, over all positions. Controls: the first
   d_head principal components, which are the best that any d_head numbers can do, and random value
   maps. If states lie in few dimensions, any map keeps nearly everything.
@@ -58,59 +53,39 @@ TITLES = {"input": "input of the\nvalue map", "output": "output of the\nlayer"}
 class InSample:
     """The paper's protocol, fitted and scored on the same positions, averaged over draws of them.
 
-    Attributes:
-        reading: the meaning of a sample, POSITIONS or PROBLEMS
-        n: number of samples in a draw
-        n_draws: number of draws
-        n_positions: mean number of positions in a draw
-        mse: mean squared error over positions and dimensions, of each head
-        mse_interval: interval that holds the error, averaged over heads, of 95% of other single
-            draws of n samples; None if there are too few samples for more than one draw
-        r2: R2 of each head
-        optimum_r2: R2 of the first d_head principal components of the same positions
-        control_r2: R2 of random features of the same size
-        expected_r2: its expectation, d_head / (n_positions - 1)
+    The interval holds the error, averaged over heads, of 95% of other single draws of n samples; it
+    is None if there are too few samples for more than one draw.
     """
 
-    reading: str
-    n: int
+    reading: str  # the meaning of a sample, POSITIONS or PROBLEMS
+    n: int  # number of samples in a draw
     n_draws: int
-    n_positions: float
-    mse: Floats  # (head)
+    n_positions: float  # mean number of positions in a draw
+    mse: Floats  # mean squared error over positions and dimensions, of each head
     mse_interval: Interval | None
-    r2: Floats  # (head)
-    optimum_r2: float
-    control_r2: float
-    expected_r2: float
+    r2: Floats  # of each head
+    optimum_r2: float  # of the first d_head principal components of the same positions
+    control_r2: float  # of random features of the same size
+    expected_r2: float  # its expectation, d_head / (n_positions - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
     """The held-out protocol: each question is scored by maps that were fitted on others.
 
-    Attributes:
-        n_positions: number of scored positions
-        mse: mean squared error over positions and dimensions, of each head
-        r2: R2 of each head
-        r2_intervals: 95% intervals over resampled questions; None for too few questions
-        average_interval: the same of the R2 averaged over heads
-        optimum_mse: error of the first d_head principal components of the other questions
-        optimum_r2: their R2
-        random_map_r2: mean R2 of random value maps
-        random_map_range: smallest and largest R2 of random value maps
-        mean_mse: error of the mean of the other questions, which uses no information
+    Intervals are 95% over resampled questions, and None for too few questions.
     """
 
-    n_positions: int
-    mse: Floats  # (head)
-    r2: Floats  # (head)
+    n_positions: int  # number of scored positions
+    mse: Floats  # mean squared error over positions and dimensions, of each head
+    r2: Floats  # of each head
     r2_intervals: tuple[Interval, ...] | None
-    average_interval: Interval | None
-    optimum_mse: float
+    average_interval: Interval | None  # of the R2 averaged over heads
+    optimum_mse: float  # of the first d_head principal components of the other questions
     optimum_r2: float
-    random_map_r2: float
-    random_map_range: Interval
-    mean_mse: float
+    random_map_r2: float  # mean over random value maps
+    random_map_range: Interval  # smallest and largest R2 of random value maps
+    mean_mse: float  # of the mean of the other questions, which uses no information
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,22 +351,15 @@ class Draws:
     """Many draws, without replacement, of the paper's n samples from the available questions.
 
     Draws from the same questions differ less than draws from all questions would. The difference is
-    estimated by resampling questions; see `of_positions` and `of_problems`.
-
-    Attributes:
-        reading: the meaning of a sample, POSITIONS or PROBLEMS
-        n: number of samples in a draw
-        positions: the positions of each draw; a single draw if there are too few samples for many
-        widening: the variance between the mean of these draws and an independent draw, divided by
-            the variance of these draws
-        rng: source of the random features of the control
+    estimated by resampling questions; see `of_positions` and `of_problems`. `widening` is the
+    variance between the mean of these draws and an independent draw, divided by their variance.
     """
 
-    reading: str
-    n: int
-    positions: list[Integers]
+    reading: str  # the meaning of a sample, POSITIONS or PROBLEMS
+    n: int  # number of samples in a draw
+    positions: list[Integers]  # of each draw; a single draw if there are too few samples for many
     widening: float
-    rng: np.random.Generator
+    rng: np.random.Generator  # source of the random features of the control
 
     @classmethod
     def of_positions(cls, questions: Integers, n: int, rng: np.random.Generator) -> "Draws":

@@ -1,10 +1,9 @@
 """Roles of two numbers exchanged: whether the answer follows them, and which ones are alike.
 
-In (a/b)/(c/d), the roles that the heads of a layer have at two of the four numbers are replaced;
-everything else, fillers included, is unchanged. A role may encode the place of a number in the
-structure, and it may encode the number itself. Each role therefore comes from the question in which
-the two numbers are exchanged, where the same number has the other place, and the other number the
-same place:
+In (a/b)/(c/d), the roles that the heads of a layer, or of all layers at once, have at two of the
+four numbers are replaced; everything else, fillers included, is unchanged. A role may encode the
+place of a number in the structure, and the number itself. Each role therefore comes from the
+question in which the two numbers are exchanged:
 
 - *places exchanged*: each number gets the role that it has at the other place. If roles encode
   places, the model now answers as if the two numbers were exchanged. It need not: the state to
@@ -12,33 +11,19 @@ same place:
 - *numbers exchanged*: each place gets the role that it has with the other number. If the model now
   answers as if the two numbers were exchanged, its roles encode numbers.
 
-Exchanging the two roles of one question would do both at once, and could not distinguish them.
-Roles are replaced in each layer, and in all layers at once.
+**Whether the answer follows places** is tested against roles that are moved as far in random
+directions, three times, and against the answers to other exchanges. Only the four exchanges that
+change the value count: by chance, one in four of all answers that belong to an exchange belongs to
+this one, and one in four of the exchanged answers comes after an exchange. Both are tested by the
+binomial distribution. (Answers to the same question are similar, so counts vary less than binomial
+ones, and the test is conservative.)
 
-**Whether the answer follows places.** There are two controls. The roles of the same two numbers are
-moved as far in random directions, which distinguishes an exchange from a disturbance. And the
-answers are compared with those to other exchanges of numbers, which distinguishes an answer that
-follows the exchange from one that a disturbed model is likely to give anyway. Only the four
-exchanges that change the value count here. There are three draws of directions. If it does not
-matter which roles are exchanged, one in four of all answers that belong to an exchange belongs to
-this one; if it does not matter whether roles are exchanged or moved, one in four of the exchanged
-answers comes after an exchange. Both are tested by the binomial distribution. (Answers to the same
-question are similar, so counts vary less than binomial ones, and the test is conservative.)
+**Whether sides are reversed** in the denominator c/d (section 5.1) is tested by copies of roles
+from a and b, where both labels agree, to c and d. Where the two places have the same side, the
+answer should be kept, and where not, it should be flipped: the one that is right if the number were
+on the other side. If roles encode each place, no copy keeps the answer.
 
-**Whether sides are reversed** in the denominator c/d, as section 5.1 observes. If roles encode the
-reversed side, c has the role that it has at the place of b (both are denominators), and d that at
-the place of a; if they encode the unreversed side, c has the role that it has at the place of a,
-and d that at the place of b. The role that c or d has at the place of a or b, where both labels
-agree, is copied to it. Where the two places have the same role, the answer should be kept, and
-where not, it should be flipped: the one that is right if the number were on the other side. If
-roles encode each place, no copy keeps the answer. Copies are not equally far, and a role that is
-moved farther disturbs more, so that shares count only beyond those after the same roles are moved
-as far in random directions. Roles act as reversed sides if reversed copies keep more answers than
-unreversed ones, and unreversed ones flip more.
-
-Only questions count that the model answers before and after each of the four exchanges of the
-numbers themselves (the other two exchanges keep the value), and whose four exchanges have different
-answers. Questions with the same four digits are alike, so intervals resample sets of digits.
+docs/interpretation.md has the method in full.
 """
 
 from collections import Counter
@@ -115,21 +100,13 @@ class AnswerCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleExchange:
-    """The answers after the roles of two numbers were exchanged.
+    """The answers after the roles of two numbers were exchanged."""
 
-    Attributes:
-        letters: the two numbers
-        n: questions that are answered before and after each exchange of the numbers themselves
-        places: answers after each number gets the role that it has at the other place
-        moved: answers after the roles are moved as far in random directions, in all draws together
-        numbers: answers after each place gets the role that it has with the other number
-    """
-
-    letters: str
-    n: int
-    places: AnswerCounts
-    moved: AnswerCounts
-    numbers: AnswerCounts
+    letters: str  # the two numbers
+    n: int  # questions that are answered before and after each exchange of the numbers themselves
+    places: AnswerCounts  # after each number gets the role that it has at the other place
+    moved: AnswerCounts  # after the roles are moved as far in random directions, in all draws
+    numbers: AnswerCounts  # after each place gets the role that it has with the other number
 
     @property
     def shares(self) -> list[tuple[float, Interval | None]]:
@@ -197,21 +174,13 @@ class Contrast:
 
 @dataclass(frozen=True, kw_only=True)
 class SideContrast:
-    """Which roles the numbers of the denominator c/d can have without a change of the answer.
+    """Which roles the numbers of the denominator c/d can have without a change of the answer."""
 
-    Attributes:
-        reversed: roles copied from places on the same reversed side: c at b, d at a
-        unreversed: roles copied from places on the same unreversed side: c at a, d at b
-        n_sets: number of sets of four digits
-        kept: answers kept beyond the control, after reversed minus after unreversed copies
-        flipped: flipped answers beyond the control, after unreversed minus after reversed copies
-    """
-
-    reversed: CopiedRoles
-    unreversed: CopiedRoles
-    n_sets: int
-    kept: Contrast
-    flipped: Contrast
+    reversed: CopiedRoles  # from places on the same reversed side: c at b, d at a
+    unreversed: CopiedRoles  # from places on the same unreversed side: c at a, d at b
+    n_sets: int  # number of sets of four digits
+    kept: Contrast  # kept beyond the control, after reversed minus after unreversed copies
+    flipped: Contrast  # flipped beyond the control, after unreversed minus after reversed copies
 
     @property
     def verdict(self) -> str:
@@ -542,7 +511,6 @@ def _roles(
 def _contrast(
     known: Sequence[NestedFraction], copied: Mapping[str, Answers], confidence: float
 ) -> SideContrast:
-    """Compare reversed with unreversed copies."""
     right = {pair: [fraction.answer for fraction in known] for pair in copied}
     flipped = {pair: [fraction.flipped(pair[1]) for fraction in known] for pair in copied}
 

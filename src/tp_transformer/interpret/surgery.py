@@ -13,17 +13,9 @@ being the control of the first:
   of another cluster at the same distance. Both leave a role unchanged if it has no two such donors.
   Swaps within and across clusters would not do: swaps across move roles twice as far, in any model.
 
-If the clusters of roles are what matters (section 5.1), `centroid` changes fewer answers than `as
-far as centroid`, and `same cluster` fewer than `other cluster`. Both are tested on the same
-questions by McNemar's exact test, and only clear differences are stated.
-
 An answer counts as changed if another token is the likeliest at any of its positions, given the
-right tokens before it. For an answer that was right, this is the verdict; but the answers of a
-model that answers nothing correctly can change as well.
-
-Heads are compared with each other, or a chosen head with random others; chosen positions with as
-many others of the same question. A difference between heads is no sign of training: heads
-of untrained models differ as well.
+right tokens before it: the answers of a model that answers nothing correctly can change as well.
+docs/interpretation.md has the tests and the controls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,26 +88,17 @@ class Target:
 class Effect:
     """The effect of an operation on the answers.
 
-    Attributes:
-        target: heads and positions
-        operation: one of OPERATIONS
-        right: number of answers that are right after it
-        is_changed: for each question, whether the predicted answer changed: whether another token
-            is the likeliest at some position, given the right tokens before it
-        surprise: mean increase of the negative log-likelihood of the right answers, in nats
-        surprise_interval: 95% interval over resampled questions; None for too few questions
-        touched: share of the roles that were moved
-        moved: mean distance of these, relative to their mean length
+    The surprise is the mean increase of the negative log-likelihood of the right answers, in nats.
     """
 
     target: Target
-    operation: str
-    right: int
-    is_changed: tuple[bool, ...]
+    operation: str  # one of OPERATIONS
+    right: int  # number of answers that are right after it
+    is_changed: tuple[bool, ...]  # for each question, whether the predicted answer changed
     surprise: float
-    surprise_interval: Interval | None
-    touched: float
-    moved: float
+    surprise_interval: Interval | None  # 95%, over questions; None for too few questions
+    touched: float  # share of the roles that were moved
+    moved: float  # mean distance of these, relative to their mean length
 
     @property
     def changed(self) -> int:
@@ -161,21 +144,13 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class EffectComparison:
-    """A comparison of an effect with its control on the same questions.
+    """A comparison of an effect with its control on the same questions."""
 
-    Attributes:
-        first: the effect
-        second: its control
-        only_first: number of answers that only the first changes
-        only_second: number of answers that only the second changes
-        p_value: McNemar's exact test, Holm-adjusted
-    """
-
-    first: Effect
-    second: Effect
-    only_first: int
-    only_second: int
-    p_value: float
+    first: Effect  # the effect
+    second: Effect  # its control
+    only_first: int  # number of answers that only the first changes
+    only_second: int  # number of answers that only the second changes
+    p_value: float  # McNemar's exact test, Holm-adjusted
 
     @property
     def is_clear(self) -> bool:
@@ -287,7 +262,6 @@ class SurgeryResult(Result):
         ]
 
     def _differences(self, operation: str, targets: Sequence[Target]) -> dict[str, list[str]]:
-        """Return the differences of an operation from its control, each with its targets."""
         words = {
             comparison.first.target: comparison.says
             for comparison in self.comparisons
@@ -457,7 +431,6 @@ def _operations(
     across: Sequence[Floats],
     seed: int,
 ) -> Mapping[str, RoleOperation]:
-    """Return the operations on the heads of a target by name."""
     heads = list(target.heads)
     centroid = moved_to(centroids[heads])
     swap = swapped(seed, target.positions)

@@ -1,9 +1,8 @@
 """What the Hadamard product keeps of the tensor product of fillers and roles (section 7).
 
 A head binds its filler v to its role r by v * r, the diagonal of the tensor product v (x) r: it
-keeps d_head of d_head^2 numbers. Section 7 argues that a model can learn coordinates in which these
-are the best numbers to keep. This analysis measures, for the fillers and roles of a sample, the
-share of the variance of the tensor product that d_head numbers keep:
+keeps d_head of d_head^2 numbers. This analysis measures the share of the variance of the tensor
+product that d_head numbers keep:
 
 - `hadamard`: the diagonal, which the model keeps;
 - `aligned`: the diagonal after the best rotations of v and of r that were found: the directions
@@ -16,13 +15,11 @@ share of the variance of the tensor product that d_head numbers keep:
 Directions are fitted on some questions and scored on others. Variance is about the mean, because
 the bias of the output map can supply a mean; second moments about zero (`raw`) are also reported.
 
-Interpretation: the model has learned v and r together with the diagonal, so they already are M^T v
-and N^T r of the paper if training found these rotations. `hadamard` measures whether it did; it is
-the only share that changes if v and r are rotated. Section 7 assumes that the principal directions
-are products with orthonormal factors; the difference between `aligned` and `optimum` is the cost of
-that assumption. It fails if most variance is that of v times a mean role, or of r times a mean
-filler, because such directions share a factor. Nothing in the loss rewards kept variance: a model
-can work well with little of it.
+The model has learned v and r together with the diagonal, so they already are M^T v and N^T r of the
+paper if training found these rotations: `hadamard` is the only share that changes if v and r are
+rotated. The difference between `aligned` and `optimum` is the cost of the assumption that principal
+directions are products with orthonormal factors. It fails if most variance is that of v times a
+mean role, or of r times a mean filler, because such directions share a factor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -303,7 +300,6 @@ def _scale(axes: "figures.Axes", lowest: float, tall: float) -> None:
 def _draw_layer(
     axes: "figures.Axes", models: Sequence[Sequence[HeadShares]], layer: int, lowest: float
 ) -> None:
-    """Draw a column of marks for each head, with the models side by side."""
     width = 0.9 / len(models)
     for number, heads in enumerate(models):
         shown = [head for head in heads if head.layer == layer]

@@ -108,7 +108,6 @@ def search(
 
 
 def _attention(model: Transformer, sample: Sample) -> ModelAttention:
-    """Record the attention of all heads of the encoder."""
     names = [point(ENCODER, layer, "weights") for layer in range(model.config.n_layers)]
     found = record(model, sample, names)
     weights = [np.stack(layers) for layers in zip(*(found[name] for name in names), strict=True)]

@@ -1,22 +1,20 @@
 """How well heads follow a relation, such as "second argument to its operator".
 
 A head is scored by its attention mass on the related positions, averaged over all positions that
-have the relation, and compared with baselines over the same positions:
+have the relation, minus the largest of these baselines over the same positions:
 
 - even: the mass of uniform attention, which is the share of the related positions.
-- exchanged: the mass on positions that other positions of the question are related to. A head that
-  attends to any operator has as much mass on the operators of other arguments. If there are no
-  other positions, the even baseline is used.
+- exchanged: the mass on positions that other positions of the question are related to, or the even
+  baseline if there are none.
 - by text: the mass of the nearest structure-blind head (`text_attention`), fitted on other
-  questions. A head that attends to the nearest operator, or to its neighbours, has much mass on
-  related positions without regard to structure.
+  questions.
 - skipped, for relations that skip positions in between: the mass from those positions on the same
   keys, corrected for the difference that characters and distance make.
 
-The margin is the mass minus the largest baseline. Untrained heads also have a margin, because
-positions and characters alone make their attention uneven. A head clearly follows a relation only
-if the interval of its margin lies above the largest margin of any untrained head, and above
-LEAST_MARGIN. The intervals hold for all heads and all relations of a search together.
+Untrained heads also have a margin, because positions and characters alone make their attention
+uneven. A head clearly follows a relation only if the interval of its margin lies above the largest
+margin of any untrained head, and above LEAST_MARGIN. The intervals hold for all heads and all
+relations of a search together. docs/interpretation.md has simulations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -185,7 +183,6 @@ def _mass(weights: Floats, pairs: Pairs) -> Floats:
 
 
 def _measure(name: str, relation: Relation, attention: ModelAttention) -> list[_Measured]:
-    """Score every question that has the relation."""
     found = zip(attention.questions, attention.weights, attention.by_text, strict=True)
     skipped = SKIPPED.get(name)
     return [
@@ -198,7 +195,6 @@ def _measure(name: str, relation: Relation, attention: ModelAttention) -> list[_
 def _ranking(
     name: str, measured: Sequence[_Measured], initial: float, intervals: Floats | None
 ) -> Ranking:
-    """Rank all heads."""
     ranking = Ranking(
         relation=name,
         n_positions=sum(len(question.mass) for question in measured),

@@ -173,7 +173,6 @@ def _findings(rankings: tuple[Ranking, ...]) -> list[str]:
 
 
 def _row(ranking: Ranking) -> tuple[str, ...]:
-    """Return the mass, the baselines and the margin of the best head in percent."""
     best = ranking.best
     baselines = {
         "uniform": best.even,
@@ -255,7 +254,6 @@ def _draw_rows(
     layout: _Layout,
     colours: Mapping[int, str],
 ) -> None:
-    """Draw one question: its two rows of characters, and lines in the colours of the queries."""
     from matplotlib.collections import LineCollection
 
     middle = layout.width / layout.unit / 2
@@ -356,7 +354,6 @@ def _draw_heat(
 
 
 def _plot_rankings(result: AttentionResult) -> "figures.Figure":
-    """Plot for each relation the head that follows it best, beside its baselines."""
     found = [ranking for ranking in result.rankings if ranking.heads]
     with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
         for row, ranking in enumerate(found):
@@ -385,7 +382,6 @@ def _plot_rankings(result: AttentionResult) -> "figures.Figure":
 
 
 def _draw_ranking(axes: "figures.Axes", ranking: Ranking, row: int) -> None:
-    """Draw the mass of the best head with its interval, and its baselines."""
     best = ranking.best
     colour = figures.COLOURS[0] if best.is_clear else GREY
     if best.interval is not None:

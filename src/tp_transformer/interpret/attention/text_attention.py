@@ -92,7 +92,6 @@ class _Queries:
 
 
 def _queries(weights: Sequence[Floats], texts: Sequence[str]) -> Iterator[_Queries]:
-    """Yield the queries of each kind."""
     farthest = max(map(len, texts), default=0)
     kinds = [[kind(character) for character in text] for text in texts]
     numbered = {name: number for number, name in enumerate(sorted({*"".join(texts)}))}

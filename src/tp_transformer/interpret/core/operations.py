@@ -170,7 +170,6 @@ def as_far(seed: int, other: RoleOperation) -> RoleOperation:
 
 
 def _directions(seed: int, question: int, roles: Tensor) -> Tensor:
-    """Draw a random vector of length 1 for each role."""
     drawn = np.random.default_rng([seed, question]).standard_normal(tuple(roles.shape))
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
     return torch.from_numpy(drawn).to(roles)

@@ -165,7 +165,6 @@ def draw(
 
 
 def _first_test_split(store: Store) -> str:
-    """Return the first test split of a store."""
     tests = [split for split in store.task.test_splits if split in store]
     if not tests:
         raise SettingsError(f"{store.path} has no test split; name a split: --split {TRAIN}")
@@ -188,7 +187,6 @@ def _absent(store: Store, split: str, module: str) -> str:
 
 
 def _has_expressions(split: Split, module: str) -> bool:
-    """Whether any of the first questions of a module has an expression."""
     questions, _ = split.rows(split.modules[module][:TRIED])
     return any(parse(question) is not None for question in questions)
 

@@ -81,7 +81,6 @@ def places(tree: Node) -> Iterator[tuple[Number | Operation, Place]]:
 
 
 def _below(node: Operation, place: Place) -> tuple[Place, Place]:
-    """Return the places of the arguments of an operation."""
     first = replace(place, argument=FIRST, above=node, depth=place.depth + 1)
     if node.operator in {MULTIPLICATION, DIVISION}:
         continues = place.above and place.above.operator in {MULTIPLICATION, DIVISION}
@@ -327,7 +326,6 @@ def _to_ones_digit(expression: Expression) -> Pairs:
 
 
 def _to_closing(expression: Expression) -> Pairs:
-    """Relate an opening parenthesis to the closing one."""
     return [
         (start, frozenset({end - 1}))
         for node in nodes(expression.tree)

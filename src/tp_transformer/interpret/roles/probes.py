@@ -2,16 +2,13 @@
 
 Clusters are scored by the mutual information of clusters and labels, normalised by the mean of
 their entropies. Baseline: labels permuted by number, so that the characters of one number keep a
-common label. Clusters that are unrelated to the labels also tend to change at the ends of numbers,
-so labels permuted position by position, or shifted, would make any smooth clustering look
-significant (tests show both). Unrelated clusters still exceed this baseline more often than its
-interval says (docs/interpretation.md), so there is no p-value.
+common label. Labels permuted position by position, or shifted, would make any smooth clustering
+look significant (tests show both).
 
 The probe is linear discriminant analysis, which has a closed form: no learning rate and no stopping
-rule. It is scored on questions that it was not fitted on. Its accuracy is reported beside that of
-the most frequent label, of probes fitted to permuted labels, of probes of untrained models, and of
-probes that see only the text, in a window that widens until this no longer helps. Intervals are
-bootstraps over questions, because the positions of a question are not independent.
+rule. It is scored on questions that it was not fitted on. Text probes see only the text, in a
+window that widens until this no longer helps. Intervals are bootstraps over questions, because the
+positions of a question are not independent. docs/interpretation.md has baselines and controls.
 """
 
 from collections.abc import Callable, Sequence

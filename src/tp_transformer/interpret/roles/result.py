@@ -153,7 +153,6 @@ class RolesResult(Result):
         )
 
     def _best(self, label: LabelControls) -> tuple[HeadScore, Probed]:
-        """Return the head whose probe predicts a label best."""
         probed = [
             (score, score.probe)
             for score in self.scores

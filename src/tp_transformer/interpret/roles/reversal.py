@@ -1,18 +1,12 @@
 """Whether the sides of fractions reverse in a denominator's denominator (section 5.1).
 
-The paper reports that in a fraction of fractions the clusters of numerators and denominators are
-"placed such that the second fraction reverses": in (a/b)/(c/d), c counts as a denominator and d as
-a numerator. The label `side` has this reversal built in, so a high score of it is no evidence for
-the reversal.
-
-Here probes are fitted only at positions where the reversed and the unreversed label agree, and
-applied where they disagree, in questions that they were not fitted on. Each prediction there is
-either the reversed or the unreversed side. The share of reversed predictions is averaged over the
-two sides, so that a constant prediction scores 50%. This is done with a linear probe, and with a
-table of the side that is more typical of each cluster. Heads of one layer can differ, also those
-that are equally accurate where the labels agree: the result of a layer is the mean over its heads.
-Controls: untrained models, and probes that see only the text. The latter tend to the unreversed
-side, because most characters after a "/" are denominators where the labels agree.
+In (a/b)/(c/d), c counts as a denominator and d as a numerator. The label `side` has this reversal
+built in, so a high score of it is no evidence for the reversal. Here probes are fitted only at
+positions where the reversed and the unreversed label agree, and applied where they disagree, in
+questions that they were not fitted on. Each prediction there is either the reversed or the
+unreversed side. The share of reversed predictions is averaged over the two sides, so that a
+constant prediction scores 50%. This is done with a linear probe, and with a table of the side that
+is more typical of each cluster. The result of a layer is the mean over its heads.
 """
 
 from collections.abc import Callable, Mapping
@@ -112,23 +106,14 @@ REVERSED, LIKE_CONTROLS, UNCLEAR, UNREVERSED = (
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTransfer:
-    """The predictions of one kind, averaged over all heads of a layer, so that none is chosen.
+    """The predictions of one kind, averaged over all heads of a layer, so that none is chosen."""
 
-    Attributes:
-        layer: its index
-        kind: one of KINDS
-        transfer: the mean over heads
-        n_heads: the number of heads
-        n_reversed: heads whose interval lies above 50%
-        n_unreversed: heads whose interval lies below 50%
-    """
-
-    layer: int
-    kind: str
-    transfer: Transfer
-    n_heads: int
-    n_reversed: int
-    n_unreversed: int
+    layer: int  # its index
+    kind: str  # one of KINDS
+    transfer: Transfer  # the mean over heads
+    n_heads: int  # the number of heads
+    n_reversed: int  # heads whose interval lies above 50%
+    n_unreversed: int  # heads whose interval lies below 50%
 
     def __str__(self) -> str:
         return f"{self.kind}, layer {self.layer}"
@@ -149,25 +134,15 @@ class ModelTransfer:
 
 @dataclass(frozen=True, kw_only=True)
 class Reversal:
-    """The share of reversed sides in the model and in the controls.
+    """The share of reversed sides in the model and in the controls."""
 
-    Attributes:
-        n_agreeing: number of positions where the labels agree
-        n_disagreeing: number of positions where they disagree
-        n_questions: number of questions with a position where they disagree
-        obstacle: the reason why nothing was tested, or None
-        model: the heads and layers of the model
-        readers: the text probes, by the number of characters that they see on each side
-        initial: the heads and layers of each untrained model
-    """
-
-    n_agreeing: int
-    n_disagreeing: int
-    n_questions: int
-    obstacle: str | None
+    n_agreeing: int  # positions where the labels agree
+    n_disagreeing: int  # positions where they disagree
+    n_questions: int  # questions with a position where they disagree
+    obstacle: str | None  # the reason why nothing was tested
     model: ModelTransfer
-    readers: dict[int, Transfer]
-    initial: tuple[ModelTransfer, ...]
+    readers: dict[int, Transfer]  # text probes, by the characters that they see on each side
+    initial: tuple[ModelTransfer, ...]  # of each untrained model
 
     def verdict(self, layer: LayerTransfer) -> str:
         """Return which label a layer follows, compared with untrained models and the text."""
