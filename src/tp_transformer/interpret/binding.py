@@ -202,7 +202,7 @@ class BindingResult(Result):
         smallest = self.simplified.distances["tp"].min()
         lines = [
             "Simplified network: the relative distance of the two structures is at most "
-            f"{largest:.1e} with standard attention and at least {smallest:.1e} with TP-attention.",
+            f"{largest:.1e} with standard attention and at least {smallest:.1e} with TP-attention."
         ]
         if self.ratio is None or self.verdict is None:
             lines.append("The state of the outer operator does not move with any of the numbers.")

@@ -93,14 +93,8 @@ class StateInformation:
     """The reconstruction of one state; held-out scores need at least two questions."""
 
     name: str  # input or output
-    by_positions: InSample
-    by_problems: InSample
+    readings: tuple[InSample, InSample]  # the paper's protocol in both readings of its samples
     held_out: HeldOut | None
-
-    @property
-    def readings(self) -> tuple[InSample, InSample]:
-        """The paper's protocol in both readings of its samples."""
-        return self.by_positions, self.by_problems
 
     def values(self) -> Values:
         """Return the numbers, with averages over heads."""
@@ -269,7 +263,7 @@ def _draw(axes: "figures.Axes", state: StateInformation) -> None:
     Each reading of the paper's protocol has its own optimum and random vectors.
     """
     blue, orange, green, pink, *_ = figures.COLOURS
-    heads = np.arange(len(state.by_positions.r2))
+    heads = np.arange(len(state.readings[0].r2))
     if (held_out := state.held_out) is not None:
         limits = held_out.r2_intervals
         reach = None if limits is None else np.abs(np.array(limits).T - held_out.r2)
@@ -323,8 +317,10 @@ def _analyse(
         states.append(
             StateInformation(
                 name=name,
-                by_positions=in_sample(values, state, Draws.of_positions(questions, n_paper, rng)),
-                by_problems=in_sample(values, state, Draws.of_problems(questions, n_paper, rng)),
+                readings=(
+                    in_sample(values, state, Draws.of_positions(questions, n_paper, rng)),
+                    in_sample(values, state, Draws.of_problems(questions, n_paper, rng)),
+                ),
                 held_out=held_out(values, state, entering, questions, rng),
             )
         )

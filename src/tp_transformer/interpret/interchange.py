@@ -496,10 +496,7 @@ def _interchange(
 
 
 def _roles(
-    model: Transformer,
-    asked: Sequence[NestedFraction],
-    layers: Sequence[int],
-    heads: Sequence[int],
+    model: Transformer, asked: Sequence[NestedFraction], layers: Sequence[int], heads: Sequence[int]
 ) -> dict[int, list[Activations]]:
     """Return the roles of some heads in each layer: for each question (head, position, d_head)."""
     if not asked:
@@ -538,9 +535,7 @@ def _contrast(
         differences = (first - moved) - (second - moved_second)
         sums = np.bincount(which.ravel(), differences)
         interval = resample(
-            len(sets),
-            lambda drawn: (drawn @ sums) / (drawn @ n_questions),
-            confidence=confidence,
+            len(sets), lambda drawn: (drawn @ sums) / (drawn @ n_questions), confidence=confidence
         )
         return Contrast(value=float(differences.mean()), interval=interval)
 

@@ -425,11 +425,7 @@ def _centroids(roles: Floats, n_clusters: int, seed: int) -> Floats:
 
 
 def _operations(
-    target: Target,
-    centroids: Floats,
-    within: Sequence[Floats],
-    across: Sequence[Floats],
-    seed: int,
+    target: Target, centroids: Floats, within: Sequence[Floats], across: Sequence[Floats], seed: int
 ) -> Mapping[str, RoleOperation]:
     heads = list(target.heads)
     centroid = moved_to(centroids[heads])

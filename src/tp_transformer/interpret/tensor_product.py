@@ -203,7 +203,7 @@ class TensorProductResult(Result):
             f"{TITLES[self.where]}: in {n_beyond} of {len(self.heads)} heads the "
             "Hadamard product keeps more of the variance of filler (x) role than 97.5% of random "
             f"rotations do; in {len(self.initial)} untrained models, in {min(initial)} to "
-            f"{max(initial)}.",
+            f"{max(initial)}."
         ]
         if self.heads[0].centred.hadamard_interval is None:
             lines.append(f"Fewer than {FEWEST} questions are scored: a share has no interval.")
@@ -310,11 +310,7 @@ def _draw_layer(
 
 
 def _draw_shares(
-    axes: "figures.Axes",
-    places: Floats,
-    width: float,
-    shares: Sequence[Shares],
-    lowest: float,
+    axes: "figures.Axes", places: Floats, width: float, shares: Sequence[Shares], lowest: float
 ) -> None:
     """Draw a mark for each share; shares below `lowest` are at the bottom."""
     low, high = np.maximum([share.random_range for share in shares], lowest).T

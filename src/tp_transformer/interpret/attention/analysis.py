@@ -44,8 +44,8 @@ def analyse(
     shown = _shown(model, sample, options)
     weights = record(model, shown, [name])[name]
     *maps, shortest = (
-        _map(question, answer, own[heads], where, model.vocabulary)
-        for question, answer, own in zip(shown.questions, shown.answers, weights, strict=True)
+        _map(question, answer, piece[heads], where, model.vocabulary)
+        for question, answer, piece in zip(shown.questions, shown.answers, weights, strict=True)
     )
     is_words = model.vocabulary.is_words
     is_searched = where == ENCODER and not is_words
@@ -103,12 +103,14 @@ def search(
             for draw in track("searching untrained models", range(INITIAL_DRAWS))
         )
     ]
-    initial = {name: max(found[name] for found in margins) for name in relations}
+    initial = {name: max(largest[name] for largest in margins) for name in relations}
     return following.rank(relations, _attention(model, sample), initial=initial, seed=seed)
 
 
 def _attention(model: Transformer, sample: Sample) -> ModelAttention:
     names = [point(ENCODER, layer, "weights") for layer in range(model.config.n_layers)]
-    found = record(model, sample, names)
-    weights = [np.stack(layers) for layers in zip(*(found[name] for name in names), strict=True)]
+    recording = record(model, sample, names)
+    weights = [
+        np.stack(layers) for layers in zip(*(recording[name] for name in names), strict=True)
+    ]
     return ModelAttention.of(weights, sample.parsed)

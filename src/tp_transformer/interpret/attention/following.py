@@ -95,19 +95,19 @@ class ModelAttention:
         cls, weights: Sequence[npt.NDArray[np.floating]], questions: Sequence[Parsed]
     ) -> "ModelAttention":
         """Keep the questions that have a structure, and fit structure-blind heads to them."""
-        found = [
-            (own.astype(np.float64), question)
-            for own, question in zip(weights, questions, strict=True)
+        structured = [
+            (piece.astype(np.float64), question)
+            for piece, question in zip(weights, questions, strict=True)
             if not isinstance(question, str)
             or any(relation(question) for relation in RELATIONS.values())
         ]
-        kept = tuple(own for own, _ in found)
+        kept = tuple(piece for piece, _ in structured)
         texts = [
             token_characters(question if isinstance(question, str) else question.question)
-            for _, question in found
+            for _, question in structured
         ]
         return cls(
-            questions=tuple(question for _, question in found),
+            questions=tuple(question for _, question in structured),
             weights=kept,
             by_text=text_attention(kept, texts),
         )
@@ -123,10 +123,11 @@ def rank(
     """Rank heads by each relation; `initial` are the largest margins of untrained models."""
     measured = {name: _measure(name, relation, attention) for name, relation in relations.items()}
     intervals = _intervals(
-        {name: own for name, own in measured.items() if len(own) >= FEWEST}, seed
+        {name: scores for name, scores in measured.items() if len(scores) >= FEWEST}, seed
     )
     return tuple(
-        _ranking(name, own, initial[name], intervals.get(name)) for name, own in measured.items()
+        _ranking(name, scores, initial[name], intervals.get(name))
+        for name, scores in measured.items()
     )
 
 
@@ -155,16 +156,16 @@ class _Measured:
         chosen = np.zeros((len(sets), weights.shape[-1]))
         for row, keys in enumerate(sets):
             chosen[row, list(keys)] = 1
-        own = np.array([sets.index(keys) for _, keys in pairs])
+        set_index = np.array([sets.index(keys) for _, keys in pairs])
         queries = np.array([query for query, _ in pairs])
         each = np.arange(len(pairs))
         attended = np.moveaxis(weights[:, :, queries], 2, 0)  # (position, layer, head, key)
         on_sets = attended @ chosen.T
-        mass = on_sets[each, ..., own]
-        even = np.broadcast_to(chosen.mean(axis=-1)[own][:, None, None], mass.shape)
+        mass = on_sets[each, ..., set_index]
+        even = np.broadcast_to(chosen.mean(axis=-1)[set_index][:, None, None], mass.shape)
         others = len(sets) - 1
         exchanged = (on_sets.sum(axis=-1) - mass) / others if others else even
-        usual = (np.moveaxis(by_text[:, :, queries], 2, 0) @ chosen.T)[each, ..., own]
+        usual = (np.moveaxis(by_text[:, :, queries], 2, 0) @ chosen.T)[each, ..., set_index]
         baselines = [even, exchanged, usual]
         if skipped:
             beyond_text = _mass(weights, skipped) - _mass(by_text, skipped)
@@ -173,7 +174,7 @@ class _Measured:
         return cls(
             mass=mass,
             baselines=np.stack(baselines, axis=1),
-            hits=chosen[own[:, None, None], most],
+            hits=chosen[set_index[:, None, None], most],
         )
 
 
@@ -183,11 +184,11 @@ def _mass(weights: Floats, pairs: Pairs) -> Floats:
 
 
 def _measure(name: str, relation: Relation, attention: ModelAttention) -> list[_Measured]:
-    found = zip(attention.questions, attention.weights, attention.by_text, strict=True)
+    recorded = zip(attention.questions, attention.weights, attention.by_text, strict=True)
     skipped = SKIPPED.get(name)
     return [
         _Measured.of(weights, by_text, pairs, skipped(question) if skipped else [])
-        for question, weights, by_text in found
+        for question, weights, by_text in recorded
         if (pairs := relation(question))
     ]
 
@@ -209,11 +210,11 @@ def _ranking(
         for name in ("mass", "hits", "baselines")
     )
     baseline = baselines.max(axis=0)
-    found = []
+    ranked = []
     for at in np.ndindex(mass.shape):
         interval = None if intervals is None else (float(intervals[0][at]), float(intervals[1][at]))
         even, exchanged, by_text, *skipped = (float(values[at]) for values in baselines)
-        found.append(
+        ranked.append(
             Following(
                 layer=at[0],
                 head=at[1],
@@ -229,7 +230,7 @@ def _ranking(
                 hits=float(hits[at]),
             )
         )
-    return replace(ranking, heads=tuple(sorted(found, key=lambda head: -head.margin)))
+    return replace(ranking, heads=tuple(sorted(ranked, key=lambda head: -head.margin)))
 
 
 def _intervals(measured: Mapping[str, Sequence[_Measured]], seed: int) -> dict[str, Floats]:
@@ -243,18 +244,18 @@ def _intervals(measured: Mapping[str, Sequence[_Measured]], seed: int) -> dict[s
     margins, errors = {}, {}
     farthest = np.zeros(RESAMPLES)
     streams = np.random.default_rng(seed).spawn(len(measured))
-    for (name, own), rng in zip(measured.items(), streams, strict=True):
-        margins[name], resampled = _resampled_margins(own, rng)
+    for (name, scores), rng in zip(measured.items(), streams, strict=True):
+        margins[name], resampled = _resampled_margins(scores, rng)
         error = resampled.std(axis=0)
         off = np.abs(resampled - margins[name]) / np.maximum(error, np.finfo(np.float64).tiny)
         farthest = np.maximum(farthest, off.max(axis=(1, 2)))
-        errors[name] = error * np.sqrt(len(own) / (len(own) - 1))
+        errors[name] = error * np.sqrt(len(scores) / (len(scores) - 1))
     tail = norm.sf(np.quantile(farthest, CONFIDENCE))
-    found = {}
-    for name, own in measured.items():
-        reach = t.isf(tail, len(own) - 1) * errors[name]
-        found[name] = np.stack([margins[name] - reach, margins[name] + reach])
-    return found
+    intervals = {}
+    for name, scores in measured.items():
+        reach = t.isf(tail, len(scores) - 1) * errors[name]
+        intervals[name] = np.stack([margins[name] - reach, margins[name] + reach])
+    return intervals
 
 
 def _resampled_margins(

@@ -270,7 +270,7 @@ def _draw_rows(
     for at, (x, token) in enumerate(zip(below, shown.queries, strict=True)):
         axes.text(x, lower, token, color=colours.get(at, "black"), **look)
     queries, keys = np.nonzero(weights >= FAINTEST)
-    own = weights[queries, keys]
+    strengths = weights[queries, keys]
     gap = 0.7 * layout.size / 72  # from the middle of a character to the start of its lines
     lines = LineCollection(
         [
@@ -278,8 +278,8 @@ def _draw_rows(
             for query, key in zip(queries, keys, strict=True)
         ],
         colors=[colours.get(int(query), "#606060") for query in queries],
-        alpha=np.minimum(0.1 + own, 1.0),
-        linewidths=0.4 + 1.2 * own,
+        alpha=np.minimum(0.1 + strengths, 1.0),
+        linewidths=0.4 + 1.2 * strengths,
     )
     axes.add_collection(lines)
 
@@ -305,7 +305,10 @@ def _query_colours(shown: AttentionMap) -> dict[int, str]:
 
 
 def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, figures.Figure]":
-    """Plot all chosen heads for the shortest question, in figures no higher than a page."""
+    """Plot all chosen heads for the shortest question, in figures no higher than a page.
+
+    Rows are queries, columns are keys.
+    """
     shown, n = result.shortest, len(result.heads)
     cells = figures.Cells(shown.queries, shown.keys)
     wide = cells.width(cells.smallest)
@@ -315,54 +318,40 @@ def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, figures.Figur
     size = cells.size(width / in_row)
     tall = cells.height(size)
     at_once = in_row * max(1, int(HIGHEST / tall))
+    most = float(shown.weights.max())
+    reading = "" if result.where == ENCODER else f"{result.inputs} "
     plots = {}
     for first in range(0, n, at_once):
-        own = range(first, min(first + at_once, n))
-        rows = -(-len(own) // in_row)
+        numbers = range(first, min(first + at_once, n))
+        rows = -(-len(numbers) // in_row)
         with figures.blank(width, 1.0) as drawn:
-            _draw_heat(drawn, result, own, (rows, in_row), size)
-            reading = "" if result.where == ENCODER else f"{result.inputs} "
+            grid: Any = drawn.subplots(rows, in_row, squeeze=False)
+            for axes in grid.flat[len(numbers) :]:
+                axes.set_axis_off()
+            for number, axes in zip(numbers, grid.flat, strict=False):
+                image = cells.draw(axes, shown.weights[number], size, most)
+                axes.set_title(f"head {result.heads[number]}", pad=2)
+            figures.add_weight_bar(drawn, image, grid)
+            drawn.suptitle(figures.broken(result.title, 0.6 * width))
             below = figures.caption(
-                drawn,
-                f"The shortest question. Rows attend to columns. {reading}{result.caption}",
+                drawn, f"The shortest question. Rows attend to columns. {reading}{result.caption}"
             )
             drawn.set_figheight(rows * tall + below + 0.7)
-            some = "" if len(own) == n else f"-head{own[0]}to{own[-1]}"
+            some = "" if len(numbers) == n else f"-head{numbers[0]}to{numbers[-1]}"
             plots[f"{prefix}{some}"] = drawn
     return plots
 
 
-def _draw_heat(
-    drawn: "figures.Figure",
-    result: AttentionResult,
-    numbers: Sequence[int],
-    shape: tuple[int, int],
-    size: float,
-) -> None:
-    """Draw some of the heads: rows are queries, columns are keys."""
-    shown = result.shortest
-    cells = figures.Cells(shown.queries, shown.keys)
-    grid: Any = drawn.subplots(*shape, squeeze=False)
-    for axes in grid.flat[len(numbers) :]:
-        axes.set_axis_off()
-    most = float(shown.weights.max())
-    for number, axes in zip(numbers, grid.flat, strict=False):
-        image = cells.draw(axes, shown.weights[number], size, most)
-        axes.set_title(f"head {result.heads[number]}", pad=2)
-    figures.add_weight_bar(drawn, image, grid)
-    drawn.suptitle(figures.broken(result.title, 0.6 * drawn.get_figwidth()))
-
-
 def _plot_rankings(result: AttentionResult) -> "figures.Figure":
-    found = [ranking for ranking in result.rankings if ranking.heads]
+    rankings = [ranking for ranking in result.rankings if ranking.heads]
     with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
-        for row, ranking in enumerate(found):
+        for row, ranking in enumerate(rankings):
             _draw_ranking(axes, ranking, row)
         names = [
-            f"{ranking.relation} ({ranking.best.layer}.{ranking.best.head})" for ranking in found
+            f"{ranking.relation} ({ranking.best.layer}.{ranking.best.head})" for ranking in rankings
         ]
-        axes.set_yticks(range(len(found)), [figures.broken(name, 1.15) for name in names])
-        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_yticks(range(len(rankings)), [figures.broken(name, 1.15) for name in names])
+        axes.set_ylim(len(rankings) - 0.4, -0.6)
         axes.set_xlim(left=0)
         axes.set_xlabel("attention on the related positions")
         for name, look in MARKS.items():
@@ -377,7 +366,7 @@ def _plot_rankings(result: AttentionResult) -> "figures.Figure":
             f"fewer than {FEWEST} questions. "
             f"{result.context.caption}",
         )
-        drawn.set_figheight(0.28 * len(found) + below + 1.3)
+        drawn.set_figheight(0.28 * len(rankings) + below + 1.3)
         return drawn
 
 

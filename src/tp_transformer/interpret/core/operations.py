@@ -116,12 +116,12 @@ def _edit(
 
     def edit(roles: Tensor) -> Tensor:
         for row, (index, question) in enumerate(zip(indices, questions, strict=True)):
-            own = roles[row, :, : len(token_characters(question))]
-            before = own[list(heads)]
+            unpadded = roles[row, :, : len(token_characters(question))]
+            before = unpadded[list(heads)]
             after = operation(index, before)
             both = torch.stack([(after - before).norm(dim=-1), before.norm(dim=-1)], dim=-1)
             moves.append(both.flatten(0, 1).double().cpu().numpy())
-            own[list(heads)] = after
+            unpadded[list(heads)] = after
         return roles
 
     return edit
@@ -180,8 +180,8 @@ def moved_to(centroids: Floats) -> RoleOperation:
     head = np.arange(len(centroids))[:, None]
 
     def operation(_: int, roles: Tensor) -> Tensor:
-        found = nearest(roles.double().cpu().numpy(), centroids)
-        return torch.from_numpy(centroids[head, found]).to(roles)
+        index = nearest(roles.double().cpu().numpy(), centroids)
+        return torch.from_numpy(centroids[head, index]).to(roles)
 
     return operation
 
@@ -241,13 +241,13 @@ def donors(
     """
     all_roles, all_clusters = np.concatenate(roles, axis=1), np.concatenate(clusters, axis=1)
     pool = rng.permutation(all_roles.shape[1])[:MOST_DONORS]
-    within, across = [own.copy() for own in roles], [own.copy() for own in roles]
-    for question, own in enumerate(roles):
+    within, across = [piece.copy() for piece in roles], [piece.copy() for piece in roles]
+    for question, piece in enumerate(roles):
         for head, others in enumerate(all_roles[:, pool]):
             is_same = clusters[question][head][:, None] == all_clusters[head, pool]
-            found, same, other = _as_far_away(_distances(own[head], others), is_same, rng)
-            within[question][head, found] = others[same]
-            across[question][head, found] = others[other]
+            rows, same, other = _as_far_away(_distances(piece[head], others), is_same, rng)
+            within[question][head, rows] = others[same]
+            across[question][head, rows] = others[other]
     return within, across
 
 

@@ -106,7 +106,7 @@ def record(model: AnyModel, sample: Sample, names: Sequence[str]) -> Recording:
                 pieces[name] += _unpadded(rows, name.rpartition(".")[2], at_keys, queries, keys)
             order += indices
     places = np.argsort(order)
-    return Recording({name: [own[place] for place in places] for name, own in pieces.items()})
+    return Recording({name: [piece[place] for place in places] for name, piece in pieces.items()})
 
 
 def _lengths(name: str, source: Ragged, target: Ragged) -> tuple[Ids, Ids]:

@@ -32,13 +32,7 @@ PositionFinder = Callable[[Parsed], list[int]]
 Span = tuple[int, int]  # characters of the question
 Marks = Iterator[tuple[str, Span, str]]  # label, characters, value
 
-ITEM, RANK, ASKED, PART, DEGREE = WORDING_LABELS = (
-    "item",
-    "rank",
-    "asked for",
-    "part",
-    "degree",
-)
+ITEM, RANK, ASKED, PART, DEGREE = WORDING_LABELS = ("item", "rank", "asked for", "part", "degree")
 LARGEST, SMALLEST, BETWEEN = "largest", "smallest", "between"
 YES, NO = "yes", "no"
 COEFFICIENT, VARIABLE, EXPONENT = "coefficient", "variable", "exponent"

@@ -89,7 +89,9 @@ class _Heads:
     def transfer(self) -> ModelTransfer:
         """Test the reversal in the vectors and clusters of every head."""
         one_hot = np.eye(self.inputs.n_clusters)
-        clusters = {place: one_hot[found.assigned] for place, found in self.clusterings.items()}
+        clusters = {
+            place: one_hot[clustering.assigned] for place, clustering in self.clusterings.items()
+        }
         return reversal.model_transfer(self.vectors, clusters, self.inputs.sides, self.inputs.seed)
 
     def probe(self, place: tuple[int, int], label: Labelled, n_permutations: int) -> Probed:

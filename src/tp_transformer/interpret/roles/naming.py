@@ -80,17 +80,19 @@ def statements(
     """Return every statement with the positions for which it holds."""
     said: dict[str, list[int]] = {}
     for at, character in enumerate(characters):
-        own = {name: value for name, values in labels.items() if (value := values[at]) is not None}
-        phrases = [_phrase(name, value) for name, value in own.items()]
-        phrases += ["in a number"] if own.get(DIGIT_PLACE) else []
+        label_of = {
+            name: value for name, values in labels.items() if (value := values[at]) is not None
+        }
+        phrases = [_phrase(name, value) for name, value in label_of.items()]
+        phrases += ["in a number"] if label_of.get(DIGIT_PLACE) else []
         phrases.append(kind(character))
         for phrase in phrases:
             said.setdefault(phrase, []).append(at)
-    found = {}
+    holds = {}
     for phrase, places in sorted(said.items()):
-        found[phrase] = np.zeros(len(characters), dtype=bool)
-        found[phrase][places] = True
-    return found
+        holds[phrase] = np.zeros(len(characters), dtype=bool)
+        holds[phrase][places] = True
+    return holds
 
 
 def kind(character: str) -> str:

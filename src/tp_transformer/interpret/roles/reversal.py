@@ -19,12 +19,7 @@ from tp_transformer.foundation.statistics import Interval, resample
 from tp_transformer.interpret.core.result import ResultTable, Values
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
 from tp_transformer.interpret.core.vectors import Booleans, Floats, Integers
-from tp_transformer.interpret.roles.probes import (
-    FEWEST_QUESTIONS,
-    Positions,
-    Probe,
-    folds,
-)
+from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Positions, Probe, folds
 
 # From vectors with their sides, and other vectors, to the predicted sides of the others.
 Predictor = Callable[[Floats, Integers, Floats], Integers]
@@ -128,8 +123,8 @@ class ModelTransfer:
 
     def most_reversed(self, kind: str) -> LayerTransfer:
         """Return the layer with the largest share of reversed predictions of a kind."""
-        own = [layer for layer in self.layers if layer.kind == kind]
-        return max(own, key=lambda layer: layer.transfer.reversed_share)
+        layers = [layer for layer in self.layers if layer.kind == kind]
+        return max(layers, key=lambda layer: layer.transfer.reversed_share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +155,13 @@ class Reversal:
         """Return what was found in one line."""
         if self.obstacle is not None:
             return f"reversal: not tested, because {self.obstacle}."
-        found: dict[str, list[str]] = {}
+        shares_of: dict[str, list[str]] = {}
         for layer in self.model.layers:
             share = f"{layer} ({layer.n_reversed} of {layer.n_heads} heads)"
-            found.setdefault(self.verdict(layer), []).append(share)
-        verdicts = ". ".join(f"{verdict}: {'; '.join(own)}" for verdict, own in found.items())
+            shares_of.setdefault(self.verdict(layer), []).append(share)
+        verdicts = ". ".join(
+            f"{verdict}: {'; '.join(shares)}" for verdict, shares in shares_of.items()
+        )
         return (
             f"reversal: probes are fitted where the reversed and the unreversed side agree "
             f"({self.n_agreeing:,} positions) and applied where they disagree "
@@ -241,14 +238,18 @@ def model_transfer(
     }
     heads = tuple(
         HeadTransfer(
-            layer=layer, head=head, **{kind: _transfer(own[kind], sides, seed) for kind in KINDS}
+            layer=layer,
+            head=head,
+            **{kind: _transfer(hits_of[kind], sides, seed) for kind in KINDS},
         )
-        for (layer, head), own in hits.items()
+        for (layer, head), hits_of in hits.items()
     )
     layers = []
     for layer in sorted({layer for layer, _ in hits}):
         for kind in KINDS:
-            mean = np.mean([own[kind] for (of, _), own in hits.items() if of == layer], axis=0)
+            mean = np.mean(
+                [hits_of[kind] for (of, _), hits_of in hits.items() if of == layer], axis=0
+            )
             intervals = [getattr(head, kind).interval for head in heads if head.layer == layer]
             layers.append(
                 LayerTransfer(
@@ -272,13 +273,13 @@ def are_reversed(
     vectors: Floats, sides: Sides, seed: int, predict: Predictor = by_probe
 ) -> Booleans:
     """Return whether the prediction for each labelled position is its reversed side."""
-    own, agree = vectors[sides.position], sides.agree
+    labelled, agree = vectors[sides.position], sides.agree
     fold = folds(sides.question, seed)
     predicted = np.empty_like(sides.reversed)
     for number in range(fold.max() + 1):
         out = fold == number
         fitted = ~out & agree
-        predicted[out] = predict(own[fitted], sides.reversed[fitted], own[out])
+        predicted[out] = predict(labelled[fitted], sides.reversed[fitted], labelled[out])
     return predicted == sides.reversed
 
 
@@ -304,6 +305,6 @@ def _balanced(
         shares = np.divide(drawn @ sums, n, out=np.full(n.shape, 0.5), where=n > 0)
         return shares.mean(axis=1)
 
-    found = resample(len(questions), share, seed=seed)
+    interval = resample(len(questions), share, seed=seed)
     value = float(share(np.ones((1, len(questions)), np.int64))[0])
-    return value, found or (0.0, 1.0)  # too few questions: anything is possible
+    return value, interval or (0.0, 1.0)  # too few questions: anything is possible
