@@ -78,7 +78,7 @@ def statements(
     characters: Sequence[str], labels: Mapping[str, Sequence[str | None]]
 ) -> dict[str, Booleans]:
     """Return every statement with the positions for which it holds."""
-    said: dict[str, list[int]] = {}
+    said: dict[str, Booleans] = {}
     for at, character in enumerate(characters):
         label_of = {
             name: value for name, values in labels.items() if (value := values[at]) is not None
@@ -87,12 +87,8 @@ def statements(
         phrases += ["in a number"] if label_of.get(DIGIT_PLACE) else []
         phrases.append(kind(character))
         for phrase in phrases:
-            said.setdefault(phrase, []).append(at)
-    holds = {}
-    for phrase, places in sorted(said.items()):
-        holds[phrase] = np.zeros(len(characters), dtype=bool)
-        holds[phrase][places] = True
-    return holds
+            said.setdefault(phrase, np.zeros(len(characters), dtype=bool))[at] = True
+    return dict(sorted(said.items()))
 
 
 def kind(character: str) -> str:
