@@ -260,8 +260,9 @@ def test_one_question_has_none_to_hold_out(tmp_path):
     model, sample = tpt.build("tp-transformer-tiny", d_model=32), sample_of(("1 + 1?",))
     found = information(model, sample)
     assert found.states[0].held_out is None
-    assert found.states[0].by_positions.n == found.states[0].by_problems.n_positions == 8
-    assert found.states[0].by_problems.n == 1
+    by_positions, by_problems = found.states[0].readings
+    assert by_positions.n == by_problems.n_positions == 8
+    assert by_problems.n == 1
     assert "nothing can be held out" in " ".join(found.summary())
     files = found.save(tmp_path)
     values = json.loads(files[0].read_text())
