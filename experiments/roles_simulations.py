@@ -28,10 +28,9 @@ from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model, record
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.core.structure import LABELS
-from tp_transformer.interpret.information.analysis import Draws, in_sample, predict
+from tp_transformer.interpret.information import Draws, in_sample, predict
 from tp_transformer.interpret.roles import probes
-from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import Labelled
+from tp_transformer.interpret.roles.probes import Labelled, Positions
 from tp_transformer.interpret.roles.reversal import Sides, Transfer, transfer
 
 Floats = npt.NDArray[np.float64]

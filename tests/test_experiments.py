@@ -23,8 +23,7 @@ from tp_transformer.data.feed import Feed
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.expressions import parse
 from tp_transformer.interpret.core.structure import LABELS, RELATIONS
-from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import Labelled
+from tp_transformer.interpret.roles.probes import Labelled, Positions
 
 TP, PLAIN = "tp-transformer-tiny", "transformer-tiny"
 

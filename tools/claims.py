@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from tp_transformer.interpret.core.structure import SIDE
-from tp_transformer.interpret.interchange.result import CONTROL_DRAWS
+from tp_transformer.interpret.interchange import CONTROL_DRAWS
 from tp_transformer.interpret.roles.reversal import REVERSED, SIDES
 from tp_transformer.published import RECONSTRUCTION_ERROR
 

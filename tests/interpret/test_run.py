@@ -4,6 +4,7 @@ import json
 import shlex
 import shutil
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from tp_transformer import UserError, cli
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation import progress
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
-from tp_transformer.interpret.information import analysis as information
 from tp_transformer.interpret.run import TRIES, interpret
 
 MODULE = "arithmetic__add_or_sub"
@@ -225,6 +225,7 @@ def test_the_step_is_that_of_the_model_that_was_loaded(
         state.write_text('{"step": 8}', "utf-8")
         return analyse(*args, **kwargs)
 
+    information = import_module("tp_transformer.interpret.information")
     analyse = information.analyse
     monkeypatch.setattr(information, "analyse", meanwhile)
     run("information", tmp_path / "out", data=sums_store, model=tmp_path / "model", count=12)

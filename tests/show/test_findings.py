@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from tp_transformer.interpret.core.result import ResultTable
-from tp_transformer.interpret.surgery.result import OPERATIONS
+from tp_transformer.interpret.surgery import OPERATIONS
 from tp_transformer.show.findings import render_findings, written_line
 
 SENTENCE = "Words of a finding that are far too many for a line of a terminal. " * 3

@@ -1,8 +1,9 @@
 """The registry of analyses: `tpt interpret` and `tp_transformer.interpret` offer what it holds.
 
-To add an analysis, write a folder like `roles/` with an options class and a function
-`analyse(model, sample, options, seed)` that returns a `Result`, and register it below. Nothing here
-imports torch; the module of an analysis is imported when the analysis is first called.
+To add an analysis, write a module like `binding.py` with a function
+`analyse(model, sample, options, seed)` that returns a `Result`, add the class of its options to
+`options.py`, and register it below. Nothing here imports torch; the module of an analysis is
+imported when the analysis is first called.
 """
 
 from collections.abc import Sequence
@@ -13,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tp_transformer.foundation.ranges import Device, PositiveInt, Seed32, check_fields
 from tp_transformer.foundation.registry import Registry
-from tp_transformer.interpret.attention.options import AttentionOptions
-from tp_transformer.interpret.binding.options import BindingOptions
 from tp_transformer.interpret.core.options import AnalysisOptions
-from tp_transformer.interpret.information.options import InformationOptions
-from tp_transformer.interpret.interchange.options import InterchangeOptions
-from tp_transformer.interpret.roles.options import RolesOptions
-from tp_transformer.interpret.surgery.options import SurgeryOptions
-from tp_transformer.interpret.tensor_product.options import TensorProductOptions
+from tp_transformer.interpret.options import (
+    AttentionOptions,
+    BindingOptions,
+    InformationOptions,
+    InterchangeOptions,
+    RolesOptions,
+    SurgeryOptions,
+    TensorProductOptions,
+)
 
 if TYPE_CHECKING:
     from tp_transformer.interpret.core.result import Result
@@ -65,9 +68,9 @@ class Analysis:
         """
         from tp_transformer.interpret.core.sample import Sample
 
-        chosen = self.options(**options)
+        checked = self.options(**options)
         analyse = import_module(self.module).analyse
-        result: Result = analyse(model, Sample.of(questions, model), chosen, seed)
+        result: Result = analyse(model, Sample.of(questions, model), checked, seed)
         return result
 
     @property
@@ -126,22 +129,26 @@ ANALYSES: Registry[Analysis] = Registry("analysis", "analyses")
 
 
 def register_analysis(
-    name: str, options: type[AnalysisOptions], questions: Questions = "any"
+    name: str,
+    options: type[AnalysisOptions],
+    questions: Questions = "any",
+    module: str | None = None,
 ) -> None:
     """Register an analysis.
 
-    Its function `analyse` is in the module of its options; if that module is called `options`, in
-    the module `analysis` beside it, which is imported only when the analysis is called.
+    Its function `analyse` is in `module`, by default that of its options, which is imported only
+    when the analysis is called.
     """
-    package, _, module = options.__module__.rpartition(".")
-    found = f"{package}.analysis" if module == "options" else options.__module__
-    ANALYSES.register(name)(Analysis(options=options, module=found, questions=questions))
+    ANALYSES.register(name)(
+        Analysis(options=options, module=module or options.__module__, questions=questions)
+    )
 
 
-register_analysis("roles", RolesOptions, questions="answered")
-register_analysis("attention", AttentionOptions, questions="answered")
-register_analysis("information", InformationOptions)
-register_analysis("binding", BindingOptions, questions="nested")
-register_analysis("interchange", InterchangeOptions, questions="exchangeable")
-register_analysis("surgery", SurgeryOptions, questions="answered")
-register_analysis("tensor-product", TensorProductOptions)
+_PACKAGE = __name__.rpartition(".")[0]
+register_analysis("roles", RolesOptions, "answered", f"{_PACKAGE}.roles.analysis")
+register_analysis("attention", AttentionOptions, "answered", f"{_PACKAGE}.attention.analysis")
+register_analysis("information", InformationOptions, module=f"{_PACKAGE}.information")
+register_analysis("binding", BindingOptions, "nested", f"{_PACKAGE}.binding")
+register_analysis("interchange", InterchangeOptions, "exchangeable", f"{_PACKAGE}.interchange")
+register_analysis("surgery", SurgeryOptions, "answered", f"{_PACKAGE}.surgery")
+register_analysis("tensor-product", TensorProductOptions, module=f"{_PACKAGE}.tensor_product")

@@ -19,7 +19,7 @@ from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model
 from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.core.sample import PAPERS_MODULE, Sample, draw
-from tp_transformer.interpret.interchange.analysis import exchangeable_sample
+from tp_transformer.interpret.interchange import exchangeable_sample
 from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.model.identity import describe
@@ -49,12 +49,13 @@ def interpret(
     # Now, because training may replace the weights of a run.
     described = describe(model, request.model or bundled.default())
     sample = _sample(analysis, model, request)
-    found = analysis(model, sample, seed=request.seed, **vars(options))
-    given = {"out": out, "caption": None if caption else False}
-    command = command_line(f"interpret {name}", request, options, **given)
-    made = {**found.context.environment, "command": command}
-    found = replace(found, context=replace(found.context, model=described, environment=made))
-    return found, found.save(out, caption=caption)
+    result = analysis(model, sample, seed=request.seed, **vars(options))
+    output = {"out": out, "caption": None if caption else False}
+    command = command_line(f"interpret {name}", request, options, **output)
+    environment = {**result.context.environment, "command": command}
+    context = replace(result.context, model=described, environment=environment)
+    result = replace(result, context=context)
+    return result, result.save(out, caption=caption)
 
 
 def _sample(analysis: Analysis, model: Transformer, request: AnalysisRequest) -> Sample:

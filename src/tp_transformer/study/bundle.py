@@ -26,8 +26,8 @@ from tp_transformer.foundation.provenance import Values
 from tp_transformer.foundation.run_folder import read_origin, run_of
 from tp_transformer.interpret.core.result import plain
 from tp_transformer.interpret.core.sample import draw
+from tp_transformer.interpret.options import RolesOptions
 from tp_transformer.interpret.roles.analysis import layer_clusters
-from tp_transformer.interpret.roles.options import RolesOptions
 from tp_transformer.model import bundled, identity
 from tp_transformer.model.family import AnyModel, load, model_path
 from tp_transformer.model.folder import WEIGHTS
@@ -212,7 +212,7 @@ def _roles(model: AnyModel, store: Store) -> Values | None:
                 {
                     "head": head.head,
                     "centroids": head.centroids.round(5),
-                    "names": head.values()["names"],
+                    "names": head.names,
                 }
                 for head in heads
             ],

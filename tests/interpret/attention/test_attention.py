@@ -13,7 +13,8 @@ from tp_transformer import UserError
 from tp_transformer.expressions import parse
 from tp_transformer.foundation import figures
 from tp_transformer.interpret import attention
-from tp_transformer.interpret.attention import analysis, figure, following
+from tp_transformer.interpret.attention import analysis, following
+from tp_transformer.interpret.attention import result as results
 from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
 from tp_transformer.interpret.core import structure
 from tp_transformer.interpret.core.record import ATTENTIONS, point, record, untrained
@@ -200,7 +201,7 @@ def result_of(model, n_tokens, n_heads, shown=()):
 def test_rows_of_any_length_can_be_read(model, tmp_path, across, size):
     """A column has room for 43 characters, a page for 120; they are as large as possible."""
     result_of(model, 5, 1, shown=(across, 2)).save(tmp_path)  # looked at by conftest
-    layout = figure._Layout(across)
+    layout = results._Layout(across)
     assert layout.width == (figures.COLUMN if across <= 43 else figures.PAGE)
     assert layout.size == pytest.approx(size, abs=0.1)
 
@@ -210,7 +211,7 @@ def test_rows_of_any_length_can_be_read(model, tmp_path, across, size):
     [(3, 8, [""]), (25, 2, [""]), (45, 5, ["-head0to3", "-head4to4"]), (84, 1, [""])],
 )
 def test_heat_maps_of_any_length_can_be_read_and_have_square_cells(model, n_tokens, n_heads, some):
-    plots = figure._plot_heat(result_of(model, n_tokens, n_heads), "heat")
+    plots = results._plot_heat(result_of(model, n_tokens, n_heads), "heat")
     assert list(plots) == [f"heat{own}" for own in some]
     titles = []
     for name, drawn in plots.items():

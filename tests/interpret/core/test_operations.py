@@ -7,9 +7,9 @@ import torch
 import tp_transformer as tpt
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret.core import operations
-from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample, draw, token_characters
+from tp_transformer.interpret.core.vectors import cluster, nearest
 from tp_transformer.scoring.verdict import judge
 
 QUESTIONS = tuple(f"What is {a} + {b}?" for a in (3, 14) for b in (1, 5, 22))
@@ -116,7 +116,7 @@ def test_planted_clusters_are_found_and_roles_move_to_their_centres():
     which = rng.integers(3, size=90)
     vectors = centres[which] + 0.01 * rng.standard_normal((90, 4))
     found = cluster(vectors, 3, seed=0).centroids
-    clusters = operations.nearest(vectors, found)
+    clusters = nearest(vectors, found)
     np.testing.assert_allclose(found[clusters], centres[which], atol=0.05)
     roles = torch.from_numpy(vectors)[None]
     moved = operations.moved_to(found[None])(0, roles)

@@ -4,7 +4,7 @@ import numpy as np
 
 from planted import sample
 from tp_transformer.interpret.roles import naming
-from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.probes import Positions
 
 POSITIONS = Positions.of(sample(60))
 SAID = naming.statements(POSITIONS.characters, POSITIONS.labels)

@@ -9,8 +9,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from planted import sample
 from tp_transformer.interpret.roles import probes
-from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import Labelled
+from tp_transformer.interpret.roles.probes import Labelled, Positions
 
 N_QUESTIONS = 40
 

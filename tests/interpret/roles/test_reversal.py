@@ -6,7 +6,7 @@ import pytest
 from planted import quotients, sample
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.roles import reversal
-from tp_transformer.interpret.roles.positions import Positions
+from tp_transformer.interpret.roles.probes import Positions
 from tp_transformer.interpret.roles.reversal import (
     LayerTransfer,
     ModelTransfer,

@@ -14,14 +14,13 @@ from planted import by_length, quotients, sample
 from tp_transformer import UserError
 from tp_transformer.foundation import figures
 from tp_transformer.interpret import roles
-from tp_transformer.interpret.core.clusters import cluster
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.core.vectors import cluster
 from tp_transformer.interpret.roles import analysis
-from tp_transformer.interpret.roles.figure import cluster_looks
 from tp_transformer.interpret.roles.naming import Name
-from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import Labelled, probe
+from tp_transformer.interpret.roles.probes import Labelled, Positions, probe
+from tp_transformer.interpret.roles.result import cluster_looks
 from tp_transformer.interpret.roles.reversal import LIKE_CONTROLS, REVERSED
 
 SAMPLE = by_length(sample(32))  # as many as pass a model at once

@@ -9,15 +9,12 @@ import numpy as np
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.attention import following
-from tp_transformer.interpret.attention.figure import IN_COLUMN
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking
-from tp_transformer.interpret.attention.options import AttentionOptions
-from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
+from tp_transformer.interpret.attention.result import IN_COLUMN, AttentionMap, AttentionResult
 from tp_transformer.interpret.core.options import chosen, head_indices, layer_index
 from tp_transformer.interpret.core.record import (
     DECODER,
     ENCODER,
-    Activations,
     checked_model,
     point,
     record,
@@ -26,6 +23,8 @@ from tp_transformer.interpret.core.record import (
 from tp_transformer.interpret.core.relations import RELATIONS
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_texts
+from tp_transformer.interpret.core.vectors import Activations
+from tp_transformer.interpret.options import AttentionOptions
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 
@@ -45,8 +44,8 @@ def analyse(
     shown = _shown(model, sample, options)
     weights = record(model, shown, [name])[name]
     *maps, shortest = (
-        _map(question, answer, own[heads], where, model.vocabulary)
-        for question, answer, own in zip(shown.questions, shown.answers, weights, strict=True)
+        _map(question, answer, piece[heads], where, model.vocabulary)
+        for question, answer, piece in zip(shown.questions, shown.answers, weights, strict=True)
     )
     is_words = model.vocabulary.is_words
     is_searched = where == ENCODER and not is_words
@@ -104,13 +103,14 @@ def search(
             for draw in track("searching untrained models", range(INITIAL_DRAWS))
         )
     ]
-    initial = {name: max(found[name] for found in margins) for name in relations}
+    initial = {name: max(largest[name] for largest in margins) for name in relations}
     return following.rank(relations, _attention(model, sample), initial=initial, seed=seed)
 
 
 def _attention(model: Transformer, sample: Sample) -> ModelAttention:
-    """Record the attention of all heads of the encoder."""
     names = [point(ENCODER, layer, "weights") for layer in range(model.config.n_layers)]
-    found = record(model, sample, names)
-    weights = [np.stack(layers) for layers in zip(*(found[name] for name in names), strict=True)]
+    recording = record(model, sample, names)
+    weights = [
+        np.stack(layers) for layers in zip(*(recording[name] for name in names), strict=True)
+    ]
     return ModelAttention.of(weights, sample.parsed)

@@ -1,22 +1,20 @@
 """How well heads follow a relation, such as "second argument to its operator".
 
 A head is scored by its attention mass on the related positions, averaged over all positions that
-have the relation, and compared with baselines over the same positions:
+have the relation, minus the largest of these baselines over the same positions:
 
 - even: the mass of uniform attention, which is the share of the related positions.
-- exchanged: the mass on positions that other positions of the question are related to. A head that
-  attends to any operator has as much mass on the operators of other arguments. If there are no
-  other positions, the even baseline is used.
+- exchanged: the mass on positions that other positions of the question are related to, or the even
+  baseline if there are none.
 - by text: the mass of the nearest structure-blind head (`text_attention`), fitted on other
-  questions. A head that attends to the nearest operator, or to its neighbours, has much mass on
-  related positions without regard to structure.
+  questions.
 - skipped, for relations that skip positions in between: the mass from those positions on the same
   keys, corrected for the difference that characters and distance make.
 
-The margin is the mass minus the largest baseline. Untrained heads also have a margin, because
-positions and characters alone make their attention uneven. A head clearly follows a relation only
-if the interval of its margin lies above the largest margin of any untrained head, and above
-LEAST_MARGIN. The intervals hold for all heads and all relations of a search together.
+Untrained heads also have a margin, because positions and characters alone make their attention
+uneven. A head clearly follows a relation only if the interval of its margin lies above the largest
+margin of any untrained head, and above LEAST_MARGIN. The intervals hold for all heads and all
+relations of a search together. docs/interpretation.md has simulations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +26,10 @@ from scipy.stats import norm, t
 
 from tp_transformer.foundation.statistics import CONFIDENCE, FEWEST, Interval
 from tp_transformer.interpret.attention.text_attention import text_attention
-from tp_transformer.interpret.core.arrays import Floats
 from tp_transformer.interpret.core.relations import RELATIONS, SKIPPED, Parsed, Relation
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import Pairs
+from tp_transformer.interpret.core.vectors import Floats
 
 RESAMPLES = 2_000
 # Simulated structure-blind heads have margins up to 0.034, or up to 0.063 if the baselines do not
@@ -97,19 +95,19 @@ class ModelAttention:
         cls, weights: Sequence[npt.NDArray[np.floating]], questions: Sequence[Parsed]
     ) -> "ModelAttention":
         """Keep the questions that have a structure, and fit structure-blind heads to them."""
-        found = [
-            (own.astype(np.float64), question)
-            for own, question in zip(weights, questions, strict=True)
+        structured = [
+            (piece.astype(np.float64), question)
+            for piece, question in zip(weights, questions, strict=True)
             if not isinstance(question, str)
             or any(relation(question) for relation in RELATIONS.values())
         ]
-        kept = tuple(own for own, _ in found)
+        kept = tuple(piece for piece, _ in structured)
         texts = [
             token_characters(question if isinstance(question, str) else question.question)
-            for _, question in found
+            for _, question in structured
         ]
         return cls(
-            questions=tuple(question for _, question in found),
+            questions=tuple(question for _, question in structured),
             weights=kept,
             by_text=text_attention(kept, texts),
         )
@@ -125,10 +123,11 @@ def rank(
     """Rank heads by each relation; `initial` are the largest margins of untrained models."""
     measured = {name: _measure(name, relation, attention) for name, relation in relations.items()}
     intervals = _intervals(
-        {name: own for name, own in measured.items() if len(own) >= FEWEST}, seed
+        {name: scores for name, scores in measured.items() if len(scores) >= FEWEST}, seed
     )
     return tuple(
-        _ranking(name, own, initial[name], intervals.get(name)) for name, own in measured.items()
+        _ranking(name, scores, initial[name], intervals.get(name))
+        for name, scores in measured.items()
     )
 
 
@@ -157,16 +156,16 @@ class _Measured:
         chosen = np.zeros((len(sets), weights.shape[-1]))
         for row, keys in enumerate(sets):
             chosen[row, list(keys)] = 1
-        own = np.array([sets.index(keys) for _, keys in pairs])
+        set_index = np.array([sets.index(keys) for _, keys in pairs])
         queries = np.array([query for query, _ in pairs])
         each = np.arange(len(pairs))
         attended = np.moveaxis(weights[:, :, queries], 2, 0)  # (position, layer, head, key)
         on_sets = attended @ chosen.T
-        mass = on_sets[each, ..., own]
-        even = np.broadcast_to(chosen.mean(axis=-1)[own][:, None, None], mass.shape)
+        mass = on_sets[each, ..., set_index]
+        even = np.broadcast_to(chosen.mean(axis=-1)[set_index][:, None, None], mass.shape)
         others = len(sets) - 1
         exchanged = (on_sets.sum(axis=-1) - mass) / others if others else even
-        usual = (np.moveaxis(by_text[:, :, queries], 2, 0) @ chosen.T)[each, ..., own]
+        usual = (np.moveaxis(by_text[:, :, queries], 2, 0) @ chosen.T)[each, ..., set_index]
         baselines = [even, exchanged, usual]
         if skipped:
             beyond_text = _mass(weights, skipped) - _mass(by_text, skipped)
@@ -175,7 +174,7 @@ class _Measured:
         return cls(
             mass=mass,
             baselines=np.stack(baselines, axis=1),
-            hits=chosen[own[:, None, None], most],
+            hits=chosen[set_index[:, None, None], most],
         )
 
 
@@ -185,12 +184,11 @@ def _mass(weights: Floats, pairs: Pairs) -> Floats:
 
 
 def _measure(name: str, relation: Relation, attention: ModelAttention) -> list[_Measured]:
-    """Score every question that has the relation."""
-    found = zip(attention.questions, attention.weights, attention.by_text, strict=True)
+    recorded = zip(attention.questions, attention.weights, attention.by_text, strict=True)
     skipped = SKIPPED.get(name)
     return [
         _Measured.of(weights, by_text, pairs, skipped(question) if skipped else [])
-        for question, weights, by_text in found
+        for question, weights, by_text in recorded
         if (pairs := relation(question))
     ]
 
@@ -198,7 +196,6 @@ def _measure(name: str, relation: Relation, attention: ModelAttention) -> list[_
 def _ranking(
     name: str, measured: Sequence[_Measured], initial: float, intervals: Floats | None
 ) -> Ranking:
-    """Rank all heads."""
     ranking = Ranking(
         relation=name,
         n_positions=sum(len(question.mass) for question in measured),
@@ -213,11 +210,11 @@ def _ranking(
         for name in ("mass", "hits", "baselines")
     )
     baseline = baselines.max(axis=0)
-    found = []
+    ranked = []
     for at in np.ndindex(mass.shape):
         interval = None if intervals is None else (float(intervals[0][at]), float(intervals[1][at]))
         even, exchanged, by_text, *skipped = (float(values[at]) for values in baselines)
-        found.append(
+        ranked.append(
             Following(
                 layer=at[0],
                 head=at[1],
@@ -233,7 +230,7 @@ def _ranking(
                 hits=float(hits[at]),
             )
         )
-    return replace(ranking, heads=tuple(sorted(found, key=lambda head: -head.margin)))
+    return replace(ranking, heads=tuple(sorted(ranked, key=lambda head: -head.margin)))
 
 
 def _intervals(measured: Mapping[str, Sequence[_Measured]], seed: int) -> dict[str, Floats]:
@@ -247,18 +244,18 @@ def _intervals(measured: Mapping[str, Sequence[_Measured]], seed: int) -> dict[s
     margins, errors = {}, {}
     farthest = np.zeros(RESAMPLES)
     streams = np.random.default_rng(seed).spawn(len(measured))
-    for (name, own), rng in zip(measured.items(), streams, strict=True):
-        margins[name], resampled = _resampled_margins(own, rng)
+    for (name, scores), rng in zip(measured.items(), streams, strict=True):
+        margins[name], resampled = _resampled_margins(scores, rng)
         error = resampled.std(axis=0)
         off = np.abs(resampled - margins[name]) / np.maximum(error, np.finfo(np.float64).tiny)
         farthest = np.maximum(farthest, off.max(axis=(1, 2)))
-        errors[name] = error * np.sqrt(len(own) / (len(own) - 1))
+        errors[name] = error * np.sqrt(len(scores) / (len(scores) - 1))
     tail = norm.sf(np.quantile(farthest, CONFIDENCE))
-    found = {}
-    for name, own in measured.items():
-        reach = t.isf(tail, len(own) - 1) * errors[name]
-        found[name] = np.stack([margins[name] - reach, margins[name] + reach])
-    return found
+    intervals = {}
+    for name, scores in measured.items():
+        reach = t.isf(tail, len(scores) - 1) * errors[name]
+        intervals[name] = np.stack([margins[name] - reach, margins[name] + reach])
+    return intervals
 
 
 def _resampled_margins(

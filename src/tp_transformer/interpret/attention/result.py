@@ -1,14 +1,40 @@
-"""The result of the attention analysis: maps, and the heads that follow each relation."""
+"""The result of the attention analysis: maps, the heads that follow relations, figures.
 
-from collections.abc import Sequence
+The figures are rows of characters (figure 3), heat maps, and the best head for each relation.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from tp_transformer.foundation.figures import TOKENS
+import numpy as np
+
+from tp_transformer.expressions import parse
+from tp_transformer.foundation import figures
 from tp_transformer.foundation.statistics import FEWEST
-from tp_transformer.interpret.attention.following import Ranking
+from tp_transformer.interpret.attention.following import LEAST_MARGIN, Ranking
 from tp_transformer.interpret.core import structure
-from tp_transformer.interpret.core.record import ENCODER, TITLES, Activations
+from tp_transformer.interpret.core.record import ENCODER, TITLES
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
+from tp_transformer.interpret.core.structure import SIDE, labels
+from tp_transformer.interpret.core.vectors import Activations, Floats
+from tp_transformer.interpret.roles.result import SIDE_COLOURS
+
+FAINTEST = 0.05  # smallest weight that is drawn as a line
+PER_POINT = 1 / 86  # inches in a row for each point of the size of a character
+NARROWEST = 0.052  # inches for a character of the smallest size in a long row
+IN_COLUMN = int(figures.COLUMN / (figures.SMALLEST * PER_POINT))  # characters in a row
+TALL = 0.95  # inches from the rows of one question to those of the next
+HIGHEST = 7.8  # inches of heat maps in a figure as high as a page
+GREY = "#909090"
+MARKS: Mapping[str, Mapping[str, Any]] = {
+    "this head": {"marker": "o", "color": figures.COLOURS[0], "markersize": 5},
+    "uniform attention": {"marker": "|", "color": "black", "markersize": 9},
+    "on what others relate to": {"marker": "x", "color": figures.COLOURS[5], "markersize": 5},
+    "by character, distance": {"marker": "+", "color": figures.COLOURS[2], "markersize": 7},
+    "like skipped positions": {"marker": "1", "color": figures.COLOURS[3], "markersize": 7},
+    "threshold": {"marker": "$]$", "color": "black", "markersize": 7},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +95,11 @@ class AttentionResult(Result):
     def caption(self) -> str:
         """The tokens of the maps, and the model and the questions that they are of."""
         if not self.are_given:
-            return f"{TOKENS} {self.context.caption}"
+            return f"{figures.TOKENS} {self.context.caption}"
         n = len(self.maps)
         origin = "a given question" if n == 1 else f"{n} given questions"
         sample = replace(self.context.sample, origin=origin)
-        return f"{TOKENS} {replace(self.context, sample=sample).caption}"
+        return f"{figures.TOKENS} {replace(self.context, sample=sample).caption}"
 
     def tables(self) -> list[ResultTable]:
         """Return the margin of the best head for each relation that is there, and its baselines."""
@@ -95,6 +121,18 @@ class AttentionResult(Result):
         values = super().values()
         del values["is_words"]
         return values
+
+    def plot(self) -> "dict[str, figures.Figure]":
+        """Plot rows of characters for each head, heat maps of all heads, and the rankings."""
+        prefix = f"attention-{self.where}-layer{self.layer}"
+        plots = {
+            f"{prefix}-head{head}": _plot_rows(self, number)
+            for number, head in enumerate(self.heads)
+        }
+        plots |= _plot_heat(self, prefix)
+        if any(ranking.heads for ranking in self.rankings):
+            plots["attention-relations"] = _plot_rankings(self)
+        return plots
 
 
 def _findings(rankings: tuple[Ranking, ...]) -> list[str]:
@@ -135,7 +173,6 @@ def _findings(rankings: tuple[Ranking, ...]) -> list[str]:
 
 
 def _row(ranking: Ranking) -> tuple[str, ...]:
-    """Return the mass, the baselines and the margin of the best head in percent."""
     best = ranking.best
     baselines = {
         "uniform": best.even,
@@ -155,3 +192,193 @@ def _row(ranking: Ranking) -> tuple[str, ...]:
         f"{100 * ranking.threshold:z.1f}",
         f"{100 * best.hits:.0f}",
     )
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The size of rows of characters."""
+
+    across: int  # characters
+
+    @property
+    def width(self) -> float:
+        """In inches: a column if the characters fit, otherwise a page, or more if necessary."""
+        if self.across <= IN_COLUMN:
+            return figures.COLUMN
+        return max(figures.PAGE, self.across * NARROWEST)
+
+    @property
+    def unit(self) -> float:
+        """Inches from one character to the next."""
+        return min(0.2, self.width / self.across)
+
+    @property
+    def size(self) -> float:
+        """The size of a character in points."""
+        return min(8.0, max(figures.SMALLEST, self.unit / PER_POINT))
+
+
+def _plot_rows(result: AttentionResult, number: int) -> "figures.Figure":
+    """Plot keys above, queries below, and a line for each weight, as in figure 3."""
+    rows = (tokens for shown in result.maps for tokens in (shown.keys, shown.queries))
+    layout = _Layout(max(sum(_widths(tokens)) for tokens in rows))
+    with figures.figure(layout.width, 1.0) as (drawn, axes):
+        axes.set_axis_off()
+        axes.set_xlim(0, layout.width / layout.unit)
+        axes.set_ylim(TALL * len(result.maps), 0)
+        has_sides = result.where == ENCODER and not result.is_words
+        colours = [_query_colours(shown) if has_sides else {} for shown in result.maps]
+        for row, shown in enumerate(result.maps):
+            _draw_rows(axes, shown, shown.weights[number], row, layout, colours[row])
+        for artist in axes.get_children():
+            artist.set_in_layout(False)  # measuring hundreds of characters takes seconds
+        title = f"{result.title}, head {result.heads[number]}"
+        drawn.suptitle(figures.broken(title, 0.7 * layout.width))
+        reading = "" if result.where == ENCODER else f"{result.inputs} "
+        if any(colours):
+            reading = "Numerators are blue, denominators gold. "
+        below = figures.caption(
+            drawn,
+            "Each token below attends to tokens above; weights below "
+            f"{FAINTEST:g} are not drawn. {reading}{result.caption}",
+        )
+        drawn.set_figheight(TALL * len(result.maps) + below + 0.4)
+        return drawn
+
+
+def _draw_rows(
+    axes: "figures.Axes",
+    shown: AttentionMap,
+    weights: Activations,
+    row: int,
+    layout: _Layout,
+    colours: Mapping[int, str],
+) -> None:
+    from matplotlib.collections import LineCollection
+
+    middle = layout.width / layout.unit / 2
+    above, below = _centres(shown.keys, middle), _centres(shown.queries, middle)
+    upper, lower = TALL * row + 0.1, TALL * (row + 1) - 0.15
+    look: dict[str, Any] = {
+        "ha": "center",
+        "va": "center",
+        "family": "monospace",
+        "fontsize": layout.size,
+    }
+    for x, token in zip(above, shown.keys, strict=True):
+        axes.text(x, upper, token, **look)
+    for at, (x, token) in enumerate(zip(below, shown.queries, strict=True)):
+        axes.text(x, lower, token, color=colours.get(at, "black"), **look)
+    queries, keys = np.nonzero(weights >= FAINTEST)
+    strengths = weights[queries, keys]
+    gap = 0.7 * layout.size / 72  # from the middle of a character to the start of its lines
+    lines = LineCollection(
+        [
+            [(above[key], upper + gap), (below[query], lower - gap)]
+            for query, key in zip(queries, keys, strict=True)
+        ],
+        colors=[colours.get(int(query), "#606060") for query in queries],
+        alpha=np.minimum(0.1 + strengths, 1.0),
+        linewidths=0.4 + 1.2 * strengths,
+    )
+    axes.add_collection(lines)
+
+
+def _widths(tokens: Sequence[str]) -> list[int]:
+    """Return the characters that each token takes in a row, with a blank between words."""
+    is_words = any(len(token) > 1 for token in tokens)
+    return [len(token) + is_words for token in tokens]
+
+
+def _centres(tokens: Sequence[str], middle: float) -> Floats:
+    """Return the middle of each token in a row around `middle`."""
+    ends = np.cumsum(_widths(tokens))
+    return middle - ends[-1] / 2 + ends - np.array(_widths(tokens)) / 2
+
+
+def _query_colours(shown: AttentionMap) -> dict[int, str]:
+    expression = parse(shown.question)
+    if expression is None:
+        return {}
+    sides = labels(expression)[SIDE]
+    return {at: SIDE_COLOURS[side] for at, side in enumerate(sides) if side is not None}
+
+
+def _plot_heat(result: AttentionResult, prefix: str) -> "dict[str, figures.Figure]":
+    """Plot all chosen heads for the shortest question, in figures no higher than a page.
+
+    Rows are queries, columns are keys.
+    """
+    shown, n = result.shortest, len(result.heads)
+    cells = figures.Cells(shown.queries, shown.keys)
+    wide = cells.width(cells.smallest)
+    width = figures.COLUMN if min(n, 2) * wide <= figures.COLUMN else max(figures.PAGE, wide)
+    in_row = min(n, 2) if width == figures.COLUMN else min(n, max(1, int(width / wide)))
+    in_row = -(-n // -(-n // in_row))  # as many in every row, if possible
+    size = cells.size(width / in_row)
+    tall = cells.height(size)
+    at_once = in_row * max(1, int(HIGHEST / tall))
+    most = float(shown.weights.max())
+    reading = "" if result.where == ENCODER else f"{result.inputs} "
+    plots = {}
+    for first in range(0, n, at_once):
+        numbers = range(first, min(first + at_once, n))
+        rows = -(-len(numbers) // in_row)
+        with figures.blank(width, 1.0) as drawn:
+            grid: Any = drawn.subplots(rows, in_row, squeeze=False)
+            for axes in grid.flat[len(numbers) :]:
+                axes.set_axis_off()
+            for number, axes in zip(numbers, grid.flat, strict=False):
+                image = cells.draw(axes, shown.weights[number], size, most)
+                axes.set_title(f"head {result.heads[number]}", pad=2)
+            figures.add_weight_bar(drawn, image, grid)
+            drawn.suptitle(figures.broken(result.title, 0.6 * width))
+            below = figures.caption(
+                drawn, f"The shortest question. Rows attend to columns. {reading}{result.caption}"
+            )
+            drawn.set_figheight(rows * tall + below + 0.7)
+            some = "" if len(numbers) == n else f"-head{numbers[0]}to{numbers[-1]}"
+            plots[f"{prefix}{some}"] = drawn
+    return plots
+
+
+def _plot_rankings(result: AttentionResult) -> "figures.Figure":
+    rankings = [ranking for ranking in result.rankings if ranking.heads]
+    with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
+        for row, ranking in enumerate(rankings):
+            _draw_ranking(axes, ranking, row)
+        names = [
+            f"{ranking.relation} ({ranking.best.layer}.{ranking.best.head})" for ranking in rankings
+        ]
+        axes.set_yticks(range(len(rankings)), [figures.broken(name, 1.15) for name in names])
+        axes.set_ylim(len(rankings) - 0.4, -0.6)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("attention on the related positions")
+        for name, look in MARKS.items():
+            axes.plot([], [], linestyle="none", label=name, **look)
+        title = "The best candidate (layer.head)\nto follow each relation"
+        drawn.legend(loc="outside upper center", ncols=2, title=title)
+        below = figures.caption(
+            drawn,
+            "Blue if the interval exceeds the largest baseline by more than untrained heads do, "
+            f"and by more than {100 * LEAST_MARGIN:g} points; grey if not. "
+            "Intervals by bootstrap over questions, for all heads and relations together; none for "
+            f"fewer than {FEWEST} questions. "
+            f"{result.context.caption}",
+        )
+        drawn.set_figheight(0.28 * len(rankings) + below + 1.3)
+        return drawn
+
+
+def _draw_ranking(axes: "figures.Axes", ranking: Ranking, row: int) -> None:
+    best = ranking.best
+    colour = figures.COLOURS[0] if best.is_clear else GREY
+    if best.interval is not None:
+        ends = [best.baseline + end for end in best.interval]
+        axes.plot(ends, [row, row], color=colour, linewidth=3, alpha=0.35)
+    threshold = best.baseline + ranking.threshold
+    places = (best.mass, best.even, best.exchanged, best.by_text, best.skipped, threshold)
+    for place, look in zip(places, MARKS.values(), strict=True):
+        if place is None:
+            continue
+        axes.plot(place, row, **(look if place is not best.mass else {**look, "color": colour}))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
+from tp_transformer.interpret.core.vectors import Booleans, Floats, Integers
 
 FOLDS = 4  # strengths are fitted on the questions of the other folds
 ROUNDS = 20  # iterations of the fit
@@ -29,7 +29,7 @@ def text_attention(weights: Sequence[Floats], texts: Sequence[str]) -> tuple[Flo
         weights: attention to each text, (layer, head, query, key)
         texts: one character for each position
     """
-    found = tuple(np.empty_like(own) for own in weights)
+    predicted = tuple(np.empty_like(fitted) for fitted in weights)
     # Equal texts are in the same fold.
     unique, text_number = np.unique(np.array(texts), return_inverse=True)
     folds = (np.random.default_rng(0).permutation(len(unique)) % FOLDS)[text_number]
@@ -39,11 +39,11 @@ def text_attention(weights: Sequence[Floats], texts: Sequence[str]) -> tuple[Flo
             scored = in_fold == fold
             strengths = queries.fit(~scored)
             for number in np.flatnonzero(scored):
-                own = strengths[queries.keys_of(int(number))]  # (key, layer * head)
+                fitted = strengths[queries.keys_of(int(number))]  # (key, layer * head)
                 text, at = int(queries.text[number]), int(queries.at[number])
-                shape = (*found[text].shape[:2], len(own))
-                found[text][:, :, at] = (own / own.sum(axis=0)).T.reshape(shape)
-    return found
+                shape = (*predicted[text].shape[:2], len(fitted))
+                predicted[text][:, :, at] = (fitted / fitted.sum(axis=0)).T.reshape(shape)
+    return predicted
 
 
 def kind(character: str) -> str:
@@ -92,7 +92,6 @@ class _Queries:
 
 
 def _queries(weights: Sequence[Floats], texts: Sequence[str]) -> Iterator[_Queries]:
-    """Yield the queries of each kind."""
     farthest = max(map(len, texts), default=0)
     kinds = [[kind(character) for character in text] for text in texts]
     numbered = {name: number for number, name in enumerate(sorted({*"".join(texts)}))}
@@ -103,8 +102,8 @@ def _queries(weights: Sequence[Floats], texts: Sequence[str]) -> Iterator[_Queri
         places = [
             (text, at)
             for text, row in enumerate(kinds)
-            for at, own in enumerate(row)
-            if own == name
+            for at, kind_of in enumerate(row)
+            if kind_of == name
         ]
         n_keys = [len(texts[text]) for text, _ in places]
         distance = np.concatenate(
@@ -113,14 +112,14 @@ def _queries(weights: Sequence[Floats], texts: Sequence[str]) -> Iterator[_Queri
                 for (_, at), n in zip(places, n_keys, strict=True)
             ]
         )
-        character = np.array([numbered[one] for text, _ in places for one in texts[text]])
-        key_kind = np.array([of_kind[one] for text, _ in places for one in kinds[text]])
+        character = np.array([numbered[token] for text, _ in places for token in texts[text]])
+        key_kind = np.array([of_kind[token] for text, _ in places for token in kinds[text]])
         cells = (distance, key_kind * 2 * farthest + distance, character * 2 * farthest + distance)
         yield _Queries(
             text=np.array([text for text, _ in places]),
             at=np.array([at for _, at in places]),
             start=np.concatenate([[0], np.cumsum(n_keys)]),
-            levels=tuple(np.unique(own, return_inverse=True)[1] for own in cells),
+            levels=tuple(np.unique(level, return_inverse=True)[1] for level in cells),
             weights=np.concatenate(
                 [
                     weights[text][:, :, at].reshape(-1, n).T

@@ -99,11 +99,11 @@ def read_fractions(sample: Sample) -> list[NestedFraction]:
 
 
 def _read(question: str) -> NestedFraction:
-    found = _FRACTION.search(question)
-    if found is None or len(set(found.groups())) < len(LETTERS) or set("{}") & set(question):
+    match = _FRACTION.search(question)
+    if match is None or len(set(match.groups())) < len(LETTERS) or set("{}") & set(question):
         raise SettingsError(
             f"{question!r} is not a nested fraction (a/b)/(c/d) of four different digits from 2 "
             "to 9, which this analysis needs"
         )
-    wording = f"{question[: found.start()]}{{}}{question[found.end() :]}"
-    return NestedFraction(numbers=tuple(map(int, found.groups())), wording=wording)
+    wording = f"{question[: match.start()]}{{}}{question[match.end() :]}"
+    return NestedFraction(numbers=tuple(map(int, match.groups())), wording=wording)

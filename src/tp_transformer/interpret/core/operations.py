@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
-from tp_transformer.interpret.core.record import ENCODER, Activations, point
+from tp_transformer.interpret.core.record import ENCODER, point
 from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.core.vectors import Activations, Booleans, Floats, Integers, nearest
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.loss import token_losses
 from tp_transformer.model.solver import evaluating
@@ -116,12 +116,12 @@ def _edit(
 
     def edit(roles: Tensor) -> Tensor:
         for row, (index, question) in enumerate(zip(indices, questions, strict=True)):
-            own = roles[row, :, : len(token_characters(question))]
-            before = own[list(heads)]
+            unpadded = roles[row, :, : len(token_characters(question))]
+            before = unpadded[list(heads)]
             after = operation(index, before)
             both = torch.stack([(after - before).norm(dim=-1), before.norm(dim=-1)], dim=-1)
             moves.append(both.flatten(0, 1).double().cpu().numpy())
-            own[list(heads)] = after
+            unpadded[list(heads)] = after
         return roles
 
     return edit
@@ -170,7 +170,6 @@ def as_far(seed: int, other: RoleOperation) -> RoleOperation:
 
 
 def _directions(seed: int, question: int, roles: Tensor) -> Tensor:
-    """Draw a random vector of length 1 for each role."""
     drawn = np.random.default_rng([seed, question]).standard_normal(tuple(roles.shape))
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
     return torch.from_numpy(drawn).to(roles)
@@ -181,8 +180,8 @@ def moved_to(centroids: Floats) -> RoleOperation:
     head = np.arange(len(centroids))[:, None]
 
     def operation(_: int, roles: Tensor) -> Tensor:
-        found = nearest(roles.double().cpu().numpy(), centroids)
-        return torch.from_numpy(centroids[head, found]).to(roles)
+        index = nearest(roles.double().cpu().numpy(), centroids)
+        return torch.from_numpy(centroids[head, index]).to(roles)
 
     return operation
 
@@ -226,16 +225,6 @@ def at(positions: Sequence[Sequence[int]], operation: RoleOperation) -> RoleOper
     return restricted
 
 
-def nearest(vectors: Floats, centroids: Floats) -> Integers:
-    """Return the nearest of centroids (…, cluster, d_head) to vectors (…, position, d_head)."""
-    # |v - c|^2 without |v|^2, which does not depend on the cluster.
-    apart = np.square(centroids).sum(axis=-1)[..., None, :] - 2 * vectors @ centroids.swapaxes(
-        -1, -2
-    )
-    found: Integers = apart.argmin(axis=-1)
-    return found
-
-
 def donors(
     roles: Sequence[Floats], clusters: Sequence[Integers], rng: np.random.Generator
 ) -> tuple[list[Floats], list[Floats]]:
@@ -252,13 +241,13 @@ def donors(
     """
     all_roles, all_clusters = np.concatenate(roles, axis=1), np.concatenate(clusters, axis=1)
     pool = rng.permutation(all_roles.shape[1])[:MOST_DONORS]
-    within, across = [own.copy() for own in roles], [own.copy() for own in roles]
-    for question, own in enumerate(roles):
+    within, across = [piece.copy() for piece in roles], [piece.copy() for piece in roles]
+    for question, piece in enumerate(roles):
         for head, others in enumerate(all_roles[:, pool]):
             is_same = clusters[question][head][:, None] == all_clusters[head, pool]
-            found, same, other = _as_far_away(_distances(own[head], others), is_same, rng)
-            within[question][head, found] = others[same]
-            across[question][head, found] = others[other]
+            rows, same, other = _as_far_away(_distances(piece[head], others), is_same, rng)
+            within[question][head, rows] = others[same]
+            across[question][head, rows] = others[other]
     return within, across
 
 

@@ -7,19 +7,17 @@ the values that they have in greedy decoding.
 from collections.abc import Collection, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.foundation.errors import UserError
 from tp_transformer.interpret.core.options import AnalysisOptions, chosen
 from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.interpret.core.vectors import Activations
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.family import AnyModel, from_config
 from tp_transformer.model.solver import evaluating
 from tp_transformer.model.transformer import Transformer
-
-Activations = npt.NDArray[np.float32]
 
 ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"
 ATTENTIONS = {
@@ -108,7 +106,7 @@ def record(model: AnyModel, sample: Sample, names: Sequence[str]) -> Recording:
                 pieces[name] += _unpadded(rows, name.rpartition(".")[2], at_keys, queries, keys)
             order += indices
     places = np.argsort(order)
-    return Recording({name: [own[place] for place in places] for name, own in pieces.items()})
+    return Recording({name: [piece[place] for place in places] for name, piece in pieces.items()})
 
 
 def _lengths(name: str, source: Ragged, target: Ragged) -> tuple[Ids, Ids]:

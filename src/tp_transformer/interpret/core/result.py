@@ -4,8 +4,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +68,10 @@ class Result(ABC):
         return "\n".join(self.summary())
 
     def _repr_html_(self) -> str:
-        tables = (html.table(one.title, one.columns, one.rows, [one.note]) for one in self.tables())
+        tables = (
+            html.table(table.title, table.columns, table.rows, [table.note])
+            for table in self.tables()
+        )
         return html.paragraphs(self.name, self.summary()) + "".join(tables)
 
     @property
@@ -88,18 +89,12 @@ class Result(ABC):
 
     def values(self) -> Values:
         """Return the numbers that this analysis found; by default, all fields but the context."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "context"}
+        names = (field.name for field in fields(self) if field.name != "context")
+        return {name: getattr(self, name) for name in names}
 
     def plot(self) -> "dict[str, Figure]":
-        """Return the figures by name.
-
-        By default they come from `plot` in the module `figure` beside that of the result, if any.
-        """
-        package = type(self).__module__.rpartition(".")[0]
-        if not package or find_spec(f"{package}.figure") is None:
-            return {}
-        plots: dict[str, Figure] = import_module(f"{package}.figure").plot(self)
-        return plots
+        """Return the figures by name; by default none."""
+        return {}
 
     def to_json(self) -> Values:
         """Return the numbers, the summary and the context as values that JSON can hold."""
@@ -127,15 +122,15 @@ class Result(ABC):
         to the JSON file, and below the figures unless `caption` is false (`has_captions`).
         """
         plots = self.plot()
-        captions = {name: figures.caption_of(drawn) for name, drawn in plots.items()}
+        captions = {name: figures.caption_of(plot) for name, plot in plots.items()}
         if not caption:
-            for drawn in plots.values():
-                figures.remove_caption(drawn)
+            for plot in plots.values():
+                figures.remove_caption(plot)
         values = {**self.to_json(), "captions": captions, "has_captions": caption}
         text = json.dumps(values, indent=1, allow_nan=False) + "\n"
         files = []
-        for name, drawn in track("drawing figures", plots.items(), len(plots)):
-            files += figures.save(drawn, Path(folder), name)
+        for name, plot in track("drawing figures", plots.items(), len(plots)):
+            files += figures.save(plot, Path(folder), name)
         path = Path(folder) / f"{self.name}.json"
         with atomic.whole(path) as unfinished:
             unfinished.write_text(text, "utf-8")
@@ -143,9 +138,14 @@ class Result(ABC):
 
 
 def plain(value: Any) -> Any:
-    """Convert dataclasses, numpy arrays, mappings and sequences to values that JSON can hold."""
+    """Convert dataclasses, numpy arrays, mappings and sequences to values that JSON can hold.
+
+    Of a dataclass these are its fields, or what its method `values` returns.
+    """
     if is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        if callable(values := getattr(value, "values", None)):
+            return plain(values())
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

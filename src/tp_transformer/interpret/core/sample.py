@@ -7,14 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from tp_transformer.data.store import TRAIN, Split, Store
+from tp_transformer.data.store import TRAIN, Store
 from tp_transformer.data.vocabulary import PAD, SOS, Vocabulary
 from tp_transformer.expressions import Expression, parse
 from tp_transformer.foundation.errors import SettingsError, UserError
 from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.permutation import key_of, permute
 from tp_transformer.foundation.progress import track
-from tp_transformer.interpret.core.arrays import Booleans, Integers
 from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.batch import group_by_length
 from tp_transformer.model.family import AnyModel
@@ -135,18 +134,21 @@ def draw(
     if count < 1:
         raise SettingsError(f"a sample has at least 1 question, not {count}")
     split = _first_test_split(store) if split is None else split
-    found = store[split].modules
-    module = module or (next(iter(found)) if len(found) == 1 else PAPERS_MODULE)
-    if module not in found:
+    modules = store[split].modules
+    module = module or (next(iter(modules)) if len(modules) == 1 else PAPERS_MODULE)
+    if module not in modules:
         raise SettingsError(_absent(store, split, module))
-    rows = found[module]
+    rows = modules[module]
     order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
     taken: list[int] = []
     n_tried = 0
     for start in track("asking the model", range(0, len(order), max(count, BATCH_SIZE))):
         drawn = rows.start + order[start : start + max(count, BATCH_SIZE)]
         n_tried += len(drawn)
-        taken += (drawn[_is_right(model, store, split, drawn)] if answered else drawn).tolist()
+        if answered:
+            with evaluating(model):
+                drawn = drawn[judge(model, *store[split].tokens(drawn, model.vocabulary)).right]
+        taken += drawn.tolist()
         if len(taken) >= count:
             break
     if not taken:
@@ -165,7 +167,6 @@ def draw(
 
 
 def _first_test_split(store: Store) -> str:
-    """Return the first test split of a store."""
     tests = [split for split in store.task.test_splits if split in store]
     if not tests:
         raise SettingsError(f"{store.path} has no test split; name a split: --split {TRAIN}")
@@ -174,9 +175,11 @@ def _first_test_split(store: Store) -> str:
 
 def _absent(store: Store, split: str, module: str) -> str:
     """Return what to choose in place of a module that a split lacks."""
-    found = store[split]
-    parsed = [name for name in found.modules if _has_expressions(found, name)]
-    others = [name for name in found.modules if name not in parsed]
+    first = {
+        name: store[split].rows(rows[:TRIED])[0] for name, rows in store[split].modules.items()
+    }
+    parsed = [name for name, questions in first.items() if any(map(parse, questions))]
+    others = [name for name in first if name not in parsed]
     listed = f"with expressions, which most analyses are about: {', '.join(parsed) or 'none'}"
     if others:
         listed += f"; without: {', '.join(others)}"
@@ -185,15 +188,3 @@ def _absent(store: Store, split: str, module: str) -> str:
         f"{store.path} has no {module} in its {split} split. Choose another module, such as "
         f"--module {name} ({listed})"
     )
-
-
-def _has_expressions(split: Split, module: str) -> bool:
-    """Whether any of the first questions of a module has an expression."""
-    questions, _ = split.rows(split.modules[module][:TRIED])
-    return any(parse(question) is not None for question in questions)
-
-
-def _is_right(model: AnyModel, store: Store, split: str, rows: Integers) -> Booleans:
-    source, target = store[split].tokens(rows, model.vocabulary)
-    with evaluating(model):
-        return judge(model, source, target).right

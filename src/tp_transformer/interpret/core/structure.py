@@ -9,9 +9,10 @@
 All positions are source positions: 0 is the start token.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from tp_transformer.expressions import (
     DIVISION,
@@ -80,7 +81,6 @@ def places(tree: Node) -> Iterator[tuple[Number | Operation, Place]]:
 
 
 def _below(node: Operation, place: Place) -> tuple[Place, Place]:
-    """Return the places of the arguments of an operation."""
     first = replace(place, argument=FIRST, above=node, depth=place.depth + 1)
     if node.operator in {MULTIPLICATION, DIVISION}:
         continues = place.above and place.above.operator in {MULTIPLICATION, DIVISION}
@@ -101,17 +101,17 @@ def labels(expression: Expression) -> dict[str, list[str | None]]:
     Labels are None outside of numbers.
     """
     n_positions = len(expression.question) + 2
-    found: dict[str, list[str | None]] = {name: [None] * n_positions for name in LABELS}
+    values: dict[str, list[str | None]] = {name: [None] * n_positions for name in LABELS}
     for node, place in places(expression.tree):
         if isinstance(node, Number):
             start, end = node.span
             for at in range(start, end):
-                found[SIDE][at] = place.side
-                found[ARGUMENT][at] = place.argument
-                found[OPERATOR][at] = None if place.above is None else place.above.operator
-                found[DEPTH][at] = str(place.depth)
-            found[DIGIT_PLACE][start:end] = digit_places(expression.question[start - 1 : end - 1])
-    return found
+                values[SIDE][at] = place.side
+                values[ARGUMENT][at] = place.argument
+                values[OPERATOR][at] = None if place.above is None else place.above.operator
+                values[DEPTH][at] = str(place.depth)
+            values[DIGIT_PLACE][start:end] = digit_places(expression.question[start - 1 : end - 1])
+    return values
 
 
 def has_reversed_side(expression: Expression) -> bool:
@@ -124,36 +124,39 @@ def has_reversed_side(expression: Expression) -> bool:
 
 def unreversed_sides(expression: Expression) -> list[str | None]:
     """Return the side without the reversal of section 5.1 at every source position."""
-    found: list[str | None] = [None] * (len(expression.question) + 2)
+    sides: list[str | None] = [None] * (len(expression.question) + 2)
     for node, place in places(expression.tree):
         if isinstance(node, Number):
             start, end = node.span
-            found[start:end] = [place.unreversed_side] * (end - start)
-    return found
+            sides[start:end] = [place.unreversed_side] * (end - start)
+    return sides
 
 
 def digit_places(numeral: str) -> list[str | None]:
     """Return the place of each character of a numeral: ones, tens, …, tenths, sign, point."""
     whole = numeral.partition(".")[0]
     # The digit before the point has place 0, the digit after it -1.
-    found: list[str | None] = []
+    names: list[str | None] = []
     for at, character in enumerate(numeral):
         power = len(whole) - 1 - at
         place = power if power >= 0 else power + 1
-        found.append({"-": SIGN, ".": POINT}.get(character) or _PLACES.get(place, f"10^{place}"))
-    return found
+        names.append({"-": SIGN, ".": POINT}.get(character) or _PLACES.get(place, f"10^{place}"))
+    return names
 
 
+T = TypeVar("T")
 PositionFinder = Callable[[Expression], list[int]]
 
 
-def _labelled(label: str, *values: str) -> PositionFinder:
+def labelled(
+    labels_of: Callable[[T], Mapping[str, Sequence[str | None]]], label: str, *values: str
+) -> Callable[[T], list[int]]:
     """Find the positions with one of these values of a label, or with any value."""
 
-    def positions(expression: Expression) -> list[int]:
+    def positions(question: T) -> list[int]:
         return [
             at
-            for at, value in enumerate(labels(expression)[label])
+            for at, value in enumerate(labels_of(question).get(label, ()))
             if value in values or (not values and value is not None)
         ]
 
@@ -167,11 +170,11 @@ def _operators(expression: Expression) -> list[int]:
 
 
 PLACES: dict[str, PositionFinder] = {
-    "numbers": _labelled(DEPTH),
-    "numerators": _labelled(SIDE, NUMERATOR),
-    "denominators": _labelled(SIDE, DENOMINATOR),
-    "first arguments": _labelled(ARGUMENT, FIRST),
-    "second arguments": _labelled(ARGUMENT, SECOND),
+    "numbers": labelled(labels, DEPTH),
+    "numerators": labelled(labels, SIDE, NUMERATOR),
+    "denominators": labelled(labels, SIDE, DENOMINATOR),
+    "first arguments": labelled(labels, ARGUMENT, FIRST),
+    "second arguments": labelled(labels, ARGUMENT, SECOND),
     "operators": _operators,
 }
 
@@ -282,14 +285,14 @@ def _to_operator_above(expression: Expression) -> Pairs:
 
 def _to_other_argument(expression: Expression) -> Pairs:
     """Relate a number to the other argument of its operator, if that is a number as well."""
-    found: Pairs = []
+    pairs: Pairs = []
     for node in nodes(expression.tree):
         if isinstance(node, Operation):
             left, right = node.left, node.right
             if isinstance(left, Number) and isinstance(right, Number):
-                found += [(at, _characters(right)) for at in range(*left.span)]
-                found += [(at, _characters(left)) for at in range(*right.span)]
-    return found
+                pairs += [(at, _characters(right)) for at in range(*left.span)]
+                pairs += [(at, _characters(left)) for at in range(*right.span)]
+    return pairs
 
 
 def _digits(expression: Expression) -> Iterator[list[int]]:
@@ -315,15 +318,14 @@ def _inverse(relation: Relation) -> Relation:
 
 def _to_ones_digit(expression: Expression) -> Pairs:
     places_of = labels(expression)[DIGIT_PLACE]
-    found: Pairs = []
+    pairs: Pairs = []
     for digits in _digits(expression):
         ones = next(at for at in digits if places_of[at] == ONES)
-        found += [(at, frozenset({ones})) for at in digits if at != ones]
-    return found
+        pairs += [(at, frozenset({ones})) for at in digits if at != ones]
+    return pairs
 
 
 def _to_closing(expression: Expression) -> Pairs:
-    """Relate an opening parenthesis to the closing one."""
     return [
         (start, frozenset({end - 1}))
         for node in nodes(expression.tree)
@@ -348,6 +350,4 @@ RELATIONS: dict[str, Relation] = {
 }
 
 # For a relation that skips positions in between: those positions, related to the same keys.
-SKIPPED: dict[str, Relation] = {
-    "denominator to its division, past a numerator": _from_numerator,
-}
+SKIPPED: dict[str, Relation] = {"denominator to its division, past a numerator": _from_numerator}

@@ -7,24 +7,21 @@ layer. Controls: untrained models, and probes that see only the text. Attention 
 analysed by its value vectors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.progress import track
-from tp_transformer.interpret.core.arrays import Floats
-from tp_transformer.interpret.core.clusters import Clustering, cluster
 from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.interpret.core.vectors import Clustering, Floats, cluster
+from tp_transformer.interpret.options import RolesOptions
 from tp_transformer.interpret.roles import naming, probes, reversal
-from tp_transformer.interpret.roles.options import RolesOptions
-from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import Labelled, Probed
+from tp_transformer.interpret.roles.probes import Labelled, Positions, Probed, Scored
 from tp_transformer.interpret.roles.result import (
     HeadClusters,
     HeadScore,
@@ -34,9 +31,6 @@ from tp_transformer.interpret.roles.result import (
 from tp_transformer.interpret.roles.reversal import ModelTransfer, Reversal, Sides, Transfer
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
-
-T = TypeVar("T")
-Heads = dict[tuple[int, int], T]  # by layer and head
 
 INITIAL_DRAWS = 3  # untrained models
 
@@ -55,24 +49,76 @@ class _Inputs:
     n_clusters: int
     seed: int
 
-    def vectors(self, model: Transformer) -> Heads[Floats]:
-        """Return the vectors of all heads: (position, d_head)."""
-        recorded = record(model, self.sample, self.points)
-        found = [recorded.flat(name).astype(np.float64) for name in self.points]
-        return {
-            (layer, head): own[:, head]
-            for layer, own in enumerate(found)
-            for head in range(own.shape[1])
+    def text_probes(self, score: Callable[[Floats], Scored]) -> dict[int, Scored]:
+        """Score probes of the text alone, by the number of characters that they see."""
+        positions = self.positions
+        return probes.widen(
+            lambda reach: score(positions.character_features(reach)), positions.longest
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Heads:
+    """The vectors and the clusters of all heads of a model, by layer and head."""
+
+    inputs: _Inputs
+    vectors: dict[tuple[int, int], Floats]  # (position, d_head)
+    clusterings: dict[tuple[int, int], Clustering]
+
+    @classmethod
+    def of(cls, model: Transformer, inputs: _Inputs) -> "_Heads":
+        recorded = record(model, inputs.sample, inputs.points)
+        layers = [recorded.flat(name).astype(np.float64) for name in inputs.points]
+        vectors = {
+            (layer, head): flat[:, head]
+            for layer, flat in enumerate(layers)
+            for head in range(flat.shape[1])
         }
+        clusterings = {
+            place: cluster(head, inputs.n_clusters, inputs.seed)
+            for place, head in track("clustering heads", vectors.items())
+        }
+        return cls(inputs=inputs, vectors=vectors, clusterings=clusterings)
 
-    def cluster(self, vectors: Floats) -> Clustering:
-        """Cluster the vectors of one head."""
-        return cluster(vectors, self.n_clusters, self.seed)
-
-    def named(self, clusterings: Heads[Clustering]) -> tuple[HeadClusters, ...]:
+    def named(self) -> tuple[HeadClusters, ...]:
         """Name the clusters of the chosen heads."""
-        own = {head: clusterings[self.layer, head] for head in self.heads}
-        return _named(own, self.positions, self.n_clusters)
+        layer, positions = self.inputs.layer, self.inputs.positions
+        chosen = {head: self.clusterings[layer, head] for head in self.inputs.heads}
+        return _named(chosen, positions, self.inputs.n_clusters)
+
+    def transfer(self) -> ModelTransfer:
+        """Test the reversal in the vectors and clusters of every head."""
+        one_hot = np.eye(self.inputs.n_clusters)
+        clusters = {
+            place: one_hot[clustering.assigned] for place, clustering in self.clusterings.items()
+        }
+        return reversal.model_transfer(self.vectors, clusters, self.inputs.sides, self.inputs.seed)
+
+    def probe(self, place: tuple[int, int], label: Labelled, n_permutations: int) -> Probed:
+        """Probe one head; the best is chosen among as many in trained and untrained models."""
+        return probes.probe(
+            self.vectors[place],
+            label,
+            self.inputs.seed,
+            n_permutations=n_permutations,
+            n_compared=len(self.vectors),
+        )
+
+    def scores(self) -> Iterator[HeadScore]:
+        """Score every head of every layer for every label."""
+        inputs = self.inputs
+        for layer, head in track("probing heads", self.vectors):
+            assigned = self.clusterings[layer, head].assigned
+            for label in inputs.labelled:
+                information, probed = None, None
+                if label.obstacle is None:
+                    information = probes.information(
+                        assigned, label, inputs.n_clusters, inputs.seed
+                    )
+                    probed = self.probe((layer, head), label, probes.PROBE_PERMUTATIONS)
+                yield HeadScore(
+                    layer=layer, head=head, label=label.name, information=information, probe=probed
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +128,23 @@ class _Untrained:
     n_structural: int  # names that say more than the character
     best: dict[str, Probed]  # for each label, of all heads
     reversal: ModelTransfer
+
+    @classmethod
+    def of(cls, model: Transformer, inputs: _Inputs) -> "_Untrained":
+        heads = _Heads.of(model, inputs)
+        scored = [label for label in inputs.labelled if label.obstacle is None]
+        probed: dict[str, list[Probed]] = {label.name: [] for label in scored}
+        for place in track("probing an untrained model", heads.vectors):
+            for label in scored:
+                probed[label.name].append(heads.probe(place, label, n_permutations=1))
+        return cls(
+            n_structural=sum(head.n_structural for head in heads.named()),
+            best={
+                name: max(results, key=lambda result: result.accuracy)
+                for name, results in probed.items()
+            },
+            reversal=heads.transfer(),
+        )
 
 
 def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -> RolesResult:
@@ -113,11 +176,10 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         n_clusters=options.clusters,
         seed=seed,
     )
-    found = inputs.vectors(model)
-    clusterings = {
-        place: inputs.cluster(own) for place, own in track("clustering heads", found.items())
-    }
-    controls = [_control(untrained(model, seed + draw), inputs) for draw in range(INITIAL_DRAWS)]
+    heads = _Heads.of(model, inputs)
+    controls = [
+        _Untrained.of(untrained(model, seed + draw), inputs) for draw in range(INITIAL_DRAWS)
+    ]
     return RolesResult(
         context=Context.of(model, sample, seed),
         vectors=vectors,
@@ -126,14 +188,14 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         n_heads=n_heads,
         n_clusters=options.clusters,
         n_parsed=sum(expression is not None for expression in sample.expressions),
-        heads=inputs.named(clusterings),
+        heads=heads.named(),
         initial_structural=tuple(control.n_structural for control in controls),
         labels=tuple(
             _label_controls(label, inputs, controls)
             for label in track("probing the text", inputs.labelled)
         ),
-        scores=tuple(_scores(found, clusterings, inputs)),
-        reversal=_reversal(found, clusterings, inputs, controls),
+        scores=tuple(heads.scores()),
+        reversal=_reversal(heads, controls),
     )
 
 
@@ -160,7 +222,6 @@ def _available(model: Transformer) -> tuple[str, ...]:
 def _named(
     clusterings: dict[int, Clustering], positions: Positions, n_clusters: int
 ) -> tuple[HeadClusters, ...]:
-    """Name the clusters of some heads."""
     said = naming.statements(positions.characters, positions.labels)
     return tuple(
         HeadClusters(
@@ -175,91 +236,31 @@ def _named(
     )
 
 
-def _control(model: Transformer, inputs: _Inputs) -> _Untrained:
-    """Analyse an untrained model; its best head is chosen among as many as the trained model's."""
-    found = inputs.vectors(model)
-    clusterings = {place: inputs.cluster(own) for place, own in found.items()}
-    probed: dict[str, list[Probed]] = {
-        label.name: [] for label in inputs.labelled if label.obstacle is None
-    }
-    for head in track("probing an untrained model", found.values()):
-        for label in inputs.labelled:
-            if label.obstacle is None:
-                probed[label.name].append(
-                    probes.probe(head, label, inputs.seed, n_permutations=1, n_compared=len(found))
-                )
-    return _Untrained(
-        n_structural=sum(head.n_structural for head in inputs.named(clusterings)),
-        best={name: max(own, key=lambda found: found.accuracy) for name, own in probed.items()},
-        reversal=_transfer(found, clusterings, inputs),
-    )
-
-
-def _transfer(
-    found: Heads[Floats], clusterings: Heads[Clustering], inputs: _Inputs
-) -> ModelTransfer:
-    """Test the reversal in the vectors and clusters of every head."""
-    one_hot = np.eye(inputs.n_clusters)
-    clusters = {place: one_hot[own.assigned] for place, own in clusterings.items()}
-    return reversal.model_transfer(found, clusters, inputs.sides, inputs.seed)
-
-
-def _scores(
-    found: Heads[Floats], clusterings: Heads[Clustering], inputs: _Inputs
-) -> Iterator[HeadScore]:
-    """Score every head of every layer for every label."""
-    for (layer, head), own in track("probing heads", found.items()):
-        assigned = clusterings[layer, head].assigned
-        for label in inputs.labelled:
-            information, probed = None, None
-            if label.obstacle is None:
-                information = probes.information(assigned, label, inputs.n_clusters, inputs.seed)
-                probed = probes.probe(own, label, inputs.seed, n_compared=len(found))
-            yield HeadScore(
-                layer=layer, head=head, label=label.name, information=information, probe=probed
-            )
-
-
-def _reversal(
-    found: Heads[Floats],
-    clusterings: Heads[Clustering],
-    inputs: _Inputs,
-    controls: list[_Untrained],
-) -> Reversal:
+def _reversal(heads: _Heads, controls: list[_Untrained]) -> Reversal:
     """Test the reversal in every head, and from the text."""
-    sides, positions = inputs.sides, inputs.positions
+    inputs, sides = heads.inputs, heads.inputs.sides
     readers: dict[int, Transfer] = {}
     if sides.obstacle is None:
-        readers = probes.widen(
-            lambda reach: reversal.transfer(
-                positions.character_features(reach), sides, inputs.seed
-            ),
-            positions.longest,
-        )
+        readers = inputs.text_probes(lambda text: reversal.transfer(text, sides, inputs.seed))
     return Reversal(
         n_agreeing=int(sides.agree.sum()),
         n_disagreeing=int((~sides.agree).sum()),
         n_questions=len(np.unique(sides.question[~sides.agree])),
         obstacle=sides.obstacle,
-        model=_transfer(found, clusterings, inputs),
+        model=heads.transfer(),
         readers=readers,
-        initial=tuple(model.reversal for model in controls),
+        initial=tuple(control.reversal for control in controls),
     )
 
 
 def _label_controls(label: Labelled, inputs: _Inputs, controls: list[_Untrained]) -> LabelControls:
-    positions, seed = inputs.positions, inputs.seed
     readers: dict[int, Probed] = {}
     characters = None
     if label.obstacle is None:
-        readers = probes.widen(
-            lambda reach: probes.probe(
-                positions.character_features(reach), label, seed, n_permutations=1
-            ),
-            positions.longest,
-        )
-        alphabet, own = np.unique(list(positions.characters), return_inverse=True)
-        characters = probes.information(own, label, len(alphabet), seed)
+        seed = inputs.seed
+        readers = inputs.text_probes(lambda text: probes.probe(text, label, seed, n_permutations=1))
+        alphabet, index = np.unique(list(inputs.positions.characters), return_inverse=True)
+        characters = probes.information(index, label, len(alphabet), seed)
     counts = np.bincount(label.label, minlength=len(label.classes)).tolist()
     return LabelControls(
         name=label.name,

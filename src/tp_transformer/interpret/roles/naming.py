@@ -15,7 +15,7 @@ import numpy as np
 
 from tp_transformer.foundation.figures import END, START
 from tp_transformer.foundation.statistics import wilson
-from tp_transformer.interpret.core.arrays import Booleans, Integers
+from tp_transformer.interpret.core.relations import ASKED, DEGREE, ITEM, PART, RANK, YES
 from tp_transformer.interpret.core.structure import (
     ARGUMENT,
     DENOMINATOR,
@@ -27,7 +27,7 @@ from tp_transformer.interpret.core.structure import (
     SIDE,
     SIGN,
 )
-from tp_transformer.interpret.core.wording import ASKED, DEGREE, ITEM, PART, RANK, YES
+from tp_transformer.interpret.core.vectors import Booleans, Integers
 
 PURITY = 0.8  # least share of the positions of a cluster for which its name holds
 FEWEST_POSITIONS = 10
@@ -78,19 +78,17 @@ def statements(
     characters: Sequence[str], labels: Mapping[str, Sequence[str | None]]
 ) -> dict[str, Booleans]:
     """Return every statement with the positions for which it holds."""
-    said: dict[str, list[int]] = {}
+    said: dict[str, Booleans] = {}
     for at, character in enumerate(characters):
-        own = {name: value for name, values in labels.items() if (value := values[at]) is not None}
-        phrases = [_phrase(name, value) for name, value in own.items()]
-        phrases += ["in a number"] if own.get(DIGIT_PLACE) else []
+        label_of = {
+            name: value for name, values in labels.items() if (value := values[at]) is not None
+        }
+        phrases = [_phrase(name, value) for name, value in label_of.items()]
+        phrases += ["in a number"] if label_of.get(DIGIT_PLACE) else []
         phrases.append(kind(character))
         for phrase in phrases:
-            said.setdefault(phrase, []).append(at)
-    found = {}
-    for phrase, places in sorted(said.items()):
-        found[phrase] = np.zeros(len(characters), dtype=bool)
-        found[phrase][places] = True
-    return found
+            said.setdefault(phrase, np.zeros(len(characters), dtype=bool))[at] = True
+    return dict(sorted(said.items()))
 
 
 def kind(character: str) -> str:

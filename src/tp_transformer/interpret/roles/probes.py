@@ -1,17 +1,14 @@
-"""How well clusters and linear probes predict labels.
+"""The positions of a sample with their labels; how well clusters and linear probes predict these.
 
 Clusters are scored by the mutual information of clusters and labels, normalised by the mean of
 their entropies. Baseline: labels permuted by number, so that the characters of one number keep a
-common label. Clusters that are unrelated to the labels also tend to change at the ends of numbers,
-so labels permuted position by position, or shifted, would make any smooth clustering look
-significant (tests show both). Unrelated clusters still exceed this baseline more often than its
-interval says (docs/interpretation.md), so there is no p-value.
+common label. Labels permuted position by position, or shifted, would make any smooth clustering
+look significant (tests show both).
 
 The probe is linear discriminant analysis, which has a closed form: no learning rate and no stopping
-rule. It is scored on questions that it was not fitted on. Its accuracy is reported beside that of
-the most frequent label, of probes fitted to permuted labels, of probes of untrained models, and of
-probes that see only the text, in a window that widens until this no longer helps. Intervals are
-bootstraps over questions, because the positions of a question are not independent.
+rule. It is scored on questions that it was not fitted on. Text probes see only the text, in a
+window that widens until this no longer helps. Intervals are bootstraps over questions, because the
+positions of a question are not independent. docs/interpretation.md has baselines and controls.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +19,10 @@ import numpy as np
 from scipy.special import entr
 
 from tp_transformer.foundation.statistics import Interval, resample
-from tp_transformer.interpret.core.arrays import Floats, Integers
+from tp_transformer.interpret.core.relations import WORDING_LABELS, question_labels
+from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.interpret.core.structure import LABELS, labels, unreversed_sides
+from tp_transformer.interpret.core.vectors import Floats, Integers
 
 FOLDS = 5
 PERMUTATIONS = 200  # of labels, for the baseline of clusters
@@ -33,6 +33,67 @@ FEWEST_QUESTIONS = 10  # in which a label must occur to be scored
 RIDGE = 1e-3  # times the mean variance, added to each variance: features may be constant
 WIDENING = 2  # additional characters on each side for the next text probe
 PATIENCE = 3  # text probes in a row without improvement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions:
+    """The source positions of all questions of a sample, concatenated."""
+
+    questions: tuple[str, ...]
+    question: Integers  # (position,): the index of the question
+    characters: str
+    labels: dict[str, list[str | None]]
+    unreversed_sides: list[str | None]
+
+    @classmethod
+    def of(cls, sample: Sample) -> "Positions":
+        """Collect the positions; labels of expressions come first, and also if there are none."""
+        values_of: dict[str, list[str | None]] = {name: [] for name in (*LABELS, *WORDING_LABELS)}
+        unreversed: list[str | None] = []
+        texts = [token_characters(question) for question in sample.questions]
+        for text, expression in zip(texts, sample.expressions, strict=True):
+            none: list[str | None] = [None] * len(text)
+            of_question = question_labels(text[1:-1]) if expression is None else labels(expression)
+            for name, values in values_of.items():
+                values += of_question.get(name, none)
+            unreversed += none if expression is None else unreversed_sides(expression)
+        return cls(
+            questions=sample.questions,
+            question=np.repeat(np.arange(len(texts)), list(map(len, texts))),
+            characters="".join(texts),
+            labels={
+                name: values
+                for name, values in values_of.items()
+                if name in LABELS or any(value is not None for value in values)
+            },
+            unreversed_sides=unreversed,
+        )
+
+    @property
+    def longest(self) -> int:
+        """The number of positions of the longest question."""
+        return int(np.bincount(self.question).max())
+
+    def split(self, values: Integers) -> tuple[Integers, ...]:
+        """Split values of all positions by question."""
+        return tuple(np.split(values, np.flatnonzero(np.diff(self.question)) + 1))
+
+    def character_features(self, reach: int) -> Floats:
+        """Return features of the text alone, one-hot: (position, feature).
+
+        They are the index of the position, its character, and `reach` characters on each side,
+        with a class of its own for neighbours beyond the ends of the question.
+        """
+        alphabet = sorted(set(self.characters))
+        ids_of = {character: i + 1 for i, character in enumerate(alphabet)}
+        rows = []
+        for question in self.questions:
+            ids = [ids_of[character] for character in token_characters(question)]
+            padded = np.pad(ids, reach)
+            windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
+            rows.append(np.column_stack([windows, np.arange(len(ids))]))
+        columns = np.concatenate(rows).T
+        return np.concatenate([np.eye(column.max() + 1)[column] for column in columns], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +117,17 @@ class Labelled:
         fewest: int = FEWEST_QUESTIONS,
     ) -> "Labelled":
         """Collect the labels of all positions, given the question of each."""
-        found = sorted({label for label in labels if label is not None})
-        number = {label: i for i, label in enumerate(found)}
+        names = sorted({label for label in labels if label is not None})
+        number = {label: i for i, label in enumerate(names)}
         index = np.array([-1 if label is None else number[label] for label in labels], np.int64)
-        kept = [i for i in range(len(found)) if len(np.unique(question[index == i])) >= fewest]
-        renumbered = np.full(len(found) + 1, -1)  # the last entry is for positions without a label
+        kept = [i for i in range(len(names)) if len(np.unique(question[index == i])) >= fewest]
+        renumbered = np.full(len(names) + 1, -1)  # the last entry is for positions without a label
         renumbered[kept] = np.arange(len(kept))
         label = renumbered[index]
         position = np.flatnonzero(label >= 0)
         return cls(
             name=name,
-            classes=tuple(found[i] for i in kept),
+            classes=tuple(names[i] for i in kept),
             label=label[position],
             position=position,
             question=question[position],
@@ -129,13 +190,13 @@ def normalised_information(counts: Integers) -> Floats:
     shares = counts / counts.sum(axis=(-2, -1), keepdims=True)
     rows, columns = (entr(shares.sum(axis=axis)).sum(axis=-1) for axis in (-1, -2))
     mean = (rows + columns) / 2
-    found = np.divide(
+    scores = np.divide(
         rows + columns - entr(shares).sum(axis=(-2, -1)),
         mean,
         out=np.zeros_like(mean),
         where=mean > 0,
     )
-    return np.maximum(found, 0.0)  # rounding may leave a value slightly below zero
+    return np.maximum(scores, 0.0)  # rounding may leave a value slightly below zero
 
 
 def contingency(clusters: Integers, labels: Integers, n_clusters: int, n_classes: int) -> Integers:
@@ -149,16 +210,17 @@ def information(
 ) -> ClusterInformation:
     """Score the clusters of all positions against the labels."""
     rng = np.random.default_rng(seed)
-    own, n_classes = clusters[labelled.position], len(labelled.classes)
+    assigned, n_classes = clusters[labelled.position], len(labelled.classes)
     permuted = (labelled.permuted(rng) for _ in range(PERMUTATIONS))
     tables = [
-        contingency(own, labels, n_clusters, n_classes) for labels in (labelled.label, *permuted)
+        contingency(assigned, labels, n_clusters, n_classes)
+        for labels in (labelled.label, *permuted)
     ]
     score, *baselines = normalised_information(np.stack(tables)).tolist()
     low, high = np.quantile(baselines, [0.025, 0.975])
     return ClusterInformation(
         score=score,
-        interval=_information_interval(own, labelled, n_clusters, seed),
+        interval=_information_interval(assigned, labelled, n_clusters, seed),
         baseline=float(np.mean(baselines)),
         baseline_interval=(float(low), float(high)),
     )
@@ -207,9 +269,9 @@ class Probe:
 
 def folds(question: Integers, seed: int) -> Integers:
     """Return a fold for each position; all positions of a question are in the same fold."""
-    own = np.unique(question)
-    fold = np.random.default_rng(seed).permutation(len(own)) % min(FOLDS, len(own))
-    return fold[np.searchsorted(own, question)]
+    questions = np.unique(question)
+    fold = np.random.default_rng(seed).permutation(len(questions)) % min(FOLDS, len(questions))
+    return fold[np.searchsorted(questions, question)]
 
 
 def held_out(vectors: Floats, labels: Integers, n_classes: int, fold: Integers) -> Integers:
@@ -235,11 +297,11 @@ def probe(
     corrected for it.
     """
     rng = np.random.default_rng(seed)
-    own, n_classes, truth = vectors[labelled.position], len(labelled.classes), labelled.label
+    features, n_classes, truth = vectors[labelled.position], len(labelled.classes), labelled.label
     fold = folds(labelled.question, seed)
-    right = held_out(own, truth, n_classes, fold) == truth
+    right = held_out(features, truth, n_classes, fold) == truth
     baselines = [
-        (held_out(own, labelled.permuted(rng), n_classes, fold) == truth).mean()
+        (held_out(features, labelled.permuted(rng), n_classes, fold) == truth).mean()
         for _ in range(n_permutations)
     ]
     return Probed(
@@ -256,14 +318,14 @@ def widen(score: Callable[[int], Scored], longest: int) -> dict[int, Scored]:
     The window widens until PATIENCE probes in a row are no better than the best before them, or
     until it covers the longest question.
     """
-    found = {0: score(0)}
+    scored = {0: score(0)}
     best = 0
-    while max(found) < longest - 1 and max(found) - best < PATIENCE * WIDENING:
-        reach = max(found) + WIDENING
-        found[reach] = score(reach)
-        if found[reach].accuracy > found[best].accuracy:
+    while max(scored) < longest - 1 and max(scored) - best < PATIENCE * WIDENING:
+        reach = max(scored) + WIDENING
+        scored[reach] = score(reach)
+        if scored[reach].accuracy > scored[best].accuracy:
             best = reach
-    return found
+    return scored
 
 
 def question_bootstrap(
@@ -272,14 +334,14 @@ def question_bootstrap(
     """Return a 95% interval of the mean of values, resampling questions with all their values."""
     _, which = np.unique(question, return_inverse=True)
     sums, counts = np.bincount(which, values), np.bincount(which)
-    found = resample(
+    interval = resample(
         len(counts),
         lambda drawn: (drawn @ sums) / (drawn @ counts),
         resamples=max(2_000, 400 * n_compared),  # ten beyond each limit
         seed=seed,
         confidence=1 - ERROR / n_compared,
     )
-    return found or (0.0, 1.0)  # too few questions: anything is possible
+    return interval or (0.0, 1.0)  # too few questions: anything is possible
 
 
 def _stretches(position: Integers, question: Integers) -> Integers:

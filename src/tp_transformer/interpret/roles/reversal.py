@@ -1,18 +1,12 @@
 """Whether the sides of fractions reverse in a denominator's denominator (section 5.1).
 
-The paper reports that in a fraction of fractions the clusters of numerators and denominators are
-"placed such that the second fraction reverses": in (a/b)/(c/d), c counts as a denominator and d as
-a numerator. The label `side` has this reversal built in, so a high score of it is no evidence for
-the reversal.
-
-Here probes are fitted only at positions where the reversed and the unreversed label agree, and
-applied where they disagree, in questions that they were not fitted on. Each prediction there is
-either the reversed or the unreversed side. The share of reversed predictions is averaged over the
-two sides, so that a constant prediction scores 50%. This is done with a linear probe, and with a
-table of the side that is more typical of each cluster. Heads of one layer can differ, also those
-that are equally accurate where the labels agree: the result of a layer is the mean over its heads.
-Controls: untrained models, and probes that see only the text. The latter tend to the unreversed
-side, because most characters after a "/" are denominators where the labels agree.
+In (a/b)/(c/d), c counts as a denominator and d as a numerator. The label `side` has this reversal
+built in, so a high score of it is no evidence for the reversal. Here probes are fitted only at
+positions where the reversed and the unreversed label agree, and applied where they disagree, in
+questions that they were not fitted on. Each prediction there is either the reversed or the
+unreversed side. The share of reversed predictions is averaged over the two sides, so that a
+constant prediction scores 50%. This is done with a linear probe, and with a table of the side that
+is more typical of each cluster. The result of a layer is the mean over its heads.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,15 +16,10 @@ import numpy as np
 
 from tp_transformer.foundation.progress import track
 from tp_transformer.foundation.statistics import Interval, resample
-from tp_transformer.interpret.core.arrays import Booleans, Floats, Integers
 from tp_transformer.interpret.core.result import ResultTable, Values
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
-from tp_transformer.interpret.roles.positions import Positions
-from tp_transformer.interpret.roles.probes import (
-    FEWEST_QUESTIONS,
-    Probe,
-    folds,
-)
+from tp_transformer.interpret.core.vectors import Booleans, Floats, Integers
+from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Positions, Probe, folds
 
 # From vectors with their sides, and other vectors, to the predicted sides of the others.
 Predictor = Callable[[Floats, Integers, Floats], Integers]
@@ -112,23 +101,14 @@ REVERSED, LIKE_CONTROLS, UNCLEAR, UNREVERSED = (
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTransfer:
-    """The predictions of one kind, averaged over all heads of a layer, so that none is chosen.
+    """The predictions of one kind, averaged over all heads of a layer, so that none is chosen."""
 
-    Attributes:
-        layer: its index
-        kind: one of KINDS
-        transfer: the mean over heads
-        n_heads: the number of heads
-        n_reversed: heads whose interval lies above 50%
-        n_unreversed: heads whose interval lies below 50%
-    """
-
-    layer: int
-    kind: str
-    transfer: Transfer
-    n_heads: int
-    n_reversed: int
-    n_unreversed: int
+    layer: int  # its index
+    kind: str  # one of KINDS
+    transfer: Transfer  # the mean over heads
+    n_heads: int  # the number of heads
+    n_reversed: int  # heads whose interval lies above 50%
+    n_unreversed: int  # heads whose interval lies below 50%
 
     def __str__(self) -> str:
         return f"{self.kind}, layer {self.layer}"
@@ -143,31 +123,21 @@ class ModelTransfer:
 
     def most_reversed(self, kind: str) -> LayerTransfer:
         """Return the layer with the largest share of reversed predictions of a kind."""
-        own = [layer for layer in self.layers if layer.kind == kind]
-        return max(own, key=lambda layer: layer.transfer.reversed_share)
+        layers = [layer for layer in self.layers if layer.kind == kind]
+        return max(layers, key=lambda layer: layer.transfer.reversed_share)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reversal:
-    """The share of reversed sides in the model and in the controls.
+    """The share of reversed sides in the model and in the controls."""
 
-    Attributes:
-        n_agreeing: number of positions where the labels agree
-        n_disagreeing: number of positions where they disagree
-        n_questions: number of questions with a position where they disagree
-        obstacle: the reason why nothing was tested, or None
-        model: the heads and layers of the model
-        readers: the text probes, by the number of characters that they see on each side
-        initial: the heads and layers of each untrained model
-    """
-
-    n_agreeing: int
-    n_disagreeing: int
-    n_questions: int
-    obstacle: str | None
+    n_agreeing: int  # positions where the labels agree
+    n_disagreeing: int  # positions where they disagree
+    n_questions: int  # questions with a position where they disagree
+    obstacle: str | None  # the reason why nothing was tested
     model: ModelTransfer
-    readers: dict[int, Transfer]
-    initial: tuple[ModelTransfer, ...]
+    readers: dict[int, Transfer]  # text probes, by the characters that they see on each side
+    initial: tuple[ModelTransfer, ...]  # of each untrained model
 
     def verdict(self, layer: LayerTransfer) -> str:
         """Return which label a layer follows, compared with untrained models and the text."""
@@ -185,11 +155,13 @@ class Reversal:
         """Return what was found in one line."""
         if self.obstacle is not None:
             return f"reversal: not tested, because {self.obstacle}."
-        found: dict[str, list[str]] = {}
+        shares_of: dict[str, list[str]] = {}
         for layer in self.model.layers:
             share = f"{layer} ({layer.n_reversed} of {layer.n_heads} heads)"
-            found.setdefault(self.verdict(layer), []).append(share)
-        verdicts = ". ".join(f"{verdict}: {'; '.join(own)}" for verdict, own in found.items())
+            shares_of.setdefault(self.verdict(layer), []).append(share)
+        verdicts = ". ".join(
+            f"{verdict}: {'; '.join(shares)}" for verdict, shares in shares_of.items()
+        )
         return (
             f"reversal: probes are fitted where the reversed and the unreversed side agree "
             f"({self.n_agreeing:,} positions) and applied where they disagree "
@@ -266,14 +238,18 @@ def model_transfer(
     }
     heads = tuple(
         HeadTransfer(
-            layer=layer, head=head, **{kind: _transfer(own[kind], sides, seed) for kind in KINDS}
+            layer=layer,
+            head=head,
+            **{kind: _transfer(hits_of[kind], sides, seed) for kind in KINDS},
         )
-        for (layer, head), own in hits.items()
+        for (layer, head), hits_of in hits.items()
     )
     layers = []
     for layer in sorted({layer for layer, _ in hits}):
         for kind in KINDS:
-            mean = np.mean([own[kind] for (of, _), own in hits.items() if of == layer], axis=0)
+            mean = np.mean(
+                [hits_of[kind] for (of, _), hits_of in hits.items() if of == layer], axis=0
+            )
             intervals = [getattr(head, kind).interval for head in heads if head.layer == layer]
             layers.append(
                 LayerTransfer(
@@ -297,13 +273,13 @@ def are_reversed(
     vectors: Floats, sides: Sides, seed: int, predict: Predictor = by_probe
 ) -> Booleans:
     """Return whether the prediction for each labelled position is its reversed side."""
-    own, agree = vectors[sides.position], sides.agree
+    labelled, agree = vectors[sides.position], sides.agree
     fold = folds(sides.question, seed)
     predicted = np.empty_like(sides.reversed)
     for number in range(fold.max() + 1):
         out = fold == number
         fitted = ~out & agree
-        predicted[out] = predict(own[fitted], sides.reversed[fitted], own[out])
+        predicted[out] = predict(labelled[fitted], sides.reversed[fitted], labelled[out])
     return predicted == sides.reversed
 
 
@@ -329,6 +305,6 @@ def _balanced(
         shares = np.divide(drawn @ sums, n, out=np.full(n.shape, 0.5), where=n > 0)
         return shares.mean(axis=1)
 
-    found = resample(len(questions), share, seed=seed)
+    interval = resample(len(questions), share, seed=seed)
     value = float(share(np.ones((1, len(questions)), np.int64))[0])
-    return value, found or (0.0, 1.0)  # too few questions: anything is possible
+    return value, interval or (0.0, 1.0)  # too few questions: anything is possible

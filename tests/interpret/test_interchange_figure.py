@@ -7,7 +7,7 @@ from tp_transformer.foundation import figures
 from tp_transformer.foundation.statistics import wilson
 from tp_transformer.interpret.core.nested import nested_fractions, nested_sample
 from tp_transformer.interpret.core.result import Context
-from tp_transformer.interpret.interchange.result import (
+from tp_transformer.interpret.interchange import (
     CONTROL_DRAWS,
     EXCHANGES,
     AnswerCounts,

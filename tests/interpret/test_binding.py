@@ -13,22 +13,68 @@ import torch
 import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.interpret import binding
-from tp_transformer.interpret.binding import analysis
-from tp_transformer.interpret.binding.result import (
+from tp_transformer.interpret.binding import (
     CONFUSABLE,
     CONTROL,
     HIGHER,
     LOWER,
     NEIGHBOURS,
+    STRUCTURES,
     UNCLEAR,
+    SimplifiedNetwork,
+    _distances,
+    _ratio,
+    simplified,
 )
-from tp_transformer.interpret.binding.simplified import STRUCTURES, SimplifiedNetwork
 from tp_transformer.interpret.core.nested import NestedFraction, drawn_sample, nested_fractions
 
 
 def network_and_states(d_model=5, seed=0):
     rng = np.random.default_rng(seed)
     return SimplifiedNetwork.random(d_model, rng), rng.standard_normal((5, d_model))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_network_is_that_of_the_equations(seed):
+    """Equations 9 to 11, written down term by term."""
+    network, states = network_and_states(seed=seed)
+    a, b, c, d, e = states
+
+    def o(layer, vector):
+        return network.outputs[layer] @ vector
+
+    def v(layer, vector):
+        return network.values[layer] @ vector
+
+    def r(vector):
+        return network.role @ vector + network.role_bias
+
+    standard = e + o(1, v(1, a + c + o(0, v(0, b)) + o(0, v(0, d)))) / 2
+    for structure in STRUCTURES:
+        before, after = network.read(states, structure, "standard")
+        np.testing.assert_array_equal(before, e)
+        np.testing.assert_allclose(after, standard, rtol=1e-12)
+    bound = e + o(1, v(1, a + c + o(0, v(0, b) * r(a)) + o(0, v(0, d) * r(c)))) / 2
+    np.testing.assert_allclose(network.read(states, STRUCTURES[0], "tp")[1], bound, rtol=1e-12)
+    bound = e + o(1, v(1, a + c + o(0, v(0, d) * r(a)) + o(0, v(0, b) * r(c)))) / 2
+    np.testing.assert_allclose(network.read(states, STRUCTURES[1], "tp")[1], bound, rtol=1e-12)
+
+
+def test_standard_attention_collides_to_machine_precision_and_tp_attention_does_not():
+    found = simplified(draws=20, seed=1)
+    assert found.distances["standard"].shape == (len(found.sizes), 20)
+    assert found.distances["standard"].max() < 1e-14
+    assert found.distances["equal roles"].max() < 1e-14
+    assert found.distances["tp"].min() > 1e-3
+    assert np.median(found.distances["tp"]) > 0.3
+
+
+def test_one_dimension_and_one_draw_are_enough():
+    found = simplified([1], draws=1)
+    assert found.distances["standard"][0, 0] < 1e-14 < found.distances["tp"][0, 0]
+    for wrong in ({"sizes": []}, {"sizes": [0]}, {"draws": 0}):
+        with pytest.raises(UserError, match="at least"):
+            simplified(**wrong)
 
 
 def test_the_confusable_exchanges_are_those_that_the_network_confuses():
@@ -139,7 +185,7 @@ def distances_of(confusable, control):
 
 @pytest.mark.parametrize(("confusable", "control"), [(0.1, 0.4), (0.4, 0.1), (0.2, 0.2)])
 def test_the_ratio_is_that_of_the_planted_distances(confusable, control):
-    found = analysis._ratio(distances_of(confusable, control))
+    found = _ratio(distances_of(confusable, control))
     assert found.value == pytest.approx(confusable / control, rel=0.03)
     low, high = found.interval
     assert low < found.value < high < 1.1 * low
@@ -150,7 +196,7 @@ def test_distances_are_relative_to_the_lengths_of_the_states():
     before = np.ones((13, 4))
     after = before.copy()
     after[asked.operator, 0] = -1
-    at_operator, elsewhere = analysis._distances(asked, 7 * before, 7 * after)
+    at_operator, elsewhere = _distances(asked, 7 * before, 7 * after)
     assert at_operator == pytest.approx(2 / 2)
     assert elsewhere == pytest.approx(1 / 9)  # of nine positions without a number
 

@@ -1,6 +1,7 @@
 """Machines that go by roles, or do not, answer as they must when roles are exchanged."""
 
 from fractions import Fraction
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,14 +15,15 @@ from tp_transformer.interpret.core import operations
 from tp_transformer.interpret.core.nested import drawn_sample, nested_fractions, read_fractions
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample, token_characters
-from tp_transformer.interpret.interchange import analysis
-from tp_transformer.interpret.interchange.result import (
+from tp_transformer.interpret.interchange import (
     CONTROL_DRAWS,
     EXCHANGES,
     REVERSED_COPIES,
     UNREVERSED_COPIES,
     Contrast,
 )
+
+analysis = import_module("tp_transformer.interpret.interchange")
 
 ROLE = operations.role_of(0)
 PLACES = 48  # more than the positions of a question

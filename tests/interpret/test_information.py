@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from tp_transformer import UserError
 from tp_transformer.interpret import information
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.information import analysis
-from tp_transformer.interpret.information.analysis import Draws
+from tp_transformer.interpret.information import Draws
 from tp_transformer.published import RECONSTRUCTION_ERROR
+
+analysis = import_module("tp_transformer.interpret.information")
 
 TEXTS = tuple(f"What is {a} + {b}?" for a in range(3, 40, 5) for b in range(2, 60, 9))
 
@@ -122,7 +124,7 @@ def test_the_entering_state_is_what_the_value_map_reads(preset, layer, sample):
     before = "embedding" if number == 0 else "encoder.0.output"
     name = f"encoder.{number}.self_attention.value"
     found = record(model, sample, [before, name])
-    entering = analysis._entering(model, number, found, before)
+    entering = analysis._entering(model, number, found.flat(before))
     weight, bias = model.encoder[number].self_attention.maps()["value"]
     made = entering @ weight.double().numpy().T + bias.double().numpy()
     np.testing.assert_allclose(found.flat(name).reshape(made.shape), made, atol=1e-5)
@@ -258,8 +260,9 @@ def test_one_question_has_none_to_hold_out(tmp_path):
     model, sample = tpt.build("tp-transformer-tiny", d_model=32), sample_of(("1 + 1?",))
     found = information(model, sample)
     assert found.states[0].held_out is None
-    assert found.states[0].by_positions.n == found.states[0].by_problems.n_positions == 8
-    assert found.states[0].by_problems.n == 1
+    by_positions, by_problems = found.states[0].readings
+    assert by_positions.n == by_problems.n_positions == 8
+    assert by_problems.n == 1
     assert "nothing can be held out" in " ".join(found.summary())
     files = found.save(tmp_path)
     values = json.loads(files[0].read_text())

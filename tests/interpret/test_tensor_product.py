@@ -1,6 +1,7 @@
 """Tensor products of known rank, aligned with the coordinates or turned away from them."""
 
 import json
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,9 +13,16 @@ from tp_transformer.interpret import tensor_product
 from tp_transformer.interpret.core.record import point
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.tensor_product import analysis
-from tp_transformer.interpret.tensor_product.analysis import Products, align, measure
-from tp_transformer.interpret.tensor_product.result import HeadShares, Shares, TensorProductResult
+from tp_transformer.interpret.tensor_product import (
+    HeadShares,
+    Products,
+    Shares,
+    TensorProductResult,
+    align,
+    measure,
+)
+
+analysis = import_module("tp_transformer.interpret.tensor_product")
 
 D = 6
 BOTH = pytest.mark.parametrize("centred", [True, False])

@@ -12,8 +12,7 @@ from tp_transformer.data.store import open_store
 from tp_transformer.interpret import surgery
 from tp_transformer.interpret.core.operations import role_of
 from tp_transformer.interpret.core.sample import Sample, draw, token_characters
-from tp_transformer.interpret.surgery.analysis import _comparisons
-from tp_transformer.interpret.surgery.result import OPERATIONS, Effect, Target
+from tp_transformer.interpret.surgery import OPERATIONS, Effect, Target, _comparisons
 
 QUESTIONS = tuple(f"What is {a} + {b}?" for a in (3, 14) for b in (1, 5, 22))
 SAMPLE = Sample(questions=QUESTIONS, answers=("4", "8", "25", "15", "19", "36"), origin="sums")

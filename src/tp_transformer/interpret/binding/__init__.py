@@ -1,1 +1,0 @@
-"""Which structures attention confuses: the binding problem (section 6.2)."""

@@ -1,1 +1,0 @@
-"""Roles of two numbers exchanged: whether the answer follows them."""

@@ -1,1 +1,0 @@
-"""Role vectors removed or replaced, and the effect on the answers."""

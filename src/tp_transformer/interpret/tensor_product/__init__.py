@@ -1,1 +1,0 @@
-"""How much of the tensor product the Hadamard product keeps (section 7)."""
