@@ -10,7 +10,7 @@ cells of the decoder have 4/3 of the parameters of those of the encoder.
 import sys
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.sampler import Sampler
+from tp_transformer.data.sampling import Sampler
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.model.batch import Batch, cut

@@ -32,7 +32,7 @@ from fuzzing import mutate_bytes, mutate_file, tolerated, trials
 from tp_transformer.data.export import export
 from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.sampler import Sampler
+from tp_transformer.data.sampling import Sampler
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.verify import verify
 from tp_transformer.show.store import render, summarise

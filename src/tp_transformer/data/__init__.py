@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tp_transformer.data.columns import Columns as Columns
-    from tp_transformer.data.feed import Feed as Feed
     from tp_transformer.data.generated import write_task as write_task
     from tp_transformer.data.mathematics.generate import generate as generate
     from tp_transformer.data.pairs import prepare as prepare
+    from tp_transformer.data.sampling import Feed as Feed
     from tp_transformer.data.store import Example as Example
     from tp_transformer.data.store import Split as Split
     from tp_transformer.data.store import Store as Store
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Columns": ("columns", "Columns"),
     "Example": ("store", "Example"),
-    "Feed": ("feed", "Feed"),
+    "Feed": ("sampling", "Feed"),
     "Split": ("store", "Split"),
     "Store": ("store", "Store"),
     "generate": ("mathematics.generate", "generate"),

@@ -6,7 +6,7 @@ other data than that of the run.
 
 from pathlib import Path
 
-from tp_transformer.data.feed import Feed, FeedConfig
+from tp_transformer.data.sampling import Feed, FeedConfig
 from tp_transformer.data.store import MANIFEST, TRAIN, Store
 from tp_transformer.data.vocabulary import Ids
 from tp_transformer.foundation import settings
