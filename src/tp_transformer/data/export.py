@@ -18,8 +18,7 @@ import pyarrow.parquet as parquet
 from tp_transformer.data.card import ExportedFile, write_descriptions
 from tp_transformer.data.mathematics import v1
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.store import Segment, Split, Store, schema
-from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.data.store import Segment, Split, Store, schema, texts_as_bytes
 from tp_transformer.data.task import Task
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import StoreError

@@ -26,8 +26,7 @@ from tp_transformer.data.manifest import (
     is_store,
     write_manifest,
 )
-from tp_transformer.data.store import open_store, schema
-from tp_transformer.data.summary import Summary, texts_as_bytes
+from tp_transformer.data.store import Summary, open_store, schema, texts_as_bytes
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import StoreError

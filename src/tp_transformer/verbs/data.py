@@ -267,7 +267,7 @@ class Verify(Verb):
     store: Path = field(metadata={"flag": "store"})
 
     def __call__(self) -> None:
-        from tp_transformer.data.verify import verify
+        from tp_transformer.data.store import verify
         from tp_transformer.foundation.progress import progress
 
         with progress("verifying", in_bytes=True) as update:

@@ -13,7 +13,7 @@ from tp_transformer.data.mathematics.deepmind import Address
 from tp_transformer.data.mathematics.generate import GeneratedExample, draw
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
 from tp_transformer.data.mathematics.partial import GeneratedFile, Pieces, Texts
-from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.data.store import texts_as_bytes
 from tp_transformer.foundation.parallel import OpenPool, in_order
 from tp_transformer.foundation.permutation import key_of
 

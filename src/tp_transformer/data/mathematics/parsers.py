@@ -27,7 +27,7 @@ from tp_transformer.data.mathematics.sources import (
     SourceFile,
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.data.store import texts_as_bytes
 from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
 
 # Far longer than any line of the dataset; a file without line breaks must not fill the memory.

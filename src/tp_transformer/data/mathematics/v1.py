@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tp_transformer.data.store import TRAIN, Segment, Split, Store
-from tp_transformer.data.summary import texts_as_bytes
+from tp_transformer.data.store import TRAIN, Segment, Split, Store, texts_as_bytes
 from tp_transformer.foundation.errors import StoreError
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
