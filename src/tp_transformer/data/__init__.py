@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tp_transformer.data.columns import Columns as Columns
     from tp_transformer.data.generated import write_task as write_task
     from tp_transformer.data.mathematics.generate import generate as generate
+    from tp_transformer.data.pair_options import Columns as Columns
     from tp_transformer.data.pairs import prepare as prepare
     from tp_transformer.data.sampling import Feed as Feed
     from tp_transformer.data.store import Example as Example
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Imported on first use, so that importing the package is fast.
 _HOMES = {
-    "Columns": ("columns", "Columns"),
+    "Columns": ("pair_options", "Columns"),
     "Example": ("store", "Example"),
     "Feed": ("sampling", "Feed"),
     "Split": ("store", "Split"),

@@ -13,15 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tp_transformer.data.columns import Columns
-from tp_transformer.data.faults import Report
 from tp_transformer.data.mathematics import corpus
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.pair_files import PairFile, RawRow, looks_like_pairs, pair_files
+from tp_transformer.data.pair_options import SHARES, Columns, Tokenisation
+from tp_transformer.data.readers import PairFile, RawRow, Report, looks_like_pairs, pair_files
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import SPLIT_NAME, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import EOS, NO_TEXT, PAD, SOS, Vocabulary
@@ -29,7 +28,6 @@ from tp_transformer.data.writer import refuse_another, write_store
 from tp_transformer.foundation.errors import CorpusError, SettingsError
 from tp_transformer.foundation.progress import Counted, Update
 
-SHARES = {TRAIN: 0.9, "test": 0.1}
 _TASK_NAME = re.compile(r"\w[\w-]{0,99}")
 _MOST_GROUPS = 1000
 _BLOCK = 2**16  # rows that are sorted by split and group, and shuffled, together
@@ -37,8 +35,6 @@ _BLOCK = 2**16  # rows that are sorted by split and group, and shuffled, togethe
 # the rows is therefore written last, so that the held-out rows are a random sample of a long file
 # too.
 _LAST_SHARE = 0.03
-
-Tokenisation = Literal["characters", "words"]
 
 
 def prepare(  # noqa: PLR0913, the options of the command
