@@ -165,7 +165,8 @@ class Task:
             example = f"as in '{self.area(self.modules[0])}{self.area_separator}*'"
             there = f"{example}, and the areas are {', '.join(self.areas)}"
         else:
-            there = f"and the modules are {listed(self.modules)}"
+            more = ", …" if len(self.modules) > _MOST_LISTED else ""
+            there = f"and the modules are {', '.join(self.modules[:_MOST_LISTED])}{more}"
         return f"no module matches {pattern!r}{meant}; `*` matches any characters, {there}"
 
     def to_json(self) -> dict[str, Any]:
@@ -178,12 +179,6 @@ class Task:
     def from_json(cls, values: Any) -> "Task":
         """Return what `to_json` converted; raise a ValueError for invalid values."""
         return read_fields(cls, values, "task")
-
-
-def listed(modules: Iterable[str]) -> str:
-    """Return the names of modules for an error message, only the first ones if there are many."""
-    names = list(modules)
-    return ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
 
 
 TASKS: Registry[Callable[..., Task]] = Registry("task")

@@ -52,7 +52,7 @@ from tp_transformer.data.readers import (
 )
 from tp_transformer.data.store import TRAIN, Store, open_store, texts_as_bytes
 from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
-from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store
+from tp_transformer.data.writer import ROWS_PER_BATCH, check_replaceable, write_store
 from tp_transformer.foundation.errors import CorpusError
 from tp_transformer.foundation.progress import Update
 from tp_transformer.foundation.settings import nearest
@@ -219,7 +219,7 @@ def prepare(
     rows_per_batch: int = ROWS_PER_BATCH,
 ) -> Store:
     """Read a corpus into the store `out`; skipped rows are listed in `skipped` of the store."""
-    refuse_other(Path(out))
+    check_replaceable(Path(out))
     corpus = Source(source)
     reading = _Reading(Report(skip_errors))
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}

@@ -37,7 +37,7 @@ from tp_transformer.data.mathematics.generate import (
 from tp_transformer.data.mathematics.modules import SPLITS, STORE_PLACES, TRAIN_SPLITS, modules_of
 from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
 from tp_transformer.data.store import Store, open_store, texts_as_bytes
-from tp_transformer.data.writer import is_written, refuse_another, write_store
+from tp_transformer.data.writer import has_same_store, write_store
 from tp_transformer.foundation.atomic import lock, whole, write_json
 from tp_transformer.foundation.errors import SettingsError, StoreError
 from tp_transformer.foundation.parallel import OpenPool, in_order
@@ -321,8 +321,7 @@ def produce(
     path = Path(out)
     generator()  # raises if the extra is not installed
     files, source = order.files(), {"kind": "generated", **order.describe()}
-    refuse_another(path, source, overwrite=overwrite)
-    if is_written(path, source):
+    if has_same_store(path, source, overwrite=overwrite):
         return open_store(path)
     try:
         with unfinished(path, order) as folder:
