@@ -79,19 +79,6 @@ Content: TypeAlias = Bytes | pa.RecordBatch
 Key = tuple[str, str, str | None]  # the split, module and difficulty of rows in a store
 
 
-class DamageError(Exception):
-    """The reason why nothing more can be read of an archive."""
-
-    def __init__(self, error: BaseException, where: str) -> None:
-        # A truncated archive is valid up to its end, and one with an end marker up to the marker.
-        # Damage may have occurred before it was detected, because the checksum of gzip comes last.
-        is_cut_off = isinstance(error, EOFError)
-        state = "cut off" if is_cut_off else "damaged"
-        reason = str(error).removeprefix("zlib error: ")  # of tarfile
-        super().__init__(f"the archive is {state} {where} ({reason})")
-        self.is_doubtful = not is_cut_off and not isinstance(error, TrailingError)
-
-
 class Source:
     """A corpus at a path; its kind is detected.
 
@@ -157,28 +144,14 @@ class Source:
                 yield batch
 
     def _from_archive(self) -> Generator[tuple[SourceFile, Iterator[Content]], None, None]:
-        where = "here"
-        try:
-            with self.path.open("rb") as raw:
-                for member, content in read_archive(prefetch(unzip(raw))):
-                    kind = _kind(PurePosixPath(member.name))
-                    file = SourceFile(member.name, kind, why_refused(member))
-                    if not member.isdir() or file.refused:
-                        yield file, self._member_content(content, raw.tell)
-                    where = f"after {member.name}"
-        except DAMAGE as error:
-            raise DamageError(error, where) from error
-
-    def _member_content(
-        self, content: Iterator[memoryview], tell: Callable[[], int]
-    ) -> Iterator[memoryview]:
-        try:
-            for block in content:
-                self.n_read = tell()
-                yield block
-            self.n_read = tell()
-        except DAMAGE as error:
-            raise DamageError(error, "here") from error
+        with self.path.open("rb") as raw:
+            for member, content in read_archive(prefetch(unzip(raw))):
+                self.n_read = raw.tell()
+                kind = _kind(PurePosixPath(member.name))
+                kind = OTHER if kind == PARQUET else kind  # which needs a file of its own
+                file = SourceFile(member.name, kind, why_refused(member))
+                if not member.isdir() or file.refused:
+                    yield file, content
 
 
 def _kind(path: PurePosixPath | Path) -> str:
@@ -245,23 +218,38 @@ class _Reading:
 
     def rows(self, corpus: Source) -> Iterator[tuple[Key, pa.RecordBatch]]:
         """Yield the rows that can be used, with their places in the store."""
-        outside = SourceFile(corpus.path.name)
-        current = outside
+        is_folder = corpus.path.is_dir()
+        current, where = SourceFile(corpus.path.name), "here"
         # Closed explicitly: after an error, the traceback would keep the archive open.
         with closing(corpus.files()) as files:
             try:
                 for file, contents in files:
-                    current = file
-                    yield from self._rows_of(file, _mark_begun(file, contents))
-                    current = outside
-            except DamageError as damage:
-                if damage.is_doubtful:  # earlier data may be wrong too, so this cannot be skipped
-                    raise CorpusError(f"{current.name}: {damage}") from damage
-                line = current.line if current.is_begun else None
-                self.report.fault(current.name, line, str(damage), 0)
+                    current, where = file, "here"
+                    try:
+                        yield from self._rows_of(file, _mark_begun(file, contents))
+                    except (OSError, pa.ArrowException) as error:
+                        if not is_folder:
+                            raise
+                        reason = f"cannot be read: {in_one_line(error)}"
+                        line = file.line if file.is_begun else None
+                        self.report.fault(file.name, line, reason, 0)
+                    current, where = SourceFile(corpus.path.name), f"after {file.name}"
+            except DAMAGE as error:
+                self._report_damage(error, current, where)
         self._check_parts()
         if not self._n_rows:
             raise CorpusError(f"{corpus.path} holds no questions that can be used")
+
+    def _report_damage(self, error: BaseException, file: SourceFile, where: str) -> None:
+        # A truncated archive is valid up to its end, and one with an end marker up to the marker.
+        # Damage may have occurred before it was detected, because the checksum of gzip comes last,
+        # so it cannot be skipped.
+        is_cut_off = isinstance(error, EOFError)
+        message = str(error).removeprefix("zlib error: ")  # of tarfile
+        reason = f"the archive is {'cut off' if is_cut_off else 'damaged'} {where} ({message})"
+        if not is_cut_off and not isinstance(error, TrailingError):
+            raise CorpusError(f"{file.name}: {reason}") from error
+        self.report.fault(file.name, file.line if file.is_begun else None, reason, 0)
 
     def _check_parts(self) -> None:
         for key, shards in self._read.items():
@@ -276,7 +264,8 @@ class _Reading:
     ) -> Iterator[tuple[Key, pa.RecordBatch]]:
         if file.kind == OTHER and not file.refused:
             self.report.note(file.name, None, "not a file of questions", 0)
-            _count_rows(file, contents)
+            for _ in contents:
+                pass
             return
         try:
             part = self._part(file)
@@ -284,17 +273,12 @@ class _Reading:
             n_rows = _count_rows(file, contents) if self.report.skip else 0
             self.report.fault(file.name, 1, str(error), n_rows)
             return
-        try:
-            for batch in _PARSERS[file.kind](file, contents, self.report):
-                yield from self._checked(batch, file, part)
-            for _ in contents:  # damage may follow what was not read
-                pass
-        except (OSError, pa.ArrowException) as error:
-            line = file.line if file.is_begun else None
-            self.report.fault(file.name, line, f"cannot be read: {in_one_line(error)}", 0)
-        else:
-            if file.line == 1:
-                self.report.fault(file.name, 1, "an empty file", 0)
+        for batch in _PARSERS[file.kind](file, contents, self.report):
+            yield from self._checked(batch, file, part)
+        for _ in contents:  # damage may follow what was not read
+            pass
+        if file.line == 1:
+            self.report.fault(file.name, 1, "an empty file", 0)
 
     def _checked(
         self, batch: pa.RecordBatch, file: SourceFile, part: Part
