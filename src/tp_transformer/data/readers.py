@@ -168,33 +168,28 @@ def read_json_lines(
     fault: str,
 ) -> Iterator[tuple[int, T]]:
     """Yield the number and the value of each line; `convert` raises or returns None to skip one."""
-    for line in _lines(file, blocks, report):
-        try:
-            value = convert(line)
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            report.fault(file.name, file.line, fault, 1)
-            value = None
-        number, file.line = file.line, file.line + 1
-        if value is not None:
-            yield number, value
-
-
-def _lines(file: SourceFile, blocks: Iterable[Bytes], report: Report) -> Iterator[bytes]:
-    """Yield the lines of a file except for those that are too long."""
     rest, is_long = b"", False  # the start of the next line; whether that line is too long
-    for block in blocks:
-        *lines, rest = (rest + block).split(b"\n")
+    for block in chain(blocks, [None]):
+        if block is None and not rest:
+            return
+        *lines, rest = (rest + (b"\n" if block is None else block)).split(b"\n")
         if is_long and lines:
             del lines[0]
             file.line, is_long = file.line + 1, False
-        yield from lines
+        for number, line in enumerate(lines, file.line):
+            try:
+                value = convert(line)
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                report.fault(file.name, number, fault, 1)
+                continue
+            if value is not None:
+                yield number, value
+        file.line += len(lines)
         if is_long:
             rest = b""
         elif len(rest) > _MAX_LINE:
             report.fault(file.name, file.line, f"a line of more than {_MAX_LINE:,} bytes", 1)
             rest, is_long = b"", True
-    if rest:
-        yield rest
 
 
 # --- archives

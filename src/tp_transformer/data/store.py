@@ -100,9 +100,6 @@ class Store(Mapping[str, "Split"]):
             )
         return self._splits[split]
 
-    def __contains__(self, split: object) -> bool:
-        return split in self._splits
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._splits)
 

@@ -58,6 +58,7 @@ from tp_transformer.foundation.progress import Update
 from tp_transformer.foundation.settings import nearest
 
 BLOCK_ROWS = 2**16
+_JSON_ROWS = 2**12  # more Python objects at a time would be slower
 TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
 COLUMNS = ("question", "answer", "difficulty", "module")
 _KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
@@ -380,7 +381,7 @@ def _parse_json_lines(
     """JSON lines: an object with `question` and `answer` on each line."""
     fault = "not a JSON object with the texts `question` and `answer`"
     rows = read_json_lines(file, blocks, report, _json_row, fault)
-    while chunk := list(islice(rows, BLOCK_ROWS)):
+    while chunk := list(islice(rows, _JSON_ROWS)):
         lines, texts = zip(*chunk, strict=True)
         arrays = [pa.array(column, pa.string()) for column in zip(*texts, strict=True)]
         yield _from_table(pa.RecordBatch.from_arrays(arrays, COLUMNS), np.array(lines))
