@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tp_transformer.data.feed import Feed
 from tp_transformer.data.mathematics.modules import DIFFICULTIES, MODULE_NAMES
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import tp_transformer as tpt
-from tp_transformer.data.feed import Feed
+from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.foundation.allocator import keep_freed_memory

@@ -9,7 +9,7 @@ shares of the modules and the questions held out for validation are those of the
 
 from pathlib import Path
 
-from tp_transformer.data.feed import Feed
+from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import TRAIN, Store, open_store
 from tp_transformer.data.writer import write_store
 

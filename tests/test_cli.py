@@ -14,7 +14,7 @@ from commands import groups, verbs
 from tp_transformer import __version__
 from tp_transformer.cli import main, parse
 from tp_transformer.data.mathematics.modules import with_difficulties
-from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.foundation.settings import missing, read
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.published import TABLE_1

@@ -19,8 +19,8 @@ import tp_transformer as tpt
 from corpora import make_store, pairs
 from documents import ROOT
 from planted import nested, quotients
-from tp_transformer.data.feed import Feed
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
+from tp_transformer.data.sampling import Feed
 from tp_transformer.expressions import parse
 from tp_transformer.interpret.core.structure import LABELS, RELATIONS
 from tp_transformer.interpret.roles.probes import Labelled, Positions

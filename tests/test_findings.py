@@ -13,8 +13,7 @@ import update_findings
 from claims import CLAIMS, Outcome
 from corpora import make_store
 from documents import ROOT
-from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.produce import produce
+from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.statistics import wilson
 from tp_transformer.interpret.roles.reversal import REVERSED, UNCLEAR

@@ -12,7 +12,7 @@ from commands import check_arguments, check_torchrun
 from corpora import make_store, pairs
 from documents import PAGES, README, ROOT, blocks, commands
 from tp_transformer import cli
-from tp_transformer.data.mathematics.leaks import MAX_ATTEMPTS
+from tp_transformer.data.mathematics.produce import MAX_ATTEMPTS
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.training.config import run_config

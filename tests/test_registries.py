@@ -19,8 +19,8 @@ from runs import SETTINGS, config, make_store
 from tp_transformer.cli import main
 from tp_transformer.data.generated import write_task
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.store import verify
 from tp_transformer.data.task import TASKS, Row, Task
-from tp_transformer.data.verify import verify
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.errors import ResultsError, SettingsError, UserError
 from tp_transformer.foundation.registry import Registry

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import tp_transformer as tpt
 from corpora import SAMPLE, keys, make_store, pairs, rows, rows_of, segments_of, text_of
-from tp_transformer.data.columns import Columns
 from tp_transformer.data.export import FORMATS, export
 from tp_transformer.data.generated import TASKS, write_task
 from tp_transformer.data.mathematics.corpus import prepare
+from tp_transformer.data.pair_options import Columns
 from tp_transformer.data.pairs import prepare as prepare_pairs
 from tp_transformer.foundation.errors import CorpusError, StoreError
 

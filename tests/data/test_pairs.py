@@ -13,8 +13,8 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer import cli
 from tp_transformer.data import pairs
-from tp_transformer.data.pair_files import FORMATS
 from tp_transformer.data.pairs import prepare as prepare_pairs
+from tp_transformer.data.readers import PAIR_FORMATS
 from tp_transformer.foundation.errors import CorpusError, SettingsError
 
 ROWS = [(f"größe {i}, “{i % 7}”?", f"{i}→ж") for i in range(200)]
@@ -42,7 +42,7 @@ def rows_of(store):
     return {name: {(one.question, one.answer) for one in split} for name, split in store.items()}
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", PAIR_FORMATS)
 def test_every_format_gives_the_same_store(suffix, tmp_path):
     store = prepare_pairs(write(tmp_path, suffix), tmp_path / "store", task="mine")
     other = prepare_pairs(write(tmp_path, ".csv"), tmp_path / "other", task="mine")

@@ -8,8 +8,8 @@ import pytest
 import tp_transformer as tpt
 from commands import verbs
 from tp_transformer.cli import main
-from tp_transformer.data.feed import FeedConfig
-from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import Order
+from tp_transformer.data.sampling import FeedConfig
 from tp_transformer.foundation import allocator, settings
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import (

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-import tp_transformer.data.feed as feed_module
+import tp_transformer.data.sampling as sampling
 from documents import ROOT
 from legible import illegible, texts
 from runs import tpt
@@ -170,7 +170,7 @@ def test_a_finished_bench_is_only_tabulated(done, monkeypatch):
 
 def test_all_variants_train_on_the_same_samples(tmp_path, monkeypatch):
     drawn = []
-    tokens, trained = feed_module.Feed.tokens, run.train
+    tokens, trained = sampling.Feed.tokens, run.train
 
     def noted(self, step, rank=0, n_ranks=1):
         drawn[-1][step] = self.sampler.rows(step, rank, n_ranks).tolist()
@@ -180,7 +180,7 @@ def test_all_variants_train_on_the_same_samples(tmp_path, monkeypatch):
         drawn.append({})
         return trained(*arguments, **named)
 
-    monkeypatch.setattr(feed_module.Feed, "tokens", noted)
+    monkeypatch.setattr(sampling.Feed, "tokens", noted)
     monkeypatch.setattr(run, "train", train)
     monkeypatch.setattr(run, "measure_costs", lambda request: {v: [1.0] for v in request.configs})
     run_here(plan(tmp_path, variants=["none", "dictionary"]))

@@ -164,7 +164,7 @@ def test_a_card_says_which_training_questions_were_compared(written):
 
 
 def test_the_generation_command_asks_for_the_same(tmp_path):
-    from tp_transformer.data.mathematics.partial import Order
+    from tp_transformer.data.mathematics.produce import Order
 
     splits = ("train-hard", "interpolate")
     for order in (Order(count=3, seed=7), Order(modules=("numbers__*",), splits=splits)):
@@ -455,8 +455,7 @@ def test_the_kernels_give_the_answers_of_pytorch(monkeypatch, name):
 @pytest.mark.slow
 def test_continued_training_keeps_the_held_out_loss(tmp_path):
     """With a lower rate: at that of the recipe, the loss rises before it falls."""
-    from tp_transformer.data.mathematics.partial import Order
-    from tp_transformer.data.mathematics.produce import produce
+    from tp_transformer.data.mathematics.produce import Order, produce
     from tp_transformer.foundation.parallel import workers
 
     name = bundled.default()

@@ -14,7 +14,7 @@ from rich.console import Console
 import runs
 from commands import check_torchrun
 from tp_transformer import cli, train
-from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.study.reproduce.describe import GPUS, about, hours, launch, render_plan
 from tp_transformer.study.reproduce.plan import makespan, plan_reproduction
 from tp_transformer.study.reproduce.run import Reproduction

@@ -8,8 +8,7 @@ import pytest
 
 import runs
 import tp_transformer as tpt
-from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.produce import produce
+from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.foundation.errors import FolderError, StoreError
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.model import bundled

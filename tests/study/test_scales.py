@@ -10,8 +10,8 @@ import pytest
 import runs
 from documents import ROOT
 from tp_transformer import cli
-from tp_transformer.data.feed import Feed
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
+from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import FolderError
 from tp_transformer.interpret.analyses import ANALYSES

@@ -206,7 +206,7 @@ def _kill_at(text, number):
 
 def _patch(rows_file):
     """Let models be in float64, and write down which rows are asked for."""
-    from tp_transformer.data.sampler import Sampler
+    from tp_transformer.data.sampling import Sampler
     from tp_transformer.training import setup
 
     from_config, rows = setup.from_config, Sampler.rows

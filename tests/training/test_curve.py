@@ -10,7 +10,7 @@ from legible import illegible, texts
 from runs import config, make_store, records, tensors
 from tp_transformer import train
 from tp_transformer.cli import main
-from tp_transformer.data.feed import Feed
+from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation import figures
 from tp_transformer.foundation.distributed import Ranks

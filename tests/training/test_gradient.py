@@ -6,8 +6,8 @@ import torch
 
 from runs import config
 from tp_transformer import Batch
-from tp_transformer.data.feed import Feed
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.model.family import from_config

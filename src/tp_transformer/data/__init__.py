@@ -1,14 +1,23 @@
-"""Tasks, vocabularies, stores of questions and answers, and batches."""
+"""Tasks, vocabularies, stores of questions and answers, and batches.
+
+- `vocabulary`, `task`: tokens; the tokens, modules and splits of a set of questions
+- `manifest`, `store`, `writer`: `store.json`; reading, verifying and writing stores
+- `sampling`: the batches of a store by step, and the rows held out for validation
+- `readers`, `pair_options`, `pairs`: files of questions; pairs of your own, from files to a store
+- `generated`, `tasks`: the tasks of the package and their options
+- `export`: stores in formats of other tools
+- `mathematics`: the Mathematics Dataset, read and generated
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tp_transformer.data.columns import Columns as Columns
-    from tp_transformer.data.feed import Feed as Feed
     from tp_transformer.data.generated import write_task as write_task
     from tp_transformer.data.mathematics.generate import generate as generate
+    from tp_transformer.data.pair_options import Columns as Columns
     from tp_transformer.data.pairs import prepare as prepare
+    from tp_transformer.data.sampling import Feed as Feed
     from tp_transformer.data.store import Example as Example
     from tp_transformer.data.store import Split as Split
     from tp_transformer.data.store import Store as Store
@@ -16,9 +25,9 @@ if TYPE_CHECKING:
 
 # Imported on first use, so that importing the package is fast.
 _HOMES = {
-    "Columns": ("columns", "Columns"),
+    "Columns": ("pair_options", "Columns"),
     "Example": ("store", "Example"),
-    "Feed": ("feed", "Feed"),
+    "Feed": ("sampling", "Feed"),
     "Split": ("store", "Split"),
     "Store": ("store", "Store"),
     "generate": ("mathematics.generate", "generate"),

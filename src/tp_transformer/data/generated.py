@@ -19,7 +19,7 @@ from tp_transformer.data.tasks import lookup as _lookup  # noqa: F401
 from tp_transformer.data.tasks import quotients as _quotients  # noqa: F401
 from tp_transformer.data.tasks import recall as _recall  # noqa: F401
 from tp_transformer.data.tasks import scan as _scan  # noqa: F401
-from tp_transformer.data.writer import is_written, refuse_another, write_store
+from tp_transformer.data.writer import has_same_store, write_store
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import check_fields
 from tp_transformer.foundation.settings import to_dataclass
@@ -35,17 +35,14 @@ def task_options(name: str) -> dict[str, Field[Any]]:
     return {option.name: option for option in fields(_options_class(name))}
 
 
-def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def resolved_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options of a task, checked against their types; texts are converted to numbers."""
     kind = _options_class(name)
     known = [option.name for option in fields(kind)]
-    for option in given:
-        if option not in known:
-            there = ", ".join(known) or "none"
-            raise SettingsError(
-                f"the task {name} has no option {option!r}; its options are {there}"
-            )
-    return asdict(to_dataclass(kind, given, "task"))
+    for option in (option for option in values if option not in known):
+        there = ", ".join(known) or "none"
+        raise SettingsError(f"the task {name} has no option {option!r}; its options are {there}")
+    return asdict(to_dataclass(kind, values, "task"))
 
 
 def _options_class(name: str) -> Any:
@@ -77,8 +74,7 @@ def write_task(folder: str | Path, name: str, *, overwrite: bool = False, **opti
     if task.rows is None:
         raise SettingsError(f"the task {name} is not generated as a whole")
     source = {"kind": "generated", "task": name, **chosen}
-    refuse_another(Path(folder), source, overwrite=overwrite)
-    if is_written(Path(folder), source):
+    if has_same_store(Path(folder), source, overwrite=overwrite):
         return open_store(folder)
     by_module: dict[tuple[str, str], list[Row]] = {}
     for row in task.rows():
@@ -86,8 +82,7 @@ def write_task(folder: str | Path, name: str, *, overwrite: bool = False, **opti
     with write_store(folder, task, source) as writer:
         rng = np.random.default_rng(0)
         for (split, module), rows in by_module.items():
-            order = rng.permutation(len(rows)).tolist()
-            questions = [rows[place].question for place in order]
-            answers = [rows[place].answer for place in order]
+            shuffled = [rows[index] for index in rng.permutation(len(rows)).tolist()]
+            questions, answers = [r.question for r in shuffled], [r.answer for r in shuffled]
             writer.append(split, module, None, questions, answers)
     return open_store(folder)

@@ -9,19 +9,16 @@ import hashlib
 import json
 import reprlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tp_transformer.data.checked import IN_NEWER, read_as, read_fields
-from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.task import TRAIN, Task
+from tp_transformer.data.task import TRAIN, Task, read_as, read_fields
 from tp_transformer.foundation.errors import StoreError
 from tp_transformer.foundation.ranges import Count, PositiveInt
 
 MANIFEST = "store.json"
-# Stores of version 1 contain the Mathematics Dataset and do not record their task.
-FORMAT, VERSIONS = "tp-transformer-store", (1, 2)
+_HEADER = {"format": "tp-transformer-store", "version": 2}
 
 _BYTES_PER_ROW = 2 * (4 + 1) + 2  # at least: offsets and texts of two columns, two names
 # The fields of `source` that count rows by file.
@@ -54,9 +51,9 @@ class SplitEntry:
     bytes: Count
     digest: str  # of the content; see `content_digest`
     segments: tuple[Segment, ...]
-    sha256: str | None = field(default=None, metadata=IN_NEWER)  # of the file
+    sha256: str  # of the file
     # The record batches of the file in the order of the rows; None if that is their order.
-    order: tuple[Count, ...] | None = field(default=None, metadata=IN_NEWER)
+    order: tuple[Count, ...] | None
 
 
 @dataclass(frozen=True)
@@ -78,24 +75,39 @@ class Manifest:
     source: dict[str, Any]
     skipped: Any  # a list of mappings with the fields of `_Skipped`
     splits: dict[str, SplitEntry]
-    sha256: str | None = field(default=None, metadata=IN_NEWER)  # of all other values
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read and validate `store.json`; raise if it is damaged."""
+def read_manifest(folder: Path) -> tuple[Manifest, bool]:
+    """Read and validate `store.json`; the second value is whether it matches its hash.
+
+    Raises:
+        StoreError: if it is missing or damaged
+    """
     values = _load(folder)
     try:
-        return _manifest(values)
+        digest = read_as(str, values.pop("sha256", None), "sha256")
+        is_unchanged = digest == _hash_of(values)
+        values = {name: value for name, value in values.items() if name not in _HEADER}
+        manifest = read_fields(Manifest, values, "")
+        check_source(manifest.source)
+        read_as(tuple[_Skipped, ...], manifest.skipped, "skipped")
+        order = list(manifest.task.splits)
+        for name in manifest.splits:
+            if name not in order:
+                raise ValueError(f"splits has {reprlib.repr(name)}, which is no split")
+        splits = {name: manifest.splits[name] for name in order if name in manifest.splits}
+        for name, entry in splits.items():
+            _check_split(entry, name, manifest.task)
     except ValueError as error:
         raise StoreError(f"{folder / MANIFEST} is damaged: {error}") from error
+    return replace(manifest, splits=splits), is_unchanged
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `store.json`, including a hash of its values."""
     check_source(manifest.source)
     values = {
-        "format": FORMAT,
-        "version": VERSIONS[-1],
+        **_HEADER,
         "task": manifest.task.to_json(),
         "made_by": manifest.made_by,
         "source": manifest.source,
@@ -106,20 +118,13 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(text + "\n", "utf-8")
 
 
-def matches_hash(folder: Path) -> bool | None:
-    """Whether `store.json` is unchanged since it was written; None if it has no hash."""
-    values = _load(folder)
-    recorded = values.pop("sha256", None)
-    return None if recorded is None else recorded == _hash_of(values)
-
-
 def is_store(folder: str | Path) -> bool:
     """Whether a folder is a store, of any version and even if damaged."""
     try:
         manifest = json.loads((Path(folder) / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    return isinstance(manifest, dict) and manifest.get("format") == _HEADER["format"]
 
 
 def content_digest(segments: Sequence[Segment]) -> str:
@@ -140,9 +145,9 @@ def _load(folder: Path) -> dict[str, Any]:
         values = json.loads(file.read_text("utf-8"), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{file} is damaged or not JSON: {error}") from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
+    if not isinstance(values, dict) or values.get("format") != _HEADER["format"]:
         raise StoreError(f"{folder} is not a store: {MANIFEST} does not describe one")
-    if values.get("version") not in VERSIONS:
+    if values.get("version") != _HEADER["version"]:
         version = reprlib.repr(values.get("version"))
         raise StoreError(
             f"{folder} is a store of version {version}, which this release does not read; "
@@ -157,23 +162,6 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _hash_of(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
-
-
-def _manifest(values: dict[str, Any]) -> Manifest:
-    del values["format"]
-    if values.pop("version") == 1:
-        values["task"] = MATHEMATICS.to_json()
-    manifest = read_fields(Manifest, values, "")
-    check_source(manifest.source)
-    read_as(tuple[_Skipped, ...], manifest.skipped, "skipped")
-    order = list(manifest.task.splits)
-    for name in manifest.splits:
-        if name not in order:
-            raise ValueError(f"splits has {reprlib.repr(name)}, which is no split")
-    splits = dict(sorted(manifest.splits.items(), key=lambda item: order.index(item[0])))
-    for name, entry in splits.items():
-        _check_split(entry, name, manifest.task)
-    return replace(manifest, splits=splits)
 
 
 def check_source(source: dict[str, Any]) -> None:

@@ -13,23 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tp_transformer.data.columns import Columns
-from tp_transformer.data.faults import Report
 from tp_transformer.data.mathematics import corpus
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.pair_files import PairFile, RawRow, looks_like_pairs, pair_files
+from tp_transformer.data.pair_options import SHARES, Columns, Tokenisation
+from tp_transformer.data.readers import PairFile, RawRow, Report, looks_like_pairs, pair_files
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import SPLIT_NAME, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import EOS, NO_TEXT, PAD, SOS, Vocabulary
-from tp_transformer.data.writer import refuse_another, write_store
+from tp_transformer.data.writer import has_same_store, write_store
 from tp_transformer.foundation.errors import CorpusError, SettingsError
 from tp_transformer.foundation.progress import Counted, Update
 
-SHARES = {TRAIN: 0.9, "test": 0.1}
 _TASK_NAME = re.compile(r"\w[\w-]{0,99}")
 _MOST_GROUPS = 1000
 _BLOCK = 2**16  # rows that are sorted by split and group, and shuffled, together
@@ -37,8 +35,6 @@ _BLOCK = 2**16  # rows that are sorted by split and group, and shuffled, togethe
 # the rows is therefore written last, so that the held-out rows are a random sample of a long file
 # too.
 _LAST_SHARE = 0.03
-
-Tokenisation = Literal["characters", "words"]
 
 
 def prepare(  # noqa: PLR0913, the options of the command
@@ -75,27 +71,25 @@ def prepare(  # noqa: PLR0913, the options of the command
         progress: called with the number of bytes (of pairs: rows) read and the total number
     """
     described: dict[str, Any] = {"name": Path(source).resolve().name}
-    if task is not None:
-        if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
+    if task is None:
+        has_same_store(Path(out), described, overwrite=overwrite)
+        if looks_like_pairs(source):
             raise SettingsError(
-                f"a task of your own cannot be called {task!r}; choose another name"
+                f"{source} is not a copy of the Mathematics Dataset; to read questions and "
+                "answers of your own, name their task, as in --task NAME"
             )
-        columns = columns or Columns()
-        reading = _Reading(pair_files(source, columns), task, tokenisation, shares, seed)
-        described |= {"columns": asdict(columns), **reading.describe()}
-        refuse_another(Path(out), described, overwrite=overwrite)
-        return _write(reading, described, out, Report(skip_errors), progress)
-    refuse_another(Path(out), described, overwrite=overwrite)
-    if looks_like_pairs(source):
-        raise SettingsError(
-            f"{source} is not a copy of the Mathematics Dataset; to read questions and "
-            "answers of your own, name their task, as in --task NAME"
-        )
-    if (columns, tokenisation, shares, seed) != (None, "characters", None, 0):
-        raise SettingsError(
-            "columns, tokenisation, shares and seed are for pairs of your own; name their task"
-        )
-    return corpus.prepare(source, out, skip_errors=skip_errors, progress=progress)
+        if (columns, tokenisation, shares, seed) != (None, "characters", None, 0):
+            raise SettingsError(
+                "columns, tokenisation, shares and seed are for pairs of your own; name their task"
+            )
+        return corpus.prepare(source, out, skip_errors=skip_errors, progress=progress)
+    if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
+        raise SettingsError(f"a task of your own cannot be called {task!r}; choose another name")
+    columns = columns or Columns()
+    reading = _Reading(pair_files(source, columns), task, tokenisation, shares, seed)
+    described |= {"columns": asdict(columns), **reading.describe()}
+    has_same_store(Path(out), described, overwrite=overwrite)
+    return _write(reading, described, out, Report(skip_errors), progress)
 
 
 def _write(
@@ -106,10 +100,7 @@ def _write(
     progress: Update | None,
 ) -> Store:
     """Write pairs to a store, shuffled within blocks; each block is written by split and group."""
-    survey = _Survey(reading)
-    for row in reading.rows(report):
-        survey.add(row)
-    survey.refuse_empty(source["name"])
+    survey = _Survey(reading, source["name"], report)
     if leaks := survey.still_in_training():
         source["still_in_training"] = leaks
     rng = np.random.default_rng(reading.seed)
@@ -117,12 +108,10 @@ def _write(
     with write_store(out, survey.task(), source) as writer:
         for rows in _blocks(reading.rows(Report(skip=True))):
             groups: dict[tuple[str, str], list[Row]] = {}
-            for place in rng.permutation(len(rows)).tolist():
-                row = rows[place]
+            for row in (rows[index] for index in rng.permutation(len(rows)).tolist()):
                 groups.setdefault((row.split, row.module), []).append(row)
-            for (split, module), own in groups.items():
-                questions, answers = [row.question for row in own], [row.answer for row in own]
-                writer.append(split, module, None, questions, answers)
+            for key, some in groups.items():
+                writer.append(*key, None, [r.question for r in some], [r.answer for r in some])
             counted.add(len(rows))
         writer.skipped = list(report.entries.values())
     return open_store(out)
@@ -240,14 +229,23 @@ class _Reading:
 class _Survey:
     """The tokens, groups and hashes of questions of all rows, by split."""
 
-    def __init__(self, reading: _Reading) -> None:
+    def __init__(self, reading: _Reading, source: str, report: Report) -> None:
         self._reading, self.n_rows = reading, 0
         self._tokens: set[str] = set()
         self._groups: dict[str, dict[str, None]] = {}
         self._hashes: dict[tuple[str, str], array[int]] = {}
+        for row in reading.rows(report):
+            self._add(row)
+        if not self.n_rows:
+            raise CorpusError(f"{source} has no rows")
+        for split in reading.shares or ():
+            if split not in self._groups:
+                raise SettingsError(
+                    f"none of the {self.n_rows:,} rows is in the split {split}; take a larger "
+                    "share or another seed"
+                )
 
-    def add(self, row: Row) -> None:
-        """Add a row."""
+    def _add(self, row: Row) -> None:
         self.n_rows += 1
         is_words = self._reading.tokenisation == "words"
         for text in (row.question, row.answer):
@@ -260,19 +258,8 @@ class _Survey:
                 "separately; name a column with fewer values (--group-column)"
             )
         if self._reading.shares is None:
-            own = self._hashes.setdefault((row.split, row.module), array("Q"))
-            own.append(_hash(row.question, b"known"))
-
-    def refuse_empty(self, source: str) -> None:
-        """Raise if there are no rows, or none of a requested split."""
-        if not self.n_rows:
-            raise CorpusError(f"{source} has no rows")
-        for split in self._reading.shares or ():
-            if split not in self._groups:
-                raise SettingsError(
-                    f"none of the {self.n_rows:,} rows is in the split {split}; take a larger "
-                    "share or another seed"
-                )
+            hashes = self._hashes.setdefault((row.split, row.module), array("Q"))
+            hashes.append(_hash(row.question, b"known"))
 
     def task(self) -> Task:
         """Return the task of the rows; training comes first."""
@@ -286,12 +273,12 @@ class _Survey:
 
     def still_in_training(self) -> dict[str, int]:
         """Return how many test questions occur in training, by split and group."""
-        hashes = {key: np.frombuffer(own, np.uint64) for key, own in self._hashes.items()}
-        trained = [own for (split, _), own in hashes.items() if split == TRAIN]
-        known = np.unique(np.concatenate(trained)) if trained else np.zeros(0, np.uint64)
+        by_key = {key: np.frombuffer(hashes, np.uint64) for key, hashes in self._hashes.items()}
+        trained = [hashes for (split, _), hashes in by_key.items() if split == TRAIN]
+        known = np.concatenate([np.zeros(0, np.uint64), *trained])
         counts = {
-            f"{split}/{group}": int(np.isin(own, known).sum())
-            for (split, group), own in hashes.items()
+            f"{split}/{group}": int(np.isin(hashes, known).sum())
+            for (split, group), hashes in by_key.items()
             if split != TRAIN
         }
         return {name: count for name, count in counts.items() if count}

@@ -7,7 +7,9 @@ and difficulty are a segment. Each record batch has rows of only one segment. Re
 the file in the order in which they were written; `store.json` has the order of the rows.
 """
 
+import hashlib
 import operator
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -22,12 +24,12 @@ from pyarrow import ipc
 from tp_transformer.data.manifest import MANIFEST as MANIFEST
 from tp_transformer.data.manifest import Segment as Segment
 from tp_transformer.data.manifest import SplitEntry, read_manifest
-from tp_transformer.data.summary import Summary
 from tp_transformer.data.task import TRAIN as TRAIN
 from tp_transformer.data.task import Task
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.foundation import html
 from tp_transformer.foundation.errors import SettingsError, StoreError, UserError
+from tp_transformer.foundation.progress import Counted, Update
 
 if TYPE_CHECKING:
     import datasets
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_ROWS = 5  # rows of a split shown in a notebook
+_READ_BYTES = 2**22
 _TEXT_COLUMNS = ("question", "answer")
 
 Rows = npt.ArrayLike
@@ -83,7 +86,7 @@ class Store(Mapping[str, "Split"]):
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder)
-        manifest = read_manifest(self.path)
+        manifest, self._is_unchanged = read_manifest(self.path)
         self.task, self.source, self.skipped = manifest.task, manifest.source, manifest.skipped
         self._splits = {
             name: Split(self.path, name, entry, self.task)
@@ -96,9 +99,6 @@ class Store(Mapping[str, "Split"]):
                 f"{self.path} has no split {split!r}; it has {', '.join(self) or 'none'}"
             )
         return self._splits[split]
-
-    def __contains__(self, split: object) -> bool:
-        return split in self._splits
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._splits)
@@ -140,9 +140,9 @@ class Split(_Examples):
         self._entry = entry
         size = self.path.stat().st_size if self.path.is_file() else None
         if size != entry.bytes:
-            found = "is missing" if size is None else f"has {size:,} bytes"
+            state = "is missing" if size is None else f"has {size:,} bytes"
             raise StoreError(
-                f"{self.path} {found}, but {MANIFEST} records {entry.bytes:,}; "
+                f"{self.path} {state}, but {MANIFEST} records {entry.bytes:,}; "
                 f"prepare the store again"
             )
 
@@ -163,7 +163,7 @@ class Split(_Examples):
 
     def __getitems__(self, rows: Rows) -> list[Example]:
         """Return the examples of some rows, in the given order; torch's DataLoader calls this."""
-        segments = (self.segments[place] for place in self.segment_of(rows))
+        segments = (self.segments[index] for index in self.segment_of(rows))
         return [
             Example(segment.module, segment.difficulty, question, answer)
             for segment, question, answer in zip(segments, *self.rows(rows), strict=True)
@@ -186,11 +186,11 @@ class Split(_Examples):
     @cached_property
     def modules(self) -> dict[str, range]:
         """The modules that have rows in this split, with the numbers of their rows."""
-        found: dict[str, range] = {}
+        rows: dict[str, range] = {}
         for segment in self.segments:
-            first = found.get(segment.module, segment.rows)
-            found[segment.module] = range(first.start, segment.rows.stop)
-        return found
+            first = rows.get(segment.module, segment.rows)
+            rows[segment.module] = range(first.start, segment.rows.stop)
+        return rows
 
     @cached_property
     def _starts(self) -> Ids:
@@ -367,9 +367,9 @@ class _MappedFile:
     def spans(self, column: int, batch: Ids, row: Ids) -> tuple[Ids, Ids]:
         """Return the position of the text of each row in the file, and its number of bytes."""
         offsets_at, data_at, sizes = self._tables[column]
-        place = offsets_at[batch] + row
-        start = self._words[place].astype(np.int64)
-        lengths = self._words[place + 1] - start
+        at = offsets_at[batch] + row
+        start = self._words[at].astype(np.int64)
+        lengths = self._words[at + 1] - start
         fits = (start >= 0) & (lengths > 0) & (start + lengths <= sizes[batch])
         fits &= lengths <= self._longest[column]
         if not fits.all():
@@ -385,7 +385,7 @@ def _positions(arrays: Sequence[pa.Array], file: pa.Buffer) -> tuple[Ids, Ids, I
     The third value is the number of bytes of the data. Buffers that are outside of the file or
     overlap its ends raise a ValueError.
     """
-    found = np.empty((len(arrays), 3), dtype=np.int64)
+    table = np.empty((len(arrays), 3), dtype=np.int64)
     for number, array in enumerate(arrays):
         validity, offsets, data = array.buffers()
         if validity is not None or offsets is None or data is None or not len(array):
@@ -395,8 +395,8 @@ def _positions(arrays: Sequence[pa.Array], file: pa.Buffer) -> tuple[Ids, Ids, I
         is_inside = at >= 0 and data_at > 0 and data_at + data.size < file.size
         if at % 4 or not is_inside or at + 4 * (len(array) + 1) > min(at + offsets.size, file.size):
             raise ValueError(f"the buffers of record batch {number} are out of bounds")
-        found[number] = at // 4, data_at, data.size
-    return found[:, 0], found[:, 1], found[:, 2]
+        table[number] = at // 4, data_at, data.size
+    return table[:, 0], table[:, 1], table[:, 2]
 
 
 def _check_batch(batch: pa.RecordBatch, segment: Segment) -> None:
@@ -416,3 +416,98 @@ def _check_batch(batch: pa.RecordBatch, segment: Segment) -> None:
         column.validate(full=True)
         if column.unique().to_pylist() != [expected]:
             raise ValueError(f"its column {name!r} is not {expected!r} throughout")
+
+
+class Summary:
+    """The lengths and checksums of the texts of a segment, independent of their division.
+
+    They are computed when a segment is written, and again when all of its rows are read.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        # Numbers of questions and of answers with 0, 1, 2, … tokens.
+        self._lengths = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
+        # Separate checksums of the lengths and of the bytes of questions and of answers, so that
+        # the sizes of pieces have no effect. SHA-256 would take twice the time (0.6 ns per byte).
+        self._checksums = [0, 0, 0, 0]
+
+    def add(self, questions: pa.StringArray, answers: pa.StringArray) -> None:
+        """Add texts, which must be valid Arrow arrays."""
+        vocabulary = self._task.vocabulary
+        limits = self._task.max_question, self._task.max_answer
+        for column, (texts, limit) in enumerate(zip((questions, answers), limits, strict=True)):
+            offsets, data = texts_as_bytes(texts)
+            n_bytes = offsets[1:] - offsets[:-1]
+            is_empty = n_bytes.min(initial=1) < 1
+            if not is_empty:
+                counts = vocabulary.count(np.frombuffer(data, np.uint8), offsets[:-1], n_bytes)
+                is_long = limit is not None and counts.max(initial=1) > limit
+            if is_empty or is_long:
+                most = "any number of" if limit is None else limit
+                raise ValueError(f"every text must have 1 to {most} {vocabulary.tokenisation}")
+            before = self._lengths[column]
+            self._lengths[column] = np.bincount(counts, minlength=len(before))
+            self._lengths[column][: len(before)] += before
+            # No longer than the longest text requires.
+            longest = 2**31 - 1 if limit is None else limit * vocabulary.bytes_per_token
+            lengths = n_bytes.astype(np.min_scalar_type(longest)).tobytes()
+            for i, content in ((2 * column, lengths), (2 * column + 1, data)):
+                self._checksums[i] = zlib.crc32(content, self._checksums[i])
+
+    def segment(self, module: str, difficulty: str | None, start: int) -> Segment:
+        """Return the texts as a segment of a split that starts at a row."""
+        question_lengths, answer_lengths = (tuple(counts.tolist()) for counts in self._lengths)
+        return Segment(
+            module=module,
+            difficulty=difficulty,
+            start=start,
+            count=sum(question_lengths),
+            checksum="".join(f"{checksum:08x}" for checksum in self._checksums),
+            question_lengths=question_lengths,
+            answer_lengths=answer_lengths,
+        )
+
+
+def texts_as_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int32], memoryview]:
+    """Return the offsets of the texts of an array, from 0, and their bytes; nothing is copied."""
+    _, offsets_buffer, data = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    text = memoryview(data if data is not None else b"")[offsets[0] : offsets[-1]]
+    return offsets - offsets[0], text
+
+
+def verify(folder: str | Path, progress: Update | None = None) -> list[str]:
+    """Compare all bytes of a store with the recorded hashes; return a line for each file.
+
+    All damage is reported in one StoreError, with the segments of a damaged file whose texts have
+    changed.
+    """
+    store = open_store(folder)  # raises if it is malformed
+    faults = [] if store._is_unchanged else [f"{MANIFEST} was changed after it was written"]
+    counted = Counted(sum(split.n_bytes for split in store.values()), progress)
+    for split in store.values():
+        digest = hashlib.sha256()
+        with split.path.open("rb") as file:
+            while data := file.read(_READ_BYTES):
+                digest.update(data)
+                counted.add(len(data))
+        if digest.hexdigest() != split.sha256:
+            faults.append(f"{split.path.name} does not match its hash")
+            faults += _changed_segments(split)
+    if faults:
+        # The same error occurs for each segment of a file that cannot be read.
+        raise StoreError(f"{store.path} is damaged: {'; '.join(dict.fromkeys(faults))}")
+    return [
+        f"{MANIFEST}: matches its hash",
+        *(f"{split.path.name}: {len(split):,} rows, matches its hash" for split in store.values()),
+    ]
+
+
+def _changed_segments(split: Split) -> Iterator[str]:
+    for segment in split.segments:
+        try:
+            for _ in split.batches(segment):
+                pass
+        except StoreError as error:
+            yield str(error).removeprefix(f"{split.path.parent}/")

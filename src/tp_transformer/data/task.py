@@ -10,13 +10,24 @@ store or results needs nothing else. A task of another package is a function wit
 import difflib
 import json
 import re
+import reprlib
+from array import array
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
-from typing import Any, NamedTuple, cast
+from functools import cache, cached_property
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from tp_transformer.data.checked import NOT_SAVED, read_fields
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import PositiveInt
@@ -26,6 +37,11 @@ TRAIN = "train"
 
 SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
 _MOST_LISTED = 20  # number of modules that an error message lists
+_MOST = 2**63 - 1  # the type of numbers of rows and bytes
+_JSON_NAMES: dict[type, str] = {dict: "a mapping", list: "a list", str: "a text"}
+_NOT_SAVED = {"saved": False}  # metadata of a field that is not in a file
+
+T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -66,7 +82,7 @@ class Task:
     max_question: PositiveInt | None = None
     max_answer: PositiveInt | None = None
     rows: Callable[[], Iterable[Row]] | None = field(
-        default=None, compare=False, repr=False, metadata=NOT_SAVED
+        default=None, compare=False, repr=False, metadata=_NOT_SAVED
     )
 
     def __post_init__(self) -> None:
@@ -149,13 +165,13 @@ class Task:
             example = f"as in '{self.area(self.modules[0])}{self.area_separator}*'"
             there = f"{example}, and the areas are {', '.join(self.areas)}"
         else:
-            there = f"and the modules are {listed(self.modules)}"
+            more = ", …" if len(self.modules) > _MOST_LISTED else ""
+            there = f"and the modules are {', '.join(self.modules[:_MOST_LISTED])}{more}"
         return f"no module matches {pattern!r}{meant}; `*` matches any characters, {there}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the values to write as JSON."""
-        saved = [each.name for each in fields(self) if each.metadata != NOT_SAVED]
-        values = {name: getattr(self, name) for name in saved}
+        values = {name: getattr(self, name) for name in _saved_fields(Task)}
         values["vocabulary"] = self.vocabulary.to_json()
         return cast(dict[str, Any], json.loads(json.dumps(values)))  # tuples become lists
 
@@ -165,10 +181,72 @@ class Task:
         return read_fields(cls, values, "task")
 
 
-def listed(modules: Iterable[str]) -> str:
-    """Return the names of modules for an error message, only the first ones if there are many."""
-    names = list(modules)
-    return ", ".join(names[:_MOST_LISTED]) + (", …" if len(names) > _MOST_LISTED else "")
-
-
 TASKS: Registry[Callable[..., Task]] = Registry("task")
+
+
+def read_fields(kind: type[T], value: Any, where: str) -> T:
+    """Convert a mapping of JSON to a dataclass.
+
+    Raises:
+        ValueError: for a missing or unknown key or an invalid value, named by `where`
+    """
+    hints = _saved_fields(cast(Any, kind))
+    noun = where or "it"
+    if _checked(value, dict, noun).keys() != hints.keys():
+        for key in (key for key in hints if key not in value):
+            raise ValueError(f"{noun} has no {key!r}")
+        for key in (key for key in value if key not in hints):
+            raise ValueError(f"{noun} has the unknown key {reprlib.repr(key)}")
+    return kind(**{key: read_as(hints[key], value[key], _below(where, key)) for key in hints})
+
+
+def read_as(kind: Any, value: Any, where: str) -> Any:
+    """Convert a JSON value to a type: a dataclass, a tuple or mapping of a type, a text, a number.
+
+    Numbers are whole and at least 0, or the least value of their range. A dataclass may have a
+    classmethod `from_json` of its own.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if NoneType in parts:
+        return None if value is None else read_as(parts[0], value, where)
+    if origin is Annotated:
+        if type(value) is not int or not parts[1].least <= value <= _MOST:
+            shown = reprlib.repr(value)
+            raise ValueError(
+                f"{where} must be a whole number from {parts[1].least} up, not {shown}"
+            )
+        return value
+    if origin is tuple:
+        items = _checked(value, list, where)
+        if get_origin(parts[0]) is not Annotated:
+            return tuple(read_as(parts[0], item, f"{where}[{i}]") for i, item in enumerate(items))
+        try:
+            return tuple(array("Q", items))  # a fast check: integers of at least 0
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"{where} must be whole numbers from 0 up: {error}") from error
+    if origin in (dict, Mapping):
+        entries = _checked(value, dict, where).items()
+        return {key: read_as(parts[1], entry, _below(where, key)) for key, entry in entries}
+    if hasattr(kind, "from_json"):
+        return kind.from_json(value)
+    if is_dataclass(kind):
+        return read_fields(cast(type, kind), value, where)
+    return value if kind is Any else _checked(value, kind, where)
+
+
+def _checked(value: Any, kind: type, where: str) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{where} must be {_JSON_NAMES[kind]}, not {reprlib.repr(value)}")
+    return value
+
+
+@cache
+def _saved_fields(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass that are in a file."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: hints[each.name] for each in fields(kind) if each.metadata != _NOT_SAVED}
+
+
+def _below(where: str, key: str) -> str:
+    name = key if re.fullmatch(r"[\w-]{1,50}", key) else reprlib.repr(key)
+    return f"{where}.{name}" if where else name

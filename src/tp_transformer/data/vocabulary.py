@@ -107,8 +107,7 @@ class Vocabulary:
         if tokenisation == "words" and isinstance(texts, str):
             raise ValueError("a vocabulary of words needs a list of texts, not one text")
         parts = (text.split(" ") if tokenisation == "words" else text for text in texts)
-        found = set().union(*parts)
-        return cls((PAD, SOS, EOS, *sorted(found)), tokenisation)
+        return cls((PAD, SOS, EOS, *sorted(set().union(*parts))), tokenisation)
 
     @classmethod
     def from_json(cls, values: Any) -> "Vocabulary":
@@ -170,9 +169,10 @@ class Vocabulary:
             ids, counts = self._character_ids("".join(texts)), [len(text) for text in texts]
         lengths = np.array(counts, dtype=np.int64)
         if (ids < 0).any():
-            ends, place = np.cumsum(lengths), int(np.argmax(ids < 0))
-            row = int(np.searchsorted(ends, place, side="right"))
-            self._refuse(f"{noun} {row + first}", texts[row], place - int(ends[row] - lengths[row]))
+            ends, index = np.cumsum(lengths), int(np.argmax(ids < 0))
+            row = int(np.searchsorted(ends, index, side="right"))
+            column = index - int(ends[row] - lengths[row])
+            self._raise_unknown(f"{noun} {row + first}", texts[row], column)
         return self._framed(ids, lengths)
 
     def encode_spans(self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids) -> Ragged:
@@ -182,23 +182,23 @@ class Vocabulary:
         before and after it. Only the bytes of the texts are read, so `data` may be a memory-mapped
         file.
         """
-        found = self._encode_bytes(data, starts, lengths) if self.is_ascii else None
-        if found is None:
+        rows = self._encode_bytes(data, starts, lengths) if self.is_ascii else None
+        if rows is None:
             spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
             texts = [data[i:j].tobytes().decode("utf-8", "replace") for i, j in spans]
-            found = self.encode(texts)  # raises if a text has an unknown token
-        return found
+            rows = self.encode(texts)  # raises if a text has an unknown token
+        return rows
 
     def _encode_bytes(
         self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids
     ) -> Ragged | None:
-        """Return the same if each token is a byte; None if a token is unknown."""
+        """Encode texts whose tokens are single bytes; None if one is unknown."""
         offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
         # One byte before and one after each text are read too, and replaced by the start and end
         # tokens: one gather instead of a gather and a scatter.
-        places = np.repeat(starts - 1 - offsets[:-1], lengths + 2)
-        places += np.arange(offsets[-1])
-        ids = self._id_of_byte[data[places]]
+        positions = np.repeat(starts - 1 - offsets[:-1], lengths + 2)
+        positions += np.arange(offsets[-1])
+        ids = self._id_of_byte[data[positions]]
         ids[offsets[:-1]] = self.sos
         ids[offsets[1:] - 1] = self.eos
         return Ragged(ids, offsets) if ids.min(initial=0) >= 0 else None
@@ -319,7 +319,7 @@ class Vocabulary:
         codes = [ord(token) if len(token) == 1 else 0 for token in self.tokens]
         return np.array([*codes, 0], dtype=np.int64)
 
-    def _refuse(self, which: str, text: str, column: int) -> None:
+    def _raise_unknown(self, which: str, text: str, column: int) -> None:
         """Raise an error about the unknown token at a position of a text."""
         token, noun = text[column], "character"
         if self.is_words:

@@ -26,8 +26,7 @@ from tp_transformer.data.manifest import (
     is_store,
     write_manifest,
 )
-from tp_transformer.data.store import open_store, schema
-from tp_transformer.data.summary import Summary, texts_as_bytes
+from tp_transformer.data.store import Summary, open_store, schema, texts_as_bytes
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.foundation.atomic import whole
 from tp_transformer.foundation.errors import StoreError
@@ -49,7 +48,7 @@ def write_store(
     anything else there is an error.
     """
     path = Path(folder)
-    refuse_other(path)
+    check_replaceable(path)
     check_source(source)
     try:
         with whole(path) as unfinished, ExitStack() as files:
@@ -61,46 +60,41 @@ def write_store(
         raise StoreError(f"cannot write a store to {path}: {error}") from error
 
 
-def is_written(path: Path, source: Mapping[str, Any]) -> bool:
-    """Whether a valid store with this source exists."""
-    try:
-        return is_store(path) and not _differing(path, source)
-    except StoreError:
-        return False  # damaged
+def has_same_store(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> bool:
+    """Whether a path is a valid store with this source.
 
-
-def refuse_another(path: Path, source: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Raise if a path is something else than a store with this source, or another store."""
-    refuse_other(path)
-    if overwrite or not is_store(path):
-        return
+    Raises:
+        StoreError: if it is another store and not to be overwritten, or anything else
+    """
+    check_replaceable(path)
+    if not is_store(path):
+        return False
     try:
-        differing = _differing(path, source)
+        recorded = open_store(path).source
     except StoreError as error:
+        if overwrite:
+            return False
         raise StoreError(f"{error}; --overwrite replaces it") from error
-    if differing:
+    differing = [
+        f"{name} is {json.dumps(recorded.get(name))}, not {json.dumps(value)}"
+        for name, value in json.loads(json.dumps(source)).items()  # JSON has no tuples
+        if recorded.get(name) != value
+    ]
+    if differing and not overwrite:
         raise StoreError(
             f"{path} is another store: {'; '.join(differing)}; --overwrite replaces it"
         )
+    return not differing
 
 
-def _differing(path: Path, source: Mapping[str, Any]) -> list[str]:
-    found = open_store(path).source
-    wanted = json.loads(json.dumps(source))  # JSON has no tuples
-    return [
-        f"{name} is {json.dumps(found.get(name))}, not {json.dumps(value)}"
-        for name, value in wanted.items()
-        if found.get(name) != value
-    ]
-
-
-def refuse_other(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
     """Raise unless a path is a store, an empty folder, or does not exist."""
     if path.is_dir():
-        if is_store(path) or not any(path.iterdir()):
-            return
-        raise StoreError(f"{path} already holds something that is not a store; choose a new folder")
-    if path.exists():
+        if not is_store(path) and any(path.iterdir()):
+            raise StoreError(
+                f"{path} already holds something that is not a store; choose a new folder"
+            )
+    elif path.exists():
         raise StoreError(f"{path} is a file; a store needs a folder of its own")
 
 
@@ -144,12 +138,18 @@ class StoreWriter:
             self._splits[split] = _SplitWriter(
                 file, split, self._task, self._rows_per_batch, self._files
             )
-        columns = [_as_array(texts) for texts in (questions, answers)]
+        columns = [
+            texts if isinstance(texts, pa.StringArray) else pa.array(texts, pa.string())
+            for texts in (questions, answers)
+        ]
+        if any(column.null_count for column in columns):
+            raise ValueError("a question or an answer is missing")
         if len(columns[0]) != len(columns[1]):
             raise ValueError(f"{len(columns[0])} questions but {len(columns[1])} answers")
         vocabulary = self._task.vocabulary
-        parts = [texts_as_bytes(column) for column in columns]
-        if not checked and not all(vocabulary.knows(data, offsets) for offsets, data in parts):
+        if not checked and not all(
+            vocabulary.knows(data, offsets) for offsets, data in map(texts_as_bytes, columns)
+        ):
             kind = vocabulary.tokenisation.removesuffix("s")
             raise ValueError(f"a {kind} is not one that the task {self._task.name} has")
         for name, other in self._splits.items():
@@ -254,10 +254,3 @@ class _HashedFile(io.BufferedWriter):
         """Write bytes and update the hash."""
         self.sha256.update(data)
         return super().write(data)
-
-
-def _as_array(texts: Texts) -> pa.StringArray:
-    array = texts if isinstance(texts, pa.StringArray) else pa.array(texts, pa.string())
-    if array.null_count:
-        raise ValueError("a question or an answer is missing")
-    return array

@@ -6,8 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tp_transformer.data.mathematics.modules import INTERPOLATE
-from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.produce import produce
+from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.distributed import choose_device
 from tp_transformer.foundation.errors import SettingsError, TextError, UserError

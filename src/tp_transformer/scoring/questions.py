@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tp_transformer.data.feed import Feed, FeedConfig
+from tp_transformer.data.sampling import Feed, FeedConfig
 from tp_transformer.data.store import MANIFEST, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.foundation import settings

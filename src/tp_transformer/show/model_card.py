@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tp_transformer.data.mathematics.modules import SPLITS, TRAIN_SPLITS
-from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
 from tp_transformer.foundation import settings
 from tp_transformer.model.family import AnyModel

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.data.mathematics.modules import INTERPOLATE
-from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.atomic import refuse_other_content
 from tp_transformer.foundation.errors import UserError

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.produce import produce
+from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.parallel import workers
 from tp_transformer.foundation.progress import progress

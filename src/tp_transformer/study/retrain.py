@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.foundation.atomic import refuse_other_content
 from tp_transformer.foundation.errors import FolderError, StoreError

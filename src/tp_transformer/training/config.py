@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from tp_transformer.data.feed import FeedConfig
+from tp_transformer.data.sampling import FeedConfig
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.settings import Values

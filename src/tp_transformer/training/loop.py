@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tp_transformer.data.feed import Ahead, Feed
+from tp_transformer.data.sampling import Feed, Prefetcher
 from tp_transformer.foundation.atomic import write_json
 from tp_transformer.foundation.distributed import Ranks, native_precision
 from tp_transformer.foundation.errors import SettingsError, UserError
@@ -156,7 +156,7 @@ class Loop:
         """Train to the end and return None, or until a signal is received and return its number."""
         self._metrics = metrics
         self._start()
-        with self._signals, Ahead(self._local_batch, first=self.state.step) as ahead:
+        with self._signals, Prefetcher(self._local_batch, first=self.state.step) as prefetcher:
             while True:
                 if self._validation_due():
                     self._validate()
@@ -164,7 +164,7 @@ class Loop:
                     break
                 if self._checkpoint_due():
                     self._save()
-                stopped = self._step(ahead)
+                stopped = self._step(prefetcher)
                 if stopped is not None:
                     self._stop(stopped)
                     return stopped
@@ -177,11 +177,11 @@ class Loop:
         The first step is not counted. The model is changed in memory only.
         """
         self._start()
-        with Ahead(self._local_batch, first=self.state.step) as ahead:
-            self._step(ahead)
+        with Prefetcher(self._local_batch, first=self.state.step) as prefetcher:
+            self._step(prefetcher)
             step, elapsed = self.state.step, self.state.elapsed
             while self.state.step == step or self.state.elapsed - elapsed < at_least:
-                self._step(ahead)
+                self._step(prefetcher)
         return (self.state.elapsed - elapsed) / (self.state.step - step)
 
     def _start(self) -> None:
@@ -216,15 +216,15 @@ class Loop:
         pad, limit = self.feed.vocabulary.pad, self.training.symbols_per_pass
         return LocalBatch.of(*rows, pad, limit, self._layout)
 
-    def _step(self, ahead: Ahead[LocalBatch]) -> int | None:
+    def _step(self, prefetcher: Prefetcher[LocalBatch]) -> int | None:
         """Take one step, unless its loss or gradient is not finite; return a received signal.
 
         The clock of rank 0 and the signals of all ranks are summed with the metrics, so that all
         ranks continue alike. Reading these sums is the only synchronization with a GPU in a step,
         which is needed to decide whether the step is applied.
         """
-        start, waited = time.monotonic(), ahead.waited
-        local = ahead.next()
+        start, waited = time.monotonic(), prefetcher.waited
+        local = prefetcher.next()
         self.optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             measured = self._gradient.accumulate(local, self.state.step, self._signals)
@@ -240,7 +240,7 @@ class Loop:
                 "tokens": local.n_tokens,
                 "symbols": local.n_symbols,
                 "positions": local.n_positions,
-                "waited": (ahead.waited - waited) / n_ranks,
+                "waited": (prefetcher.waited - waited) / n_ranks,
                 "clock": time.monotonic() - self._started if self.ranks.is_first else 0.0,
                 **{str(number): self._signals.received == number for number in NUMBERS},
             },

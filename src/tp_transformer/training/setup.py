@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from tp_transformer.data.feed import STEPS_AHEAD, Feed, FeedConfig
+from tp_transformer.data.sampling import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.store import TRAIN, Split, open_store
 from tp_transformer.foundation import settings
 from tp_transformer.foundation.allocator import refuse_beyond_memory

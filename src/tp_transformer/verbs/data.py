@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Literal
 
 from jsonargparse import Namespace
 
-from tp_transformer.data.columns import Columns
 from tp_transformer.data.mathematics.modules import (
     DIFFICULTIES,
     STORE_SPLITS,
     with_difficulties,
 )
+from tp_transformer.data.pair_options import Columns
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
 from tp_transformer.verbs.verb import Arguments, Group, Verb, add_later, flag_of, yaml_default
@@ -73,8 +73,7 @@ class Generate(Verb):
 
     def _mathematics(self) -> "Store":
         from tp_transformer.data.generated import resolved_options
-        from tp_transformer.data.mathematics.partial import Order
-        from tp_transformer.data.mathematics.produce import produce
+        from tp_transformer.data.mathematics.produce import Order, produce
         from tp_transformer.foundation.parallel import workers
         from tp_transformer.foundation.progress import progress
 
@@ -159,7 +158,7 @@ class Prepare(Verb):
             print(line)
 
     def _store(self) -> "Store":
-        from tp_transformer.data.pair_files import split_shares
+        from tp_transformer.data.pair_options import split_shares
         from tp_transformer.data.pairs import prepare
         from tp_transformer.foundation.progress import progress
 
@@ -267,7 +266,7 @@ class Verify(Verb):
     store: Path = field(metadata={"flag": "store"})
 
     def __call__(self) -> None:
-        from tp_transformer.data.verify import verify
+        from tp_transformer.data.store import verify
         from tp_transformer.foundation.progress import progress
 
         with progress("verifying", in_bytes=True) as update:

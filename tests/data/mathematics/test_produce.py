@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.cli import main
-from tp_transformer.data.mathematics import leaks, produce
+from tp_transformer.data.mathematics import produce
 from tp_transformer.data.mathematics.generate import question_at
-from tp_transformer.data.mathematics.partial import GeneratedFile, Order, Pieces, unfinished
+from tp_transformer.data.mathematics.produce import GeneratedFile, Order, Pieces, unfinished
 from tp_transformer.data.store import open_store
 from tp_transformer.foundation.errors import SettingsError, StoreError
 from tp_transformer.foundation.parallel import workers
@@ -156,8 +156,8 @@ def test_two_processes_do_not_make_one_store(tmp_path):
     out = tmp_path / "store"
     code = f"""
 from pathlib import Path
-from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.partial import unfinished
+from tp_transformer.data.mathematics.produce import Order
+from tp_transformer.data.mathematics.produce import unfinished
 from tp_transformer.foundation.errors import StoreError
 try:
     with unfinished(Path({str(out)!r}), Order()): pass
@@ -192,10 +192,10 @@ def attempt(number, index=2):
 
 @pytest.mark.parametrize("here", [0, 500])
 def test_a_test_question_from_training_is_drawn_until_it_is_new(tmp_path, monkeypatch, here):
-    monkeypatch.setattr(leaks, "DRAWN_HERE", here)
+    monkeypatch.setattr(produce, "DRAWN_HERE", here)
     train = ["other", attempt(0).question, "more", attempt(1).question]
     files, pieces = planted(tmp_path, train)
-    redraws = leaks.Redraws(files, pieces, 1, workers(1))
+    redraws = produce.Redraws(files, pieces, 1, workers(1))
     assert redraws.counts() == {f"interpolate/{QUICK[0]}": 1}
     assert redraws.still_in_training() == {}
     changed = []
@@ -209,9 +209,9 @@ def test_a_test_question_from_training_is_drawn_until_it_is_new(tmp_path, monkey
 
 
 def test_what_cannot_be_drawn_anew_is_kept_and_reported(tmp_path):
-    train = [attempt(number).question for number in range(leaks.MAX_ATTEMPTS)]
+    train = [attempt(number).question for number in range(produce.MAX_ATTEMPTS)]
     files, pieces = planted(tmp_path, train)
-    redraws = leaks.Redraws(files, pieces, 1, workers(1))
+    redraws = produce.Redraws(files, pieces, 1, workers(1))
     assert redraws.counts() == {}
     assert redraws.still_in_training() == {f"interpolate/{QUICK[0]}": 1}
     texts = list(pieces.read(files[1]))[1]
@@ -220,7 +220,7 @@ def test_what_cannot_be_drawn_anew_is_kept_and_reported(tmp_path):
 
 def test_without_training_there_is_nothing_to_redraw(tmp_path):
     files, pieces = planted(tmp_path, ["x"])
-    assert leaks.Redraws(files[1:], pieces, 1, workers(1)).counts() == {}
+    assert produce.Redraws(files[1:], pieces, 1, workers(1)).counts() == {}
 
 
 def test_repeats_within_a_modules_training_are_counted(tmp_path):
@@ -236,7 +236,7 @@ def test_repeats_within_a_modules_training_are_counted(tmp_path):
         if questions[2:]:
             pieces.add(split, module, 2, questions[2:], ["1"] * len(questions[2:]))
     files = [GeneratedFile(split, module, len(rows)) for (split, module), rows in texts.items()]
-    found = leaks.count_repeats(files, pieces)
+    found = produce.count_repeats(files, pieces)
     rows = texts["train-easy", "a"] + texts["train-hard", "a"]
     assert found == {"a": sum(count - 1 for count in Counter(rows).values())}
 
@@ -245,7 +245,7 @@ def test_digests_differ_where_texts_do():
     import pyarrow as pa
 
     texts = [f"{a}{b}" for a in "0123456789" for b in range(3000)] + ["", "a", "aa", "aaa"][1:]
-    assert len(set(leaks._digests(pa.array(texts)).tolist())) == len(set(texts))
+    assert len(set(produce._digests(pa.array(texts)).tolist())) == len(set(texts))
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,7 @@
-"""The Mathematics Dataset (Saxton et al., 2019) as a task: published files, and a generator."""
+"""The Mathematics Dataset (Saxton et al., 2019) as a task.
+
+- `modules`, `task`: its modules and splits
+- `corpus`: the published files, read into a store
+- `generate`, `produce`: questions by address; whole stores
+- `deepmind`, `fast`, `exact`: DeepMind's generator, and faster replacements of its slowest parts
+"""

@@ -7,41 +7,62 @@ bytes with a line break at their end. Faults are reported with file and line or,
 and counted.
 """
 
+import ast
+import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 
-from tp_transformer.data.faults import Report
 from tp_transformer.data.mathematics.modules import (
     DIFFICULTIES,
     EXTRAPOLATE,
     INTERPOLATE,
+    MAX_QUESTION,
     STORE_PLACES,
 )
-from tp_transformer.data.mathematics.parsers import PARSERS, by_value, check, count_rows
-from tp_transformer.data.mathematics.sources import (
-    OTHER,
-    TEXT,
-    Block,
-    Content,
-    DamageError,
-    Source,
-    SourceFile,
-    in_one_line,
-)
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.store import TRAIN, Store, open_store
-from tp_transformer.data.writer import ROWS_PER_BATCH, refuse_other, write_store
+from tp_transformer.data.readers import (
+    DAMAGE,
+    Bytes,
+    Places,
+    Report,
+    SourceFile,
+    TrailingError,
+    cut_out,
+    in_one_line,
+    is_archive,
+    prefetch,
+    read_alternating,
+    read_archive,
+    read_blocks,
+    read_json_lines,
+    text_batch,
+    unzip,
+    why_refused,
+)
+from tp_transformer.data.store import TRAIN, Store, open_store, texts_as_bytes
+from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
+from tp_transformer.data.writer import ROWS_PER_BATCH, check_replaceable, write_store
 from tp_transformer.foundation.errors import CorpusError
 from tp_transformer.foundation.progress import Update
 from tp_transformer.foundation.settings import nearest
 
+BLOCK_ROWS = 2**16
+_JSON_ROWS = 2**12  # more Python objects at a time would be slower
+TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
+COLUMNS = ("question", "answer", "difficulty", "module")
+_KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
+_DESCRIPTIONS = ("README.md", "croissant.json")  # of an export
 # The splits of the Hugging Face copy, and those in exports of this package, as the store's split
 # and difficulty.
 _TABLE_SPLITS: dict[str, tuple[str, str | None]] = {
@@ -52,11 +73,108 @@ _TABLE_SPLITS: dict[str, tuple[str, str | None]] = {
 }
 # `train-00000-of-00002`, sometimes followed by a checksum, or `0000` in a folder `train`.
 _SHARD = re.compile(r"(?:^|-)(?P<shard>\d{4,5})(?:-of-(?P<shards>\d{5}))?(?:-[0-9a-f]{16})?$")
-
 _SPLIT_BEHIND = re.compile(rf"[-_]({'|'.join(_TABLE_SPLITS)})$")
+_IS_ALLOWED = np.isin(np.arange(256), np.frombuffer(CHARACTERS.encode(), np.uint8))
+
+Content: TypeAlias = Bytes | pa.RecordBatch
+Key = tuple[str, str, str | None]  # the split, module and difficulty of rows in a store
 
 
-class Belonging(NamedTuple):
+class Source:
+    """A corpus at a path; its kind is detected.
+
+    Attributes:
+        n_bytes: the size of the corpus
+        n_read: the number of bytes read so far
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path, self.n_read = Path(path), 0
+        if self.path.is_dir():
+            self._files = _list_folder(self.path)
+            descriptions = [self.path / name for name in _DESCRIPTIONS]
+            if all(file in self._files for file in descriptions):
+                self._files = [file for file in self._files if file not in descriptions]
+            kinds = {_kind(file.relative_to(self.path)) for file in self._files} - {OTHER}
+            if not kinds:
+                raise CorpusError(
+                    f"{self.path} holds no questions: neither .txt files of v1.0 nor .parquet or "
+                    f".jsonl files of the Hugging Face copy"
+                )
+            self.kind = "folder of " + " and ".join(sorted(kinds))
+            self.n_bytes = sum(file.stat().st_size for file in self._files if file.exists())
+        elif self.path.is_file():
+            if not is_archive(self.path):
+                raise CorpusError(f"{self.path} is neither a .tar.gz nor a folder")
+            self.kind = "v1.0 archive"
+            self.n_bytes = self.path.stat().st_size
+        else:
+            raise CorpusError(f"there is no archive or folder {self.path}")
+
+    def files(self) -> Generator[tuple[SourceFile, Iterator[Content]], None, None]:
+        """Yield the files with their contents in blocks."""
+        return self._from_folder() if self.path.is_dir() else self._from_archive()
+
+    def _from_folder(self) -> Generator[tuple[SourceFile, Iterator[Content]], None, None]:
+        for path in self._files:
+            name = path.relative_to(self.path).as_posix()
+            file = SourceFile(name, _kind(PurePosixPath(name)))
+            n_before = self.n_read
+            yield file, self._blocks_of(path, file.kind)
+            if file.kind != OTHER and path.exists():
+                self.n_read = n_before + path.stat().st_size
+
+    def _blocks_of(self, path: Path, kind: str) -> Iterator[Content]:
+        if kind == PARQUET:
+            yield from self._batches_of(path)
+        elif kind != OTHER:
+            for block in read_blocks(path):
+                self.n_read += len(block)
+                yield block
+
+    def _batches_of(self, path: Path) -> Iterator[pa.RecordBatch]:
+        with parquet.ParquetFile(path) as file:
+            names = [name for name in COLUMNS if name in file.schema.names]
+            if names[:2] != ["question", "answer"]:
+                raise pa.ArrowInvalid("it needs the columns `question` and `answer`")
+            n_bytes = path.stat().st_size / max(file.metadata.num_rows, 1)
+            n_before, n_rows = self.n_read, 0
+            for batch in file.iter_batches(BLOCK_ROWS, columns=names, use_threads=False):
+                n_rows += batch.num_rows
+                self.n_read = n_before + int(n_bytes * n_rows)
+                yield batch
+
+    def _from_archive(self) -> Generator[tuple[SourceFile, Iterator[Content]], None, None]:
+        with self.path.open("rb") as raw:
+            for member, content in read_archive(prefetch(unzip(raw))):
+                self.n_read = raw.tell()
+                kind = _kind(PurePosixPath(member.name))
+                kind = OTHER if kind == PARQUET else kind  # which needs a file of its own
+                file = SourceFile(member.name, kind, why_refused(member))
+                if not member.isdir() or file.refused:
+                    yield file, content
+
+
+def _kind(path: PurePosixPath | Path) -> str:
+    is_hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+    return OTHER if is_hidden else _KINDS.get(path.suffix, OTHER)
+
+
+def _list_folder(folder: Path) -> list[Path]:
+    """Return all files; follow links, which the cache of the Hugging Face hub consists of."""
+    files, seen = [], set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:
+            folders.clear()  # a link to a folder above
+            continue
+        seen.add(real)
+        folders.sort()
+        files += [Path(parent) / name for name in sorted(names)]
+    return files
+
+
+class Part(NamedTuple):
     """The part of the dataset in a file; without a module, the rows name their modules."""
 
     split: str
@@ -75,27 +193,18 @@ def prepare(
     rows_per_batch: int = ROWS_PER_BATCH,
 ) -> Store:
     """Read a corpus into the store `out`; skipped rows are listed in `skipped` of the store."""
-    refuse_other(Path(out))
+    check_replaceable(Path(out))
     corpus = Source(source)
     reading = _Reading(Report(skip_errors))
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}
-    # Closed explicitly: after an error, the traceback would keep the archive open.
-    with (
-        write_store(out, MATHEMATICS, origin, rows_per_batch) as writer,
-        closing(corpus.blocks()) as blocks,
-    ):
-        for file, own in groupby(blocks, itemgetter(0)):
-            for key, rows in reading.rows(file, own):
-                questions, answers = rows.column("question"), rows.column("answer")
-                writer.append(*key, questions, answers, checked=True)
-                if progress:
-                    progress(corpus.n_read, corpus.n_bytes)
-        reading.finish(corpus.path)
+    with write_store(out, MATHEMATICS, origin, rows_per_batch) as writer:
+        for key, rows in reading.rows(corpus):
+            questions, answers = rows.column("question"), rows.column("answer")
+            writer.append(*key, questions, answers, checked=True)
+            if progress:
+                progress(corpus.n_read, corpus.n_bytes)
         writer.skipped = list(reading.report.entries.values())
     return open_store(out)
-
-
-Key = tuple[str, str, str | None]  # the split, module and difficulty of rows in a store
 
 
 class _Reading:
@@ -108,123 +217,138 @@ class _Reading:
         self._n_shards: dict[tuple[str | None, ...], int] = {}
         self._n_rows = 0
 
-    def rows(
-        self, file: SourceFile, blocks: Iterator[Block]
-    ) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        """Yield the rows of a file that can be used, with their places in the store."""
-        first = next(blocks)
-        if isinstance(first[1], DamageError):
-            self._damage(file, first[1], None)
-            return
-        contents = _contents(chain([first], blocks))
-        try:
-            yield from self._usable_rows(file, contents)
-            for _ in contents:  # damage may follow what was not read
-                pass
-        except DamageError as damage:
-            self._damage(file, damage, file.line)
+    def rows(self, corpus: Source) -> Iterator[tuple[Key, pa.RecordBatch]]:
+        """Yield the rows that can be used, with their places in the store."""
+        is_folder = corpus.path.is_dir()
+        current, where = SourceFile(corpus.path.name), "here"
+        # Closed explicitly: after an error, the traceback would keep the archive open.
+        with closing(corpus.files()) as files:
+            try:
+                for file, contents in files:
+                    current, where = file, "here"
+                    try:
+                        yield from self._rows_of(file, _mark_begun(file, contents))
+                    except (OSError, pa.ArrowException) as error:
+                        if not is_folder:
+                            raise
+                        reason = f"cannot be read: {in_one_line(error)}"
+                        line = file.line if file.is_begun else None
+                        self.report.fault(file.name, line, reason, 0)
+                    current, where = SourceFile(corpus.path.name), f"after {file.name}"
+            except DAMAGE as error:
+                self._report_damage(error, current, where)
+        self._check_parts()
+        if not self._n_rows:
+            raise CorpusError(f"{corpus.path} holds no questions that can be used")
 
-    def _damage(self, file: SourceFile, damage: DamageError, line: int | None) -> None:
-        if damage.is_doubtful:  # earlier data may be wrong too, so this cannot be skipped
-            raise CorpusError(f"{file.name}: {damage}")
-        self.report.fault(file.name, line, str(damage), 0)
+    def _report_damage(self, error: BaseException, file: SourceFile, where: str) -> None:
+        # A truncated archive is valid up to its end, and one with an end marker up to the marker.
+        # Damage may have occurred before it was detected, because the checksum of gzip comes last,
+        # so it cannot be skipped.
+        is_cut_off = isinstance(error, EOFError)
+        message = str(error).removeprefix("zlib error: ")  # of tarfile
+        reason = f"the archive is {'cut off' if is_cut_off else 'damaged'} {where} ({message})"
+        if not is_cut_off and not isinstance(error, TrailingError):
+            raise CorpusError(f"{file.name}: {reason}") from error
+        self.report.fault(file.name, file.line if file.is_begun else None, reason, 0)
 
-    def finish(self, path: Path) -> None:
-        """Raise if parts of a file are missing, or if there are no questions."""
+    def _check_parts(self) -> None:
         for key, shards in self._read.items():
             numbers = [shard for shard in shards if shard is not None]
             missing = set(range(self._n_shards.get(key, len(numbers)))) - set(numbers)
             if numbers and missing:
-                first = next(iter(shards.values()))
                 reason = f"part {min(missing)} of this file is missing"
-                self.report.fault(first, None, reason, 0)
-        if not self._n_rows:
-            raise CorpusError(f"{path} holds no questions that can be used")
+                self.report.fault(next(iter(shards.values())), None, reason, 0)
 
-    def _usable_rows(
+    def _rows_of(
         self, file: SourceFile, contents: Iterator[Content]
     ) -> Iterator[tuple[Key, pa.RecordBatch]]:
         if file.kind == OTHER and not file.refused:
             self.report.note(file.name, None, "not a file of questions", 0)
-            count_rows(file, contents)
+            for _ in contents:
+                pass
             return
         try:
-            place = self._place(file)
+            part = self._part(file)
         except CorpusError as error:
-            n_rows = count_rows(file, contents) if self.report.skip else 0
+            n_rows = _count_rows(file, contents) if self.report.skip else 0
             self.report.fault(file.name, 1, str(error), n_rows)
             return
-        try:
-            for batch in PARSERS[file.kind](file, contents, self.report):
-                yield from self._checked(batch, file, place)
-        except pa.ArrowException as error:
-            reason = f"cannot be read: {in_one_line(error)}"
-            self.report.fault(file.name, file.line, reason, 0)
+        for batch in _PARSERS[file.kind](file, contents, self.report):
+            yield from self._checked(batch, file, part)
+        for _ in contents:  # damage may follow what was not read
+            pass
         if file.line == 1:
             self.report.fault(file.name, 1, "an empty file", 0)
 
     def _checked(
-        self, batch: pa.RecordBatch, file: SourceFile, place: Belonging
+        self, batch: pa.RecordBatch, file: SourceFile, part: Part
     ) -> Iterator[tuple[Key, pa.RecordBatch]]:
         """Yield the valid rows of a batch by module and difficulty; report the others."""
         good = check(batch, file.name, self.report)
-        for module, part in [(place.module, good)] if place.module else by_value(good, "module"):
-            if module is None or not MATHEMATICS.has(place.split, module):
-                reason = f"{place.split} has no module {module!r}"
-                self._fault(
-                    file, part, "no module in the path or the row" if module is None else reason
-                )
+        by_module = [(part.module, good)] if part.module else by_value(good, "module")
+        for module, of_module in by_module:
+            if module is None or not MATHEMATICS.has(part.split, module):
+                reason = f"{part.split} has no module {module!r}"
+                reason = "no module in the path or the row" if module is None else reason
+                self._fault(file, of_module, reason)
                 continue
-            for level, rows in by_value(part, "difficulty"):
+            for level, rows in by_value(of_module, "difficulty"):
                 if level is not None and level not in DIFFICULTIES:
                     self._fault(file, rows, f"unknown difficulty {level!r}")
                     continue
-                difficulty = place.difficulty or (level if place.split == TRAIN else None)
+                difficulty = part.difficulty or (level if part.split == TRAIN else None)
                 self._n_rows += rows.num_rows
-                yield (place.split, module, difficulty), rows
+                yield (part.split, module, difficulty), rows
 
     def _fault(self, file: SourceFile, rows: pa.RecordBatch, reason: str) -> None:
         if rows.num_rows:
             line = rows.column("question_line")[0].as_py()
             self.report.fault(file.name, line, reason, rows.num_rows)
 
-    def _place(self, file: SourceFile) -> Belonging:
+    def _part(self, file: SourceFile) -> Part:
         """Return the part that a file contains; raise if its name is wrong."""
         if file.refused:
             raise CorpusError(file.refused)
-        found = identify(file.name, file.kind)
-        key = found[:3]
-        read = self._read.setdefault(key, {})
-        if found.shard in read or (read and None in (found.shard, *read)):
-            earlier = read.get(found.shard) or next(iter(read.values()))
+        part = identify(file.name, file.kind)
+        read = self._read.setdefault(part[:3], {})
+        if part.shard in read or (read and None in (part.shard, *read)):
+            earlier = read.get(part.shard) or next(iter(read.values()))
             raise CorpusError(f"the same split and module as {earlier}")
-        read[found.shard] = file.name
-        if found.n_shards is not None:
-            self._n_shards[key] = found.n_shards
-        return found
+        read[part.shard] = file.name
+        if part.n_shards is not None:
+            self._n_shards[part[:3]] = part.n_shards
+        return part
 
 
-def _contents(blocks: Iterator[Block]) -> Iterator[Content]:
-    """Yield the contents of the blocks of a file; raise the damage that ends it."""
-    for _, content in blocks:
-        if isinstance(content, DamageError):
-            raise content
-        if content is not None:
-            yield content
+def _mark_begun(file: SourceFile, contents: Iterator[Content]) -> Iterator[Content]:
+    for block in contents:
+        file.is_begun = True
+        yield block
 
 
-def identify(name: str, kind: str) -> Belonging:
+def _count_rows(file: SourceFile, contents: Iterable[Content]) -> int:
+    """Return the number of rows of a file that is skipped as a whole."""
+    for block in contents:
+        if isinstance(block, bytes | memoryview):
+            file.line += bytes(block).count(b"\n")
+        else:
+            file.line += block.num_rows
+    return (file.line - 1) // (2 if file.kind == TEXT else 1)
+
+
+def identify(name: str, kind: str) -> Part:
     """Return the part of the dataset that a file with this name contains."""
     path = PurePosixPath(name)
     if kind == TEXT:
-        return _belonging(path.parent.name, path.stem, STORE_PLACES)
+        return _part_of(path.parent.name, path.stem, STORE_PLACES)
     shard = n_shards = None
     split, module = "", ""
     for part in [*path.parts[:-1], *path.stem.split(".")]:
-        if found := _SHARD.search(part):
-            shard = int(found["shard"])
-            n_shards = int(found["shards"]) if found["shards"] else None
-            part = part[: found.start()]
+        if match := _SHARD.search(part):
+            shard = int(match["shard"])
+            n_shards = int(match["shards"]) if match["shards"] else None
+            part = part[: match.start()]
         if "__" in part:
             # Also a single name such as `arithmetic__mixed-train`.
             behind = _SPLIT_BEHIND.search(part)
@@ -233,11 +357,11 @@ def identify(name: str, kind: str) -> Belonging:
         elif part in _TABLE_SPLITS or split not in _TABLE_SPLITS:
             split = part or split
     if not module and split in _TABLE_SPLITS:
-        return Belonging(_TABLE_SPLITS[split][0], None, None, shard, n_shards)
-    return _belonging(split, module, _TABLE_SPLITS)._replace(shard=shard, n_shards=n_shards)
+        return Part(_TABLE_SPLITS[split][0], None, None, shard, n_shards)
+    return _part_of(split, module, _TABLE_SPLITS)._replace(shard=shard, n_shards=n_shards)
 
 
-def _belonging(folder: str, module: str, splits: dict[str, tuple[str, str | None]]) -> Belonging:
+def _part_of(folder: str, module: str, splits: dict[str, tuple[str, str | None]]) -> Part:
     if not folder:
         raise CorpusError(f"its path names no split; the splits are {', '.join(splits)}")
     if folder not in splits:
@@ -248,4 +372,159 @@ def _belonging(folder: str, module: str, splits: dict[str, tuple[str, str | None
     if not MATHEMATICS.has(split, module):
         near = nearest(module, MATHEMATICS.splits[split])
         raise CorpusError(f"{folder} has no module {module!r}{near}")
-    return Belonging(split, module, difficulty)
+    return Part(split, module, difficulty)
+
+
+def _parse_json_lines(
+    file: SourceFile, blocks: Iterable[Bytes], report: Report
+) -> Iterator[pa.RecordBatch]:
+    """JSON lines: an object with `question` and `answer` on each line."""
+    fault = "not a JSON object with the texts `question` and `answer`"
+    rows = read_json_lines(file, blocks, report, _json_row, fault)
+    while chunk := list(islice(rows, _JSON_ROWS)):
+        lines, texts = zip(*chunk, strict=True)
+        arrays = [pa.array(column, pa.string()) for column in zip(*texts, strict=True)]
+        yield _from_table(pa.RecordBatch.from_arrays(arrays, COLUMNS), np.array(lines))
+
+
+def _json_row(line: bytes) -> tuple[str | None, ...]:
+    row = tuple(map(json.loads(line).get, COLUMNS))
+    # Raises for values that are not texts, and for surrogates.
+    "".join(text for text in row if text is not None).encode()
+    return row
+
+
+def _parse_tables(
+    file: SourceFile, blocks: Iterable[pa.RecordBatch], report: Report
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of a Parquet file with the columns `question` and `answer`."""
+    for block in blocks:
+        lines = np.arange(file.line, file.line + block.num_rows)
+        try:
+            block.validate(full=True)  # Arrow accepts any bytes as text
+            batch = _from_table(block, lines)
+        except pa.ArrowInvalid:
+            good = np.array([_is_text(block.slice(row, 1)) for row in range(len(lines))])
+            for line in lines[~good].tolist():
+                report.fault(file.name, line, "bytes that are not text", 1)
+            batch = _from_table(block.filter(pa.array(good)), lines[good])
+        file.line += block.num_rows
+        yield batch
+
+
+def _is_text(row: pa.RecordBatch) -> bool:
+    try:
+        for column in row.columns:
+            column.cast(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+_PARSERS: dict[str, Callable[..., Iterator[pa.RecordBatch]]] = {
+    TEXT: read_alternating,
+    JSON_LINES: _parse_json_lines,
+    PARQUET: _parse_tables,
+}
+
+
+def _from_table(table: pa.RecordBatch, lines: Places) -> pa.RecordBatch:
+    columns = {
+        name: column.cast(pa.string())
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    }
+    question, answer = (unwrap(pc.fill_null(columns.pop(name), "")) for name in COLUMNS[:2])
+    if "difficulty" in columns:
+        levels = columns["difficulty"]
+        columns["difficulty"] = pc.if_else(pc.equal(levels, ""), None, levels)
+    return text_batch(question, answer, lines, lines, **columns)
+
+
+def unwrap(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts without the wrapping of the Hugging Face copy, which has printed bytes.
+
+    Texts that are not wrapped are unchanged, except for a line break at their end.
+    """
+    offsets, view = texts_as_bytes(texts)
+    if not len(view):
+        return texts
+    data = np.frombuffer(view, np.uint8)
+    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
+
+    def at(places: Places) -> npt.NDArray[np.uint8]:
+        return data[np.clip(places, 0, len(data) - 1)]
+
+    # Only texts that end in an escaped line break: `b'x'` consists of the 69 characters, so it
+    # could be a question.
+    quote = at(starts + 1)
+    wrapped = (ends - starts >= 5) & (at(starts) == ord("b")) & (at(ends - 1) == quote)
+    wrapped &= (quote == ord("'")) | (quote == ord('"'))
+    wrapped &= (at(ends - 3) == ord("\\")) & (at(ends - 2) == ord("n"))
+    starts, ends = starts + 2 * wrapped, ends - 3 * wrapped
+    bare = ~wrapped & (ends > starts) & (at(ends - 1) == ord("\n"))
+    bare_texts = cut_out(view, starts, ends - bare)
+    return _unescape(bare_texts, texts) if b"\\" in bytes(view) else bare_texts
+
+
+def _unescape(texts: pa.StringArray, wrapped: pa.StringArray) -> pa.StringArray:
+    """Parse texts that still have a backslash as Python literals; the 69 characters need none."""
+    rows = np.flatnonzero(pc.match_substring(texts, "\\"))
+    if not len(rows):
+        return texts
+    values = texts.to_pylist()
+    for row in rows:
+        try:
+            value = ast.literal_eval(wrapped[row].as_py())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue  # unchanged, so that it is rejected later
+        if isinstance(value, bytes):
+            values[row] = value.decode("latin-1").removesuffix("\n")
+    return pa.array(values, pa.string())
+
+
+def check(batch: pa.RecordBatch, name: str, report: Report) -> pa.RecordBatch:
+    """Return the valid rows of the file with this name; report the others, by kind of fault."""
+    is_good = np.ones(batch.num_rows, dtype=bool)
+    faults: list[tuple[int, int, str, int, str]] = []  # row, line, reason, number of rows, detail
+    for noun, longest in (("question", MAX_QUESTION), ("answer", MAX_ANSWER)):
+        texts = batch.column(noun)
+        offsets, data = texts_as_bytes(texts)
+        lengths = offsets[1:] - offsets[:-1]
+        is_foreign = np.zeros(len(lengths), dtype=bool)
+        if not MATHEMATICS.vocabulary.knows(data, offsets):
+            foreign = np.flatnonzero(~_IS_ALLOWED[np.frombuffer(data, np.uint8)])
+            is_foreign[np.searchsorted(offsets, foreign, side="right") - 1] = True
+        kinds: dict[str, npt.NDArray[np.bool_]] = {
+            f"empty {noun}": lengths < 1,
+            f"{noun} with a character outside the 69": is_foreign,
+            f"{noun} of more than {longest} characters": (lengths > longest) & ~is_foreign,
+        }
+        for reason, is_wrong in kinds.items():
+            if is_wrong.any():
+                row = int(is_wrong.argmax())
+                line = batch.column(f"{noun}_line")[row].as_py()
+                n_rows = int((is_wrong & is_good).sum())
+                faults.append((row, line, reason, n_rows, _detail(texts[row])))
+        is_good &= ~np.logical_or.reduce(list(kinds.values()))
+    for _, line, reason, n_rows, detail in sorted(faults, key=lambda fault: fault[0]):
+        report.fault(name, line, reason, n_rows, f"{reason}: {detail}")
+    return batch.filter(pa.array(is_good)) if faults else batch
+
+
+def _detail(text: pa.StringScalar) -> str:
+    """Return an excerpt of a text with a fault, with the character or the length that is wrong."""
+    content = text.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+    if not content:
+        return "the line is empty"
+    excerpt = repr(content if len(content) <= 40 else content[:39] + "…")
+    foreign = next((character for character in content if character not in CHARACTERS), None)
+    return f"{len(content) if foreign is None else repr(foreign)} in {excerpt}"
+
+
+def by_value(batch: pa.RecordBatch, name: str) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    """Yield the rows of each value of a column, in order of first occurrence."""
+    column = batch.column(name) if name in batch.schema.names else pa.nulls(1, pa.string())
+    values = pc.unique(column).to_pylist()
+    for value in values:
+        is_value = pc.is_null(column) if value is None else pc.equal(column, value)
+        yield value, batch.filter(is_value) if len(values) > 1 else batch

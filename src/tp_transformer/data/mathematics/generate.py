@@ -86,12 +86,12 @@ def generate(
     """
     size = CHUNK if n_workers else 1
     chunks = cut(modules, split, count=count, seed=seed, start=start, size=size)
-    found = (
+    pieces = (
         map(partial(generate_chunk, fast=fast), chunks)
         if n_workers == 0
         else generate_chunks(chunks, workers(n_workers), fast=fast)
     )
-    return chain.from_iterable(found)
+    return chain.from_iterable(pieces)
 
 
 def cut(

@@ -6,30 +6,304 @@ occur in training are redrawn, and everything is written as one store. The resul
 the number of workers or on interruptions.
 """
 
+import json
+import os
 import shutil
+import sys
 import time
-from collections.abc import Sequence
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from tp_transformer.data.mathematics.deepmind import generator
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import ipc
+
+from tp_transformer.data.mathematics.deepmind import Address, generator
 from tp_transformer.data.mathematics.generate import (
     CHUNK,
     Chunk,
     GeneratedExample,
+    draw,
     generate_chunks,
 )
-from tp_transformer.data.mathematics.leaks import Redraws, count_repeats
-from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
-from tp_transformer.data.mathematics.partial import GeneratedFile, Order, Pieces, unfinished
-from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.data.store import Store, open_store
-from tp_transformer.data.writer import StoreWriter, is_written, refuse_another, write_store
-from tp_transformer.foundation.errors import StoreError
-from tp_transformer.foundation.parallel import OpenPool
+from tp_transformer.data.mathematics.modules import SPLITS, STORE_PLACES, TRAIN_SPLITS, modules_of
+from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
+from tp_transformer.data.store import Store, open_store, texts_as_bytes
+from tp_transformer.data.writer import has_same_store, write_store
+from tp_transformer.foundation.atomic import lock, whole, write_json
+from tp_transformer.foundation.errors import SettingsError, StoreError
+from tp_transformer.foundation.parallel import OpenPool, in_order
+from tp_transformer.foundation.permutation import key_of
 from tp_transformer.foundation.progress import Counted, Update
+from tp_transformer.foundation.ranges import PositiveInt, Seed, check_fields
 
 PIECE_ROWS = 20_000
 PIECE_SECONDS = 20.0  # maximum work that is lost if the process is killed
+MAX_ATTEMPTS = 20  # attempts for a test question before it is kept although it occurs in training
+CHECKED_TOGETHER = 500_000  # test questions that are looked up in training together: 100 MB
+DRAWN_HERE = 500  # number of redraws below which starting workers would take longer
+
+Texts = tuple[pa.StringArray, pa.StringArray]  # questions and answers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What to generate: a number of questions of each matching module, split and difficulty."""
+
+    modules: tuple[str, ...] = ("*",)
+    splits: tuple[str, ...] = SPLITS
+    count: PositiveInt = 1000
+    test_count: PositiveInt | None = None  # the same number, unless given
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for split in self.splits:
+            modules_of(split)  # raises if one does not exist
+        # Without duplicates, in the order of the dataset.
+        ordered = tuple(split for split in SPLITS if split in self.splits)
+        object.__setattr__(self, "splits", ordered)
+        object.__setattr__(self, "modules", tuple(dict.fromkeys(self.modules)))
+        if not self.files():
+            raise SettingsError(
+                f"no module of {', '.join(self.splits) or 'no split'} matches "
+                f"{', '.join(self.modules)}: most modules have no extrapolation"
+            )
+
+    @classmethod
+    def of_source(cls, source: Mapping[str, Any]) -> "Order | None":
+        """Return the order of the source that a store has recorded; None if it is another kind."""
+        if source.get("kind") != "generated" or "task" in source:
+            return None
+        values = {field.name: source[field.name] for field in fields(cls)}
+        return cls(**values | {name: tuple(values[name]) for name in ("modules", "splits")})
+
+    def describe(self) -> dict[str, Any]:
+        """Return what determines the texts of the questions, as values for JSON."""
+        versions = {name: version(name) for name in ("mathematics_dataset", "numpy", "sympy")}
+        versions["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+        values: dict[str, Any] = json.loads(json.dumps({**asdict(self), "versions": versions}))
+        return values
+
+    def files(self) -> "list[GeneratedFile]":
+        """Return the files of the dataset to generate, in the order of the store."""
+        test_count = self.count if self.test_count is None else self.test_count
+        files = [
+            GeneratedFile(split, module, self.count if split in TRAIN_SPLITS else test_count)
+            for split in self.splits
+            for module in match_modules(self.modules, split)
+        ]
+        splits = list(MATHEMATICS.splits)
+        return sorted(
+            files, key=lambda file: (splits.index(file.key[0]), MATHEMATICS.rank(*file.key))
+        )
+
+
+@dataclass(frozen=True)
+class GeneratedFile:
+    """A file of the dataset and its number of questions."""
+
+    split: str
+    module: str
+    count: int
+
+    @property
+    def key(self) -> tuple[str, str, str | None]:
+        """The place of its rows in a store: split, module and difficulty."""
+        split, difficulty = STORE_PLACES[self.split]
+        return split, self.module, difficulty
+
+
+@contextmanager
+def unfinished(path: Path, order: Order) -> Iterator[Path]:
+    """The folder with the pieces of a store, locked by one process at a time."""
+    folder = path.resolve().parent / f".{path.resolve().name}.generating"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lock").touch()
+    if (descriptor := lock(folder / "lock")) is None:
+        raise StoreError(f"another process is generating {path}")
+    try:
+        _check_same_order(folder / "order.json", order)
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def _check_same_order(file: Path, order: Order) -> None:
+    wanted = order.describe()
+    if not any(file.parent.glob("*.arrow")):  # nothing has been generated yet
+        write_json(file, wanted)
+    begun = json.loads(file.read_text("utf-8"))
+    differing = [name for name in wanted if begun.get(name) != wanted[name]]
+    if differing:
+        raise StoreError(
+            f"{file.parent} has an unfinished generation with another {' and '.join(differing)} "
+            f"({', '.join(f'{name} {begun.get(name)}' for name in differing)}): finish it, "
+            f"or delete the folder"
+        )
+
+
+class Pieces:
+    """The questions generated so far, in files of consecutive rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: dict[tuple[str, str], list[tuple[int, Path]]] = {}
+        for path in folder.glob("*.arrow"):
+            split, module, start, _ = path.name.split(".")
+            insort(self._rows.setdefault((split, module), []), (int(start), path))
+
+    def add(
+        self, split: str, module: str, start: int, questions: list[str], answers: list[str]
+    ) -> None:
+        """Save questions of a file, starting at a row."""
+        path = self._folder / f"{split}.{module}.{start}.arrow"
+        table = pa.table({"question": questions, "answer": answers})
+        with whole(path) as unfinished, ipc.new_file(unfinished, table.schema) as writer:
+            writer.write_table(table)
+        self._rows.setdefault((split, module), []).append((start, path))
+
+    def count(self, file: GeneratedFile) -> int:
+        """Return the number of questions of a file so far, without gaps from the first."""
+        done = 0
+        for start, path in self._rows.get((file.split, file.module), []):
+            if start == done:
+                done += len(_read_piece(path)[0])
+        return done
+
+    def read(self, file: GeneratedFile) -> Iterator[Texts]:
+        """Yield the questions and answers of a file, piece by piece."""
+        for _, path in self._rows.get((file.split, file.module), []):
+            yield _read_piece(path)
+
+    def questions(self, file: GeneratedFile) -> pa.ChunkedArray:
+        """Return all questions of a file; 666,666 of them take about 50 MB."""
+        return pa.chunked_array([texts[0] for texts in self.read(file)], pa.string())
+
+
+def _read_piece(path: Path) -> Texts:
+    table = ipc.open_file(path.read_bytes()).read_all()
+    question, answer = (table[name].combine_chunks() for name in ("question", "answer"))
+    return question, answer
+
+
+class Redraws:
+    """Test questions that occur in training, and their replacements."""
+
+    def __init__(
+        self, files: Sequence[GeneratedFile], pieces: Pieces, seed: int, open_pool: OpenPool
+    ) -> None:
+        self._train = [file for file in files if file.split in TRAIN_SPLITS]
+        self._pieces, self._seed, self._open_pool = pieces, seed, open_pool
+        self.replacements: dict[Address, GeneratedExample] = {}
+        tests = [file for file in files if file.split not in TRAIN_SPLITS]
+        self._left = [
+            Address(module=file.module, split=file.split, seed=seed, index=int(index))
+            for file, known in zip(tests, self._known(tests), strict=True)
+            for index in np.flatnonzero(known)
+        ]
+        for attempt in range(1, MAX_ATTEMPTS):
+            if not self._left:
+                break
+            self._draw(attempt)
+
+    def _known(self, tests: Sequence[GeneratedFile]) -> list[npt.NDArray[np.bool_]]:
+        """Return, for each test file, which of its questions occur in training."""
+        if not tests or not self._train:
+            return [np.zeros(file.count, bool) for file in tests]
+        known: list[npt.NDArray[np.bool_]] = []
+        for group in _groups(tests, CHECKED_TOGETHER):
+            columns = [self._pieces.questions(file) for file in group]
+            chunks = [chunk for column in columns for chunk in column.chunks]
+            is_known = self._in_training(pa.chunked_array(chunks))
+            known += np.split(is_known, np.cumsum([len(column) for column in columns])[:-1])
+        return known
+
+    def _in_training(self, candidates: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+        wanted = pc.unique(candidates)
+        trained = pa.array([], pa.string())
+        for file in self._train:
+            column = self._pieces.questions(file)
+            hits = column.filter(pc.is_in(column, value_set=wanted))
+            trained = pc.unique(pa.chunked_array([trained, *hits.chunks]))
+        return np.asarray(pc.is_in(candidates, value_set=trained))
+
+    def _draw(self, attempt: int) -> None:
+        tasks = [[replace(address, attempt=attempt)] for address in self._left]
+        is_few = len(tasks) <= DRAWN_HERE
+        draws = map(draw, tasks) if is_few else in_order(draw, tasks, self._open_pool)
+        drawn = [example for (example,) in draws]
+        known = self._in_training(pa.chunked_array([[example.question for example in drawn]]))
+        left, self._left = self._left, []
+        for address, example, occurs in zip(left, drawn, known, strict=True):
+            if occurs:
+                self._left.append(address)
+            else:
+                self.replacements[address] = example
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of questions of each test file that were replaced."""
+        return _by_file(self.replacements)
+
+    def still_in_training(self) -> dict[str, int]:
+        """Return the number of questions of each test file that still occur in training."""
+        return _by_file(self._left)
+
+    def apply(self, file: GeneratedFile, start: int, texts: Texts) -> tuple[list[str], list[str]]:
+        """Return a piece of a test file with the replacements."""
+        questions, answers = (column.to_pylist() for column in texts)
+        first = Address(module=file.module, split=file.split, seed=self._seed)
+        for number in range(len(questions)):
+            if example := self.replacements.get(replace(first, index=start + number)):
+                questions[number], answers[number] = example.question, example.answer
+        return questions, answers
+
+
+def _by_file(addresses: Iterable[Address]) -> dict[str, int]:
+    counts = Counter(f"{address.split}/{address.module}" for address in addresses)
+    return dict(sorted(counts.items()))
+
+
+def _groups(files: Iterable[GeneratedFile], most: int) -> Iterator[list[GeneratedFile]]:
+    """Yield groups of files with at most this many questions in total, or of one file."""
+    group: list[GeneratedFile] = []
+    for file in files:
+        if group and sum(other.count for other in group) + file.count > most:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
+
+
+def count_repeats(files: Sequence[GeneratedFile], pieces: Pieces) -> dict[str, int]:
+    """Return the number of training questions of each module that repeat an earlier one."""
+    train = [file for file in files if file.split in TRAIN_SPLITS]
+    counts = {}
+    for module in dict.fromkeys(file.module for file in train):
+        of_module = [file for file in train if file.module == module]
+        digests = [_digests(texts[0]) for file in of_module for texts in pieces.read(file)]
+        joined = np.concatenate(digests)
+        counts[module] = len(joined) - len(np.unique(joined))
+    return {module: count for module, count in counts.items() if count}
+
+
+def _digests(texts: pa.StringArray) -> npt.NDArray[np.uint64]:
+    """Return a hash of 64 bits of each text; collisions among millions of texts are unlikely."""
+    offsets, data = texts_as_bytes(texts)
+    characters = np.frombuffer(data, np.uint8)
+    position = np.arange(len(characters)) - np.repeat(offsets[:-1], np.diff(offsets))
+    factors = key_of(np.arange(int(position.max(initial=0)) + 1)) | np.uint64(1)
+    terms = (characters.astype(np.uint64) + np.uint64(1)) * factors[position]
+    return np.add.reduceat(terms, offsets[:-1])
 
 
 def produce(
@@ -47,8 +321,7 @@ def produce(
     path = Path(out)
     generator()  # raises if the extra is not installed
     files, source = order.files(), {"kind": "generated", **order.describe()}
-    refuse_another(path, source, overwrite=overwrite)
-    if is_written(path, source):
+    if has_same_store(path, source, overwrite=overwrite):
         return open_store(path)
     try:
         with unfinished(path, order) as folder:
@@ -62,7 +335,13 @@ def produce(
             }
             with write_store(path, MATHEMATICS, source) as writer:
                 for file in files:
-                    _append(writer, file, pieces, redraws)
+                    start = 0
+                    for texts in pieces.read(file):
+                        is_train = file.split in TRAIN_SPLITS
+                        writer.append(
+                            *file.key, *(texts if is_train else redraws.apply(file, start, texts))
+                        )
+                        start += len(texts[0])
             shutil.rmtree(folder)
     except OSError as error:
         raise StoreError(f"cannot generate {path}: {error}") from error
@@ -93,8 +372,8 @@ def _generate_missing(
         nonlocal unsaved, saved_at
         if unsaved:
             key = unsaved[0].split, unsaved[0].module
-            questions, answers = zip(*((one.question, one.answer) for one in unsaved), strict=True)
-            pieces.add(*key, counts[key], list(questions), list(answers))
+            questions = [example.question for example in unsaved]
+            pieces.add(*key, counts[key], questions, [example.answer for example in unsaved])
             counts[key] += len(unsaved)
         unsaved, saved_at = [], time.monotonic()
 
@@ -109,14 +388,3 @@ def _generate_missing(
             counted.add(len(examples))
     finally:
         save()
-
-
-def _append(writer: StoreWriter, file: GeneratedFile, pieces: Pieces, redraws: Redraws) -> None:
-    start = 0
-    for texts in pieces.read(file):
-        questions, answers = texts
-        if file.split in TRAIN_SPLITS:
-            writer.append(*file.key, questions, answers)
-        else:
-            writer.append(*file.key, *redraws.apply(file, start, texts))
-        start += len(questions)

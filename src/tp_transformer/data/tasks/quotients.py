@@ -50,9 +50,9 @@ def _rows(seed: int) -> Iterator[Row]:
             rows[TEST if is_test else TRAIN] += [
                 (str(wording.format(text)), str(value)) for wording in wordings
             ]
-    for split, own in rows.items():
-        rng.shuffle(own)
-        for question, answer in own:
+    for split, of_split in rows.items():
+        rng.shuffle(of_split)
+        for question, answer in of_split:
             yield Row(split, _MODULE, question, answer)
 
 

@@ -155,22 +155,22 @@ class _Draw:
         other_first = (first + rng.integers(1, self.parts, n)) % self.parts
         other_second = (second + rng.integers(1, self.parts, n)) % self.parts
         corners = product((first, other_first), (second, other_second))
-        four = [one * self.parts + other for one, other in corners]
+        four = [first_part * self.parts + second_part for first_part, second_part in corners]
         # The further keys are those with the largest random numbers.
         scores = rng.random((n, self.parts**2))
-        for own in four:
-            scores[rows, own] = -1
+        for key in four:
+            scores[rows, key] = -1
         further = np.argsort(-scores, axis=1)[:, : pairs - len(four)]
         keys = np.column_stack([*four, further])
         order = np.argsort(rng.random(value.shape), axis=1)
         listed, listed_value = (np.take_along_axis(array, order, 1) for array in (keys, value))
-        for own, own_value, k in zip(
+        for row, row_values, key in zip(
             listed.tolist(), listed_value.tolist(), four[0].tolist(), strict=True
         ):
-            entries = (f"{self._name(i)} v{j}" for i, j in zip(own, own_value, strict=True))
-            place = own.index(k)
-            dashes = f"{OTHER_KEY} " * place if self.steps else ""
-            yield f"{self._name(k)} ? {' '.join(entries)}", f"{dashes}v{own_value[place]}"
+            entries = (f"{self._name(i)} v{j}" for i, j in zip(row, row_values, strict=True))
+            index = row.index(key)
+            dashes = f"{OTHER_KEY} " * index if self.steps else ""
+            yield f"{self._name(key)} ? {' '.join(entries)}", f"{dashes}v{row_values[index]}"
 
     def _name(self, key: int) -> str:
         return f"k{key // self.parts} m{key % self.parts}"

@@ -47,13 +47,13 @@ def scan(*, split: Literal["simple", "length", "add-jump"] = "simple", seed: See
             without it, and tests on the other commands with it
         seed: seed of the simple split
     """
-    found = list(commands())
-    texts = [text for command in found for text in (command.text, " ".join(command.actions))]
+    all_commands = list(commands())
+    texts = [text for command in all_commands for text in (command.text, " ".join(command.actions))]
     return Task(
         name="scan" if split == "simple" else f"scan-{split}",
         vocabulary=Vocabulary.of(texts, "words"),
         splits={TRAIN: _MODULES, TEST: _MODULES},
-        rows=lambda: _rows(found, _are_tested(found, split, seed), repeat_jump=split == "add-jump"),
+        rows=lambda: _rows(all_commands, split, seed),
     )
 
 
@@ -83,21 +83,21 @@ def _phrases() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield f"{verb} around {side}", (turn + act) * 4
 
 
-def _are_tested(found: Sequence[Command], split: str, seed: int) -> list[bool]:
-    """Return for each command whether it is a test question."""
-    if split == "length":
-        return [len(command.actions) > _MOST_TRAINED_ACTIONS for command in found]
-    if split == "add-jump":
-        return ["jump" in command.text and command.text != "jump" for command in found]
-    order = np.random.default_rng(seed).permutation(len(found))
-    return (order >= round(len(found) * _TRAIN_SHARE)).tolist()
-
-
-def _rows(found: Sequence[Command], are_tested: list[bool], *, repeat_jump: bool) -> Iterator[Row]:
-    for command, is_tested in zip(found, are_tested, strict=True):
+def _rows(all_commands: Sequence[Command], split: str, seed: int) -> Iterator[Row]:
+    are_tested = _are_tested(all_commands, split, seed)
+    for command, is_tested in zip(all_commands, are_tested, strict=True):
         answer = " ".join(command.actions)
         yield Row(TEST if is_tested else TRAIN, command.module, command.text, answer)
-    if repeat_jump:
+    if split == "add-jump":
         n_others = are_tested.count(False) - 1
         n_jumps = round(n_others * _JUMP_SHARE / (1 - _JUMP_SHARE))
         yield from [Row(TRAIN, "single", "jump", "I_JUMP")] * (n_jumps - 1)
+
+
+def _are_tested(all_commands: Sequence[Command], split: str, seed: int) -> list[bool]:
+    if split == "length":
+        return [len(command.actions) > _MOST_TRAINED_ACTIONS for command in all_commands]
+    if split == "add-jump":
+        return ["jump" in command.text and command.text != "jump" for command in all_commands]
+    order = np.random.default_rng(seed).permutation(len(all_commands))
+    return (order >= round(len(all_commands) * _TRAIN_SHARE)).tolist()

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from tp_transformer.data.generated import write_task
-from tp_transformer.data.mathematics.partial import Order
-from tp_transformer.data.mathematics.produce import produce
+from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import Store
 from tp_transformer.foundation.errors import SettingsError
 from tp_transformer.foundation.parallel import OpenPool

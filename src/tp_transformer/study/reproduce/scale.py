@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tp_transformer.data.mathematics.partial import Order
+from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.foundation.settings import run_values
 from tp_transformer.training.config import RunConfig, run_config, section_kinds
 
