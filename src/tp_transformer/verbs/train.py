@@ -225,7 +225,7 @@ def _settings() -> Arguments:
 
     names = {model.config_type: name for name, model in ARCHITECTURES.items()}
     usual = Transformer.architecture()
-    add("model", "architecture", f"the kind of model (default: {usual})", list(ARCHITECTURES))
+    add("model", "architecture", f"the kind of model (default: {usual})", sorted(ARCHITECTURES))
     for section, kinds in section_kinds().items():
         for kind in kinds:
             hints, label = get_type_hints(kind), f"[{names[kind]}] " if kind in names else ""
