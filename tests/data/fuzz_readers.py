@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from corpora import json_lines_of, make_store, pairs, parquet_of, segments_of, texts, wrapped
 from fuzzing import mutate_bytes, mutate_file, tolerated, trials
