@@ -121,8 +121,8 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     def penalised_roles(self) -> AbstractContextManager[Trace | None]:
         """Record the roles of bindings with a penalty, if there are any in training."""
-        names = [name for name, _ in self._penalised()]
-        return self.trace(*names) if names and self.training else nullcontext()
+        names = [name for name, _ in self._penalised()] if self.training else []
+        return self.trace(*names) if names else nullcontext()
 
     def penalty(self, roles: Trace | None, batch: Batch) -> Tensor | float:
         """Return the penalty of the roles of a batch.
@@ -131,8 +131,10 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         gradient does not depend on the division into micro-batches.
         """
         total: Tensor | float = 0.0
+        if roles is None:
+            return total
         for name, binding in self._penalised():
-            if roles is not None and (role := roles.get(name)) is not None:
+            if (role := roles.get(name)) is not None:
                 side = batch.source_layout if name.startswith("encoder.") else batch.target_layout
                 of_rows = side.row_sums(binding.penalty(role)) / side.filled.sum(dim=1)
                 total = total + of_rows @ batch.target_layout.filled.sum(dim=1).to(of_rows)

@@ -34,9 +34,8 @@ def trained_cells(
 
     `memory` is the output of the encoder, (1, source, d_model), for cells of a decoder.
     """
-    if not can_train(cells, state, layout):
-        return None
-    if memory is not None and not (memory_layout and can_train(cells, memory, memory_layout)):
+    of_memory = [] if memory is None else [(memory, memory_layout)]
+    if not can_train(cells, (state, layout), *of_memory):
         return None
     offsets = cast(Packed, layout).offsets
     ends, memory_ends = torch.from_numpy(offsets), None

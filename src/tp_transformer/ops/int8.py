@@ -7,7 +7,6 @@ embedding, which also gives the logits, stay in float32.
 """
 
 import copy
-from operator import attrgetter
 from typing import TypeVar
 
 import torch
@@ -89,7 +88,9 @@ class Int8Linear(nn.Module):
         return product if self.bias is None else product + self.bias
 
 
-_version = attrgetter("_version")  # torch has no public name for it
+def _version(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place, for which torch has no public name."""
+    return -1 if tensor.is_inference() else tensor._version  # the former are not counted
 
 
 @torch.library.custom_op("tp_transformer::int8_linear", mutates_args=())

@@ -67,10 +67,10 @@ def can_infer(embedding: Embedding, *stacks: Sequence[Cell]) -> bool:
     )
 
 
-def can_train(cells: Sequence[Cell], state: Tensor, layout: Layout) -> bool:
-    """Whether the kernels of training compute these cells for states (1, position, d_model)."""
+def can_train(cells: Sequence[Cell], *states: tuple[Tensor, Layout | None]) -> bool:
+    """Whether the kernels of training compute these cells for all states (1, position, d_model)."""
     return (
-        type(layout) is Packed
+        all(type(layout) is Packed for _, layout in states)
         and len(cells) > 0
         and torch.is_grad_enabled()
         and runs_as_written()
@@ -79,9 +79,11 @@ def can_train(cells: Sequence[Cell], state: Tensor, layout: Layout) -> bool:
         and _casts_to_bfloat16_or_not()
         and all(_is_known(part, trains=True) for cell in cells for part in parts(cell))
         and _fit(cells, Sizes.of(cells[0]))
-        and is_plain(state, torch.float32)
-        and state.is_contiguous()
-        and state.shape == (1, layout.offsets[-1], Sizes.of(cells[0]).d_model)
+        and all(
+            isinstance(layout, Packed)
+            and _is_read(state, (1, int(layout.offsets[-1]), Sizes.of(cells[0]).d_model))
+            for state, layout in states
+        )
     )
 
 
