@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.foundation.statistics import average_interval
+from tp_transformer.scoring.statistics import average_interval
 
 ACCURACIES = (0.5, 0.7, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999)
 QUESTIONS = (50, 100, 500, 1000, 10_000)  # of each module

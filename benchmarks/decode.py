@@ -55,8 +55,8 @@ from train import operations, peak
 
 import tp_transformer as tpt
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.allocator import keep_freed_memory
 from tp_transformer.ops import library
+from tp_transformer.runtime.memory import keep_freed_memory
 
 FEW = 64  # questions, up to which there are more rounds, and bfloat16
 

@@ -28,7 +28,7 @@ from train import Peer, operations, peak
 
 import tp_transformer as tpt
 from tp_transformer.data.store import Split, open_store
-from tp_transformer.foundation.allocator import keep_freed_memory
+from tp_transformer.runtime.memory import keep_freed_memory
 from tp_transformer.scoring.evaluate import JUDGES
 from tp_transformer.scoring.verdict import CPU_TOKENS, passes
 

@@ -27,7 +27,7 @@ from tp_transformer.data.mathematics.deepmind import Address, generator
 from tp_transformer.data.mathematics.fast import replacements
 from tp_transformer.data.mathematics.generate import Chunk, generate_chunk
 from tp_transformer.data.mathematics.modules import MODULE_NAMES, TRAIN_SPLITS
-from tp_transformer.foundation.parallel import Pool, in_order, workers
+from tp_transformer.runtime.processes import Pool, in_order, workers
 
 RESULTS = Path(__file__).parent / "results"
 # Share of one core that other processes may use in a round that is counted.

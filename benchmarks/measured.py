@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from tp_transformer.foundation.distributed import has_bfloat16
-from tp_transformer.foundation.provenance import processor
+from tp_transformer.runtime.provenance import processor
+from tp_transformer.runtime.ranks import has_bfloat16
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -30,10 +30,10 @@ import measured
 import numpy as np
 
 import tp_transformer as tpt
+from tp_transformer import settings
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.distributed import choose_device, has_bfloat16
-from tp_transformer.foundation.statistics import Agreement, difference_interval
+from tp_transformer.runtime.ranks import choose_device, has_bfloat16
+from tp_transformer.scoring.statistics import Agreement, difference_interval
 from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.run import train
 

@@ -33,9 +33,9 @@ import torch
 import train
 
 import tp_transformer as tpt
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.distributed import open_ranks
+from tp_transformer import figures
 from tp_transformer.model.flops import training_flops
+from tp_transformer.runtime.ranks import open_ranks
 from tp_transformer.training.config import RunConfig
 from tp_transformer.training.setup import make_loop
 

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.mathematics.generate import generate
-from tp_transformer.expressions import Expression, parse
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking, rank
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import RELATIONS, Relation
+from tp_transformer.scoring.expressions import Expression, parse
 
 Floats = npt.NDArray[np.float64]
 Head = Callable[[str, int], Floats]  # the strength of each key, for a text and a query

@@ -15,10 +15,10 @@ from tp_transformer import __version__
 from tp_transformer.cli import main, parse
 from tp_transformer.data.mathematics.modules import with_difficulties
 from tp_transformer.data.mathematics.produce import Order
-from tp_transformer.foundation.settings import missing, read
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.published import TABLE_1
 from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.published import TABLE_1
+from tp_transformer.settings import missing, read
 from tp_transformer.training.config import config_values, run_config, section_kinds
 from tp_transformer.verbs.data import MATHEMATICS_COUNT, Generate
 from tp_transformer.verbs.model import Solve

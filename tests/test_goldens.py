@@ -47,7 +47,7 @@ def helps():
 
 def configs():
     """The settings of each preset."""
-    from tp_transformer.foundation.settings import preset_names
+    from tp_transformer.settings import preset_names
 
     given = ["--data", "store", "--run", "run", "--print_config"]
     return "\n".join(

@@ -17,7 +17,18 @@ FILES = sorted(
 
 
 LAYERS = (
-    *("foundation", "published", "expressions", "data", "ops", "model", "scoring", "training"),
+    *(
+        "errors",
+        "ranges",
+        "yaml_text",
+        "settings",
+        "registry",
+        "runtime",
+        "html",
+        "frames",
+        "figures",
+    ),
+    *("data", "ops", "model", "scoring", "training"),
     *("interpret", "interop", "show", "study", "verbs", "cli", "__main__", "supervised"),
 )
 

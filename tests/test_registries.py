@@ -22,15 +22,15 @@ from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import verify
 from tp_transformer.data.task import TASKS, Row, Task
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import ResultsError, SettingsError, UserError
-from tp_transformer.foundation.registry import Registry
-from tp_transformer.foundation.settings import run_values
+from tp_transformer.errors import ResultsError, SettingsError, UserError
 from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.binding import BINDINGS, Binding
 from tp_transformer.model.family import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
+from tp_transformer.registry import Registry
 from tp_transformer.scoring import compare
 from tp_transformer.scoring.results import Results
+from tp_transformer.settings import run_values
 from tp_transformer.training.config import run_config, section_kinds
 from tp_transformer.training.optim import OPTIMIZERS
 from tp_transformer.training.run import train
@@ -491,7 +491,7 @@ def test_a_compiled_model_trains_as_any_other(binding, store, tmp_path):
 
 def test_training_leaves_the_callers_process_as_it_was(store, tmp_path, monkeypatch):
     """Random state, signal handlers and the allocator are the caller's."""
-    monkeypatch.setattr("tp_transformer.foundation.allocator.keep_freed_memory", None)
+    monkeypatch.setattr("tp_transformer.runtime.memory.keep_freed_memory", None)
     torch.manual_seed(5)
     random_state = torch.get_rng_state()
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

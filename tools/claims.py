@@ -12,7 +12,7 @@ from typing import Any
 from tp_transformer.interpret.core.structure import SIDE
 from tp_transformer.interpret.interchange import CONTROL_DRAWS
 from tp_transformer.interpret.roles.reversal import REVERSED, SIDES
-from tp_transformer.published import RECONSTRUCTION_ERROR
+from tp_transformer.scoring.published import RECONSTRUCTION_ERROR
 
 NEARLY_ALL = 0.9  # R2 from which on a vector holds nearly all of a state
 NEARLY_OPTIMAL = 0.9  # of the variance that the best directions keep

@@ -23,11 +23,8 @@ from typing import Any
 from scipy import stats
 
 from claims import CLAIMS, Analyses, Claim, Outcome, Values, verdict
+from tp_transformer import figures
 from tp_transformer.data.store import MANIFEST
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.progress import progress, showing
-from tp_transformer.foundation.run_folder import name_of, sha256
-from tp_transformer.foundation.statistics import Interval, holm, paired_t
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.sample import PAPERS_MODULE
 from tp_transformer.interpret.roles.reversal import CHANCE, KINDS
@@ -35,9 +32,12 @@ from tp_transformer.interpret.run import interpret
 from tp_transformer.model import bundled
 from tp_transformer.model.family import load, model_path
 from tp_transformer.model.identity import model_hash
+from tp_transformer.runtime.progress import progress, showing
+from tp_transformer.runtime.run_folder import name_of, sha256
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.statistics import Interval, holm, paired_t
 from tp_transformer.show.table import markdown_table
 from tp_transformer.training.history import history_of
 from update_bundled import ROOT, rewritten

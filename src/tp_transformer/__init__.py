@@ -2,7 +2,7 @@
 
 The packages; each imports only from those before it:
 
-- `foundation`: errors, settings, files, statistics, processes
+- `errors`, `settings`, `registry`, `runtime`: files, processes, ranks, signals, progress
 - `data`: stores of questions and answers, batches
 - `model`: the Transformer and the TP-Transformer, the LSTM, search
 - `scoring`: exact match, kinds of mistakes, comparison
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from tp_transformer import interpret as interpret
     from tp_transformer import model as model
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
-    from tp_transformer.foundation.errors import UserError as UserError
-    from tp_transformer.foundation.settings import preset_names as preset_names
+    from tp_transformer.errors import UserError as UserError
     from tp_transformer.model.batch import Batch as Batch
     from tp_transformer.model.config import TransformerConfig as TransformerConfig
     from tp_transformer.model.drop_in import TPMultiheadAttention as TPMultiheadAttention
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from tp_transformer.scoring.options import Choice as Choice
     from tp_transformer.scoring.options import Work as Work
     from tp_transformer.scoring.results import Results as Results
+    from tp_transformer.settings import preset_names as preset_names
     from tp_transformer.show.bars import plot as plot
     from tp_transformer.show.comparison import compare as compare
     from tp_transformer.training.config import RunConfig as RunConfig
@@ -57,7 +57,7 @@ _HOMES = {
     "TPMultiheadAttention": "model.drop_in",
     "Transformer": "model.transformer",
     "TransformerConfig": "model.config",
-    "UserError": "foundation.errors",
+    "UserError": "errors",
     "Vocabulary": "data.vocabulary",
     "Work": "scoring.options",
     "add_roles": "model.drop_in",
@@ -66,7 +66,7 @@ _HOMES = {
     "evaluate": "scoring.evaluate",
     "load": "model.family",
     "plot": "show.bars",
-    "preset_names": "foundation.settings",
+    "preset_names": "settings",
     "trace": "model.trace",
     "train": "training.run",
 }

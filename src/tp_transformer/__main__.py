@@ -2,22 +2,22 @@
 
 import gc
 
-from tp_transformer.foundation import interruptions
+from tp_transformer.runtime import signals
 
 
 def run() -> None:
     """Run `tpt` with the arguments of the command line, as a separate process."""
-    interruptions.prepare()
+    signals.prepare()
     try:
         from tp_transformer.cli import main
 
         main()
     except SystemExit as end:
-        if interruptions.received() is not None and isinstance(end.code, int):
-            interruptions.end_now(end.code)
+        if signals.received() is not None and isinstance(end.code, int):
+            signals.end_now(end.code)
         raise
     finally:
-        interruptions.hand_over()
+        signals.hand_over()
         # At the end, Python searches all objects for cycles; after `import torch`, this takes half
         # a second. Frozen objects are not searched.
         gc.freeze()

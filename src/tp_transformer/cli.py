@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from tp_transformer import __version__
-from tp_transformer.foundation import interruptions
-from tp_transformer.foundation.errors import UserError, reason
-from tp_transformer.foundation.extensions import load_extensions
-from tp_transformer.foundation.interruptions import Terminated
-from tp_transformer.foundation.ranges import check, shown, without_range
-from tp_transformer.foundation.settings import closest, expected, nearest
+from tp_transformer.errors import UserError, reason
+from tp_transformer.ranges import check, shown, without_range
+from tp_transformer.registry import load_extensions
+from tp_transformer.runtime import signals
+from tp_transformer.runtime.signals import Terminated
+from tp_transformer.settings import closest, expected, nearest
 from tp_transformer.verbs import (
     bench,
     data,
@@ -61,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `tpt` with the given arguments, or with those of the command line."""
     _allow_any_character()
     try:
-        interruptions.set_resumable(False)
+        signals.set_resumable(False)
         load_extensions()
         verb = parse(sys.argv[1:] if arguments is None else arguments)
-        interruptions.set_resumable(verb.resumes)
+        signals.set_resumable(verb.resumes)
         verb()
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, Terminated) as error:
@@ -158,11 +158,11 @@ def _meant(option: str, known: Iterable[str]) -> str:
 
 def _explain(error: BaseException) -> int:
     """Print why a command has ended, and return its exit code; re-raise unexpected exceptions."""
-    number = error.number if isinstance(error, Terminated) else interruptions.received()
+    number = error.number if isinstance(error, Terminated) else signals.received()
     if isinstance(error, KeyboardInterrupt) and number is None:
         number = signal.SIGINT
     if number is not None:  # even if a library has converted it to another exception
-        complain(interruptions.describe(number))
+        complain(signals.describe(number))
         return 128 + number
     if isinstance(error, BrokenPipeError):
         # The reader of the output has closed it. Python would report an error when it flushes the

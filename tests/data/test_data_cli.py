@@ -120,7 +120,7 @@ def test_a_terminal_gets_a_bar(capsys, tmp_path, archive, monkeypatch):
 
 
 def test_elsewhere_long_work_gets_a_line_now_and_then(capsys, tmp_path, archive, monkeypatch):
-    monkeypatch.setattr("tp_transformer.foundation.progress._SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("tp_transformer.runtime.progress._SECONDS_BETWEEN_LINES", 0)
     _, _, err = run(capsys, "prepare", archive, "--out", tmp_path / "store")
     assert err.splitlines()[-1].startswith("reading: 100%, ")
 

@@ -18,7 +18,7 @@ from tp_transformer.data.generated import TASKS, write_task
 from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.pair_options import Columns
 from tp_transformer.data.pairs import prepare as prepare_pairs
-from tp_transformer.foundation.errors import CorpusError, StoreError
+from tp_transformer.errors import CorpusError, StoreError
 
 OUTS = {"v1.0": "out", "v1.0 archive": "out.tar.gz", "parquet": "out", "jsonl": "out"}
 

@@ -15,7 +15,7 @@ from tp_transformer import cli
 from tp_transformer.data import pairs
 from tp_transformer.data.pairs import prepare as prepare_pairs
 from tp_transformer.data.readers import PAIR_FORMATS
-from tp_transformer.foundation.errors import CorpusError, SettingsError
+from tp_transformer.errors import CorpusError, SettingsError
 
 ROWS = [(f"größe {i}, “{i % 7}”?", f"{i}→ж") for i in range(200)]
 HEADER = ("question", "answer")

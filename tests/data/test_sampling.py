@@ -15,7 +15,7 @@ from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampling import BLOCK, Feed, Prefetcher, Sampler
 from tp_transformer.data.store import Segment, open_store
 from tp_transformer.data.writer import write_store
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 
 VOCABULARY = MATHEMATICS.vocabulary
 

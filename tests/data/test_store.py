@@ -19,7 +19,7 @@ from corpora import FILES, keys, make_store, rows, rows_of, segments_of
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.data.writer import write_store
-from tp_transformer.foundation.errors import StoreError, TextError
+from tp_transformer.errors import StoreError, TextError
 
 VOCABULARY = MATHEMATICS.vocabulary
 
@@ -391,7 +391,7 @@ import numpy as np
 import tp_transformer as tpt
 from tp_transformer.data.export import export
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.errors import StoreError
 vocabulary = MATHEMATICS.vocabulary
 uses = {
     "rows": lambda store: store["train"].rows(range(15)),

@@ -9,7 +9,7 @@ import tp_transformer as tpt
 from corpora import make_store, segments_of
 from tp_transformer.cli import main
 from tp_transformer.data.store import verify
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.errors import StoreError
 
 
 @pytest.fixture

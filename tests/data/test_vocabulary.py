@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import CHARACTERS, FEW_ROWS, Ragged, Vocabulary
-from tp_transformer.foundation.errors import TextError
+from tp_transformer.errors import TextError
 
 VOCABULARY = MATHEMATICS.vocabulary
 AUTHORS = Vocabulary(("<unk>", "<pad>", "<sos>", "<eos>", *reversed(CHARACTERS)))

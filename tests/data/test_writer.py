@@ -7,7 +7,7 @@ import tp_transformer as tpt
 from corpora import make_store, rows_of, segments_of
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.errors import StoreError
 
 GOOD = ("train", "numbers__gcd", "easy", ["q"], ["a"])
 

@@ -22,7 +22,7 @@ import reference
 import tp_transformer as tpt
 from fuzzing import mutate_bytes, tolerated, trials
 from tp_transformer.cli import main
-from tp_transformer.foundation.errors import CheckpointError, SettingsError, UserError
+from tp_transformer.errors import CheckpointError, SettingsError, UserError
 from tp_transformer.interop.authors import import_checkpoint
 from tp_transformer.interop.pickles import _VocabReader
 

@@ -10,7 +10,7 @@ import torch
 import tp_transformer as tpt
 from interop_models import model_of, questions
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import FolderError, SettingsError, TextError
+from tp_transformer.errors import FolderError, SettingsError, TextError
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.binding import BINDINGS
 from variants import DISTINCT

@@ -6,7 +6,7 @@ import torch
 
 import tp_transformer as tpt
 from interop_models import model_of, questions
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 from tp_transformer.interop.hf import HubTransformer
 
 

@@ -8,7 +8,7 @@ import torch
 
 import tp_transformer as tpt
 from interop_models import model_of, questions
-from tp_transformer.foundation.errors import FolderError, SettingsError
+from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.interop.onnx import export_onnx
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.binding import BINDINGS, Binding

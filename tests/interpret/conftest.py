@@ -1,7 +1,7 @@
 import pytest
 
 from legible import illegible, texts
-from tp_transformer.foundation import figures
+from tp_transformer import figures
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from tp_transformer.interpret import information
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.information import Draws
-from tp_transformer.published import RECONSTRUCTION_ERROR
+from tp_transformer.scoring.published import RECONSTRUCTION_ERROR
 
 analysis = import_module("tp_transformer.interpret.information")
 

@@ -3,8 +3,7 @@
 import pytest
 
 import tp_transformer as tpt
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.statistics import wilson
+from tp_transformer import figures
 from tp_transformer.interpret.core.nested import nested_fractions, nested_sample
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.interchange import (
@@ -16,6 +15,7 @@ from tp_transformer.interpret.interchange import (
     RoleExchange,
     ShareTest,
 )
+from tp_transformer.scoring.statistics import wilson
 
 UNCLEAR = ShareTest.of(0, 0, 3)
 

@@ -12,9 +12,9 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer import UserError, cli
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation import progress
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.run import TRIES, interpret
+from tp_transformer.runtime import progress
 
 MODULE = "arithmetic__add_or_sub"
 WRITTEN = {

@@ -8,7 +8,7 @@ from torch import nn
 
 import tp_transformer as tpt
 from tp_transformer import TPMultiheadAttention
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.trace import trace
 
 pytestmark = pytest.mark.filterwarnings(

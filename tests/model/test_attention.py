@@ -7,7 +7,7 @@ import torch
 
 import reference
 from exported import attention_parameters
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.attention import CrossAttention, SelfAttention, attention_weights
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.cache import KeyValueCache

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reference
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS, make_binding
 
 OPTIONS = {"low-rank": {"rank": 7}, "dictionary": {"n_roles": 4}}

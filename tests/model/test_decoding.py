@@ -8,7 +8,7 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
+from tp_transformer.errors import SettingsError, TextError, TraceError
 from tp_transformer.model import solver
 from tp_transformer.model.decoding import Found, beam_search, greedy
 from tp_transformer.model.solver import Solver

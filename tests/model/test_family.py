@@ -7,8 +7,8 @@ import torch
 
 import tp_transformer as tpt
 from documents import ROOT
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer import settings
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.config import WithoutWeights
 from tp_transformer.model.family import (
@@ -17,7 +17,7 @@ from tp_transformer.model.family import (
     match_parameters,
     model_config,
 )
-from tp_transformer.published import TABLE_1
+from tp_transformer.scoring.published import TABLE_1
 
 COUNTS = {
     "lstm-saxton": 17_766_495,

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import tp_transformer as tpt
 from fuzzing import mutate_file, mutate_json, tolerated, trials
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.binding import BINDINGS
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from tp_transformer import LSTM, Batch, LSTMConfig
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 
 VOCABULARY = MATHEMATICS.vocabulary
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.foundation.errors import TraceError
+from tp_transformer.errors import TraceError
 from tp_transformer.model import attention, solver
 from tp_transformer.model.attention import attention_weights
 from tp_transformer.model.binding import BINDINGS

@@ -7,7 +7,7 @@ import reference
 from exported import cell_parameters, model_parameters
 from tp_transformer import Batch, Transformer, TransformerConfig
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.foundation.errors import SettingsError, TextError
+from tp_transformer.errors import SettingsError, TextError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.layers import DecoderCell, EncoderCell, FeedForward, sinusoids

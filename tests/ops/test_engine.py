@@ -11,7 +11,7 @@ from torch import nn
 
 import tp_transformer as tpt
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
-from tp_transformer.foundation.errors import TextError
+from tp_transformer.errors import TextError
 from tp_transformer.model import solver
 from tp_transformer.model.attention import SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import tp_transformer as tpt
 from tp_transformer.cli import main
-from tp_transformer.foundation.errors import FolderError, SettingsError
+from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.model.layout.packed import Packed
 from tp_transformer.ops import library
 from tp_transformer.ops.engine import _remembered as remembered

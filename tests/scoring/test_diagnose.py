@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tp_transformer.data.vocabulary import CHARACTERS
-from tp_transformer.expressions import LONGEST_ANSWER, UnreadableError
-from tp_transformer.expressions import parse_answer as parse
 from tp_transformer.scoring import diagnose
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis, looks_equal, number_at
+from tp_transformer.scoring.expressions import LONGEST_ANSWER, UnreadableError
+from tp_transformer.scoring.expressions import parse_answer as parse
 
 
 @pytest.fixture(scope="module")

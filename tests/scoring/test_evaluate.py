@@ -17,7 +17,7 @@ from runs import finish, start_ranks
 from tp_transformer.cli import main, parse
 from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import (
+from tp_transformer.errors import (
     FolderError,
     ResultsError,
     SettingsError,
@@ -307,7 +307,7 @@ def test_results_tell_how_mistakes_were_told_apart(store, trained, tmp_path, mon
 @pytest.fixture
 def native_bfloat16(monkeypatch):
     """A processor with bfloat16, or one that emulates it all the same."""
-    monkeypatch.setattr("tp_transformer.foundation.distributed.has_bfloat16", lambda _: True)
+    monkeypatch.setattr("tp_transformer.runtime.ranks.has_bfloat16", lambda _: True)
 
 
 @pytest.mark.usefixtures("native_bfloat16")
@@ -327,7 +327,7 @@ def test_bfloat16_changes_no_count(store, trained, undisturbed, tmp_path):
 
 
 def test_emulated_bfloat16_is_replaced_by_float32(store, trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("tp_transformer.foundation.distributed.has_bfloat16", lambda _: False)
+    monkeypatch.setattr("tp_transformer.runtime.ranks.has_bfloat16", lambda _: False)
     work, choice = Work(diagnose=0, precision="bfloat16"), Choice(splits=("extrapolate",))
     assert evaluate(trained, store, None, choice, work).made["precision"] == "float32"
 

@@ -11,7 +11,7 @@ import tp_transformer as tpt
 from corpora import make_store
 from runs import config
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import FolderError, SettingsError
+from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.scoring.compare import caveats
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work

@@ -7,7 +7,7 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
 
 CHOICE = tpt.Choice(splits=("interpolate",), modules=("numbers__place_value",))

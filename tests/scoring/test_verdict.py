@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 from tp_transformer.model.batch import Batch
 from tp_transformer.scoring.verdict import (
     DOUBTFUL,

@@ -10,7 +10,7 @@ import pytest
 import tp_transformer as tpt
 from scores import made_up
 from tp_transformer.cli import main
-from tp_transformer.foundation.errors import ResultsError, UserError
+from tp_transformer.errors import ResultsError, UserError
 
 SPLITS = {"train": ("numbers__gcd",), "interpolate": ("numbers__gcd", "numbers__lcm")}
 ONE = made_up("one", splits=SPLITS)

@@ -11,7 +11,7 @@ import tp_transformer as tpt
 from corpora import make_store, pairs, segments_of
 from tp_transformer.data.mathematics.modules import EXTRAPOLATED, KEYS
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.foundation.errors import SettingsError, StoreError
+from tp_transformer.errors import SettingsError, StoreError
 from tp_transformer.show.store import horizontal_bar, render, skipped_lines, sparkline, summarise
 
 

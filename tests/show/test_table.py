@@ -15,14 +15,14 @@ from rich.console import Console
 
 from legible import illegible, texts
 from scores import made_up
+from tp_transformer import figures
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.errors import ResultsError
-from tp_transformer.foundation.statistics import holm, wilson
-from tp_transformer.published import TABLE_1
+from tp_transformer.errors import ResultsError
 from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pairs, rows
+from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.scoring.results import ModuleScore, Results
+from tp_transformer.scoring.statistics import holm, wilson
 from tp_transformer.show.bars import save_bars
 from tp_transformer.show.comparison import Comparison, pair_line
 from tp_transformer.show.results import interval_bar, render_results

@@ -22,17 +22,17 @@ from legible import illegible, texts
 from runs import tpt
 from tp_transformer.data.task import TASKS, Row, Task
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import FolderError, ResultsError, SettingsError
-from tp_transformer.foundation.parallel import Pool
-from tp_transformer.foundation.statistics import (
+from tp_transformer.errors import FolderError, ResultsError, SettingsError
+from tp_transformer.model.config import WithoutWeights
+from tp_transformer.model.family import from_config
+from tp_transformer.runtime.processes import Pool
+from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.statistics import (
     Agreement,
     difference_test,
     paired_t,
     sign_flip_test,
 )
-from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.family import from_config
-from tp_transformer.scoring.results import Results
 from tp_transformer.study.bench import cost, run
 from tp_transformer.study.bench.document import latex, markdown, render, save, tables
 from tp_transformer.study.bench.figure import plot

@@ -13,7 +13,7 @@ import runs
 import tp_transformer as tpt
 from tp_transformer.cli import parse
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
-from tp_transformer.foundation.errors import FolderError, UserError
+from tp_transformer.errors import FolderError, UserError
 from tp_transformer.model import bundled
 from tp_transformer.model.identity import model_hash
 from tp_transformer.ops import library
@@ -414,7 +414,7 @@ def test_the_bundled_scores_are_of_the_bundled_weights():
 @pytest.mark.parametrize("name", bundled.names(REAL))
 def test_new_questions_are_answered_as_the_card_says(name):
     """Questions of another seed: the intervals of accuracies overlap."""
-    from tp_transformer.foundation.statistics import average_interval, wilson
+    from tp_transformer.scoring.statistics import average_interval, wilson
 
     model, results = tpt.load(name), Results.read(REAL / name / "results.json")
     for split, score in results.splits.items():
@@ -456,7 +456,7 @@ def test_the_kernels_give_the_answers_of_pytorch(monkeypatch, name):
 def test_continued_training_keeps_the_held_out_loss(tmp_path):
     """With a lower rate: at that of the recipe, the loss rises before it falls."""
     from tp_transformer.data.mathematics.produce import Order, produce
-    from tp_transformer.foundation.parallel import workers
+    from tp_transformer.runtime.processes import workers
 
     name = bundled.default()
     last = max(

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 import tp_transformer as tpt
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.results import Results

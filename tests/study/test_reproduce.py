@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 import runs
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.errors import FolderError, SettingsError
+from tp_transformer import figures
+from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.study import watch
 from tp_transformer.study.reproduce import run as reproduction
 from tp_transformer.study.reproduce.run import Reproduction, reproduce

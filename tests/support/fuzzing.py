@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 
 DEPTH = 50_000  # of nesting: Python's parsers stop at about a thousand
 PATIENCE = 60  # seconds that one trial may take on a machine with other work

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from tp_transformer.foundation import figures
+from tp_transformer import figures
 
 MARGINAL = 1.0  # points by which boxes of texts may overlap: they are a little larger than the ink
 HIGHEST = 9.5  # inches

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.writer import write_store
-from tp_transformer.foundation.settings import run_values
+from tp_transformer.settings import run_values
 from tp_transformer.training.config import run_config, section_kinds
 
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import tp_transformer
 from runs import config, tensors
 from tp_transformer import train
-from tp_transformer.foundation.errors import CheckpointError, UserError
+from tp_transformer.errors import CheckpointError, UserError
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import newest, read
 

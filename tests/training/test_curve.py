@@ -8,14 +8,13 @@ import torch
 
 from legible import illegible, texts
 from runs import config, make_store, records, tensors
-from tp_transformer import train
+from tp_transformer import figures, train
 from tp_transformer.cli import main
 from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.distributed import Ranks
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.family import build, load
+from tp_transformer.runtime.ranks import Ranks
 from tp_transformer.show.curve import Curve, read_curves, save_curves
 from tp_transformer.training.validate import monitored, validate
 

@@ -9,8 +9,8 @@ from tp_transformer import Batch
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.model.family import from_config
+from tp_transformer.runtime.ranks import Ranks
 from tp_transformer.training.gradient import Gradient
 from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.signals import Signals

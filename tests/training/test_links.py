@@ -12,8 +12,8 @@ import torch
 import tp_transformer
 from runs import assert_same_run, before_each_operation, config, tensors
 from tp_transformer import train
-from tp_transformer.foundation.atomic import point, pointed
 from tp_transformer.model.family import model_path
+from tp_transformer.runtime.files import replace_link, resolve_link
 from tp_transformer.training import checkpoint, loop
 from tp_transformer.training.checkpoint import _read_state
 from tp_transformer.training.loop import TrainingConfig
@@ -46,14 +46,14 @@ def test_a_reader_finds_both_at_every_moment(store, tmp_path, monkeypatch):
 
     def look(*_):
         for name, found in seen.items():
-            folder = pointed(run / name)
+            folder = resolve_link(run / name)
             if folder is None:
                 assert not found, f"{name} has gone"
             elif not found or found[-1] != folder.name:
                 found.append(folder.name)
                 tp_transformer.load(run / name)
         if seen["best"]:
-            assert model_path(run) == pointed(run / "best")
+            assert model_path(run) == resolve_link(run / "best")
             assert _read_state(run / "last")[0].best is not None
 
     settings = config(training__steps=5, training__keep=1, validation__every=2)
@@ -145,7 +145,7 @@ def test_without_symbolic_links_names_are_files(store, tmp_path, monkeypatch):
     train(config(training__steps=4, validation__every=2), store, run, quiet=True)
     assert (run / "last").read_text() == "checkpoints/step-00000004"
     assert (run / "best").is_file()
-    assert pointed(run / "best").parent == run / "best-models"
+    assert resolve_link(run / "best").parent == run / "best-models"
     assert tp_transformer.load(run).n_parameters
     assert tp_transformer.load(run / "last").n_parameters
     assert train(None, None, run, quiet=True).was_finished
@@ -157,16 +157,16 @@ def test_a_name_points_nowhere_but_below_itself(tmp_path):
     name = tmp_path / "run" / "name"
     for text in ("../outside", str(tmp_path / "outside"), "", ".", "absent", "\0", "a" * 5000):
         name.write_text(text)
-        assert pointed(name) is None
+        assert resolve_link(name) is None
     name.write_bytes(b"\xff")
-    assert pointed(name) is None
-    point(name, tmp_path / "run" / "folder")
-    assert pointed(name) == tmp_path / "run" / "folder"
-    point(name, tmp_path / "run" / "other")
-    assert pointed(name) == tmp_path / "run" / "other"
+    assert resolve_link(name) is None
+    replace_link(name, tmp_path / "run" / "folder")
+    assert resolve_link(name) == tmp_path / "run" / "folder"
+    replace_link(name, tmp_path / "run" / "other")
+    assert resolve_link(name) == tmp_path / "run" / "other"
     loop = tmp_path / "run" / "loop"
     loop.symlink_to("loop")
-    assert pointed(loop) is None
+    assert resolve_link(loop) is None
 
 
 def test_milestones_stay(store, tmp_path):

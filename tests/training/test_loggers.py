@@ -9,7 +9,7 @@ import pytest
 from runs import config, records
 from tp_transformer import train
 from tp_transformer.cli import main
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.training.loggers import LOGGERS, LoggedRun, names_in, open_logger
 
 

@@ -11,7 +11,7 @@ import tp_transformer
 from runs import config, records, tensors
 from tp_transformer import train
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.base import Model
 from tp_transformer.model.loss import Loss
 from tp_transformer.training.checkpoint import SUMS, TIMES, State
@@ -184,7 +184,7 @@ def test_a_run_ends_by_epochs_and_by_time(store, tmp_path):
 
 
 def test_emulated_bfloat16_is_replaced_by_float32(store, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tp_transformer.foundation.distributed.has_bfloat16", lambda _: False)
+    monkeypatch.setattr("tp_transformer.runtime.ranks.has_bfloat16", lambda _: False)
     for precision in ("bfloat16", "float32"):
         train(config(training__precision=precision, training__steps=3), store, tmp_path / precision)
         assert ("no native bfloat16 was found" in capsys.readouterr().err) is (
@@ -197,7 +197,7 @@ def test_emulated_bfloat16_is_replaced_by_float32(store, tmp_path, monkeypatch, 
 
 
 def test_bfloat16_trains_with_weights_in_float32(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("tp_transformer.foundation.distributed.has_bfloat16", lambda _: True)
+    monkeypatch.setattr("tp_transformer.runtime.ranks.has_bfloat16", lambda _: True)
     settings = config(training__precision="bfloat16", training__steps=3, training__log_every=1)
     train(settings, store, tmp_path / "run", quiet=True)
     plain = config(training__steps=3, training__log_every=1)

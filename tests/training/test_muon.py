@@ -11,8 +11,8 @@ from torch import nn
 import tp_transformer
 from runs import SETTINGS, assert_same_run, config, records
 from tp_transformer import train
-from tp_transformer.foundation.settings import run_values
 from tp_transformer.ops import library
+from tp_transformer.settings import run_values
 from tp_transformer.training import muon as muon_file
 from tp_transformer.training.config import run_config, section_kinds
 from tp_transformer.training.muon import ELEMENT_SIZE, MOMENTUM, Muon, matrix_blocks, orthogonalise

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tp_transformer import build
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.training.optim import Ema, OptimConfig, clip, learning_rate, make_optimizer
 
 

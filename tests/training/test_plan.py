@@ -10,7 +10,7 @@ from runs import command, config, tpt
 from tp_transformer import train
 from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.flops import config_flops
 from tp_transformer.training.plan import plan_run
 

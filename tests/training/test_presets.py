@@ -3,7 +3,7 @@
 import pytest
 
 import tp_transformer as tpt
-from tp_transformer.foundation import settings
+from tp_transformer import settings
 from tp_transformer.training.config import run_config, section_kinds
 from tp_transformer.training.optim import OptimConfig
 

@@ -4,7 +4,7 @@ import pytest
 
 import tp_transformer as tpt
 from corpora import make_store, pairs
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 
 SMALL = {
     "model": {"d_model": 8, "d_ff": 8, "n_heads": 2, "n_layers": 1},

@@ -12,10 +12,10 @@ import tp_transformer
 from runs import command, config, make_store, options, tpt
 from tp_transformer import train
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation import atomic
-from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
-from tp_transformer.foundation.run_folder import LOCK
-from tp_transformer.foundation.settings import read
+from tp_transformer.errors import FolderError, SettingsError, UserError
+from tp_transformer.runtime import files
+from tp_transformer.runtime.run_folder import LOCK
+from tp_transformer.settings import read
 from tp_transformer.training import run as run_module
 from tp_transformer.training.config import config_values, run_config
 
@@ -120,7 +120,7 @@ def test_a_folder_that_holds_something_else_is_refused(store, tmp_path):
 
 
 def test_two_processes_on_one_run(run):
-    held = atomic.lock(run / LOCK)
+    held = files.lock(run / LOCK)
     assert held is not None
     with pytest.raises(FolderError, match="another process is training"):
         train(None, None, run)

@@ -14,9 +14,9 @@ from fuzzing import DEPTH, mutate_bytes, mutate_file, mutate_json, tolerated, tr
 from runs import config, make_store
 from tp_transformer import train
 from tp_transformer.cli import main
-from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
-from tp_transformer.foundation.settings import read
+from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.identity import describe
+from tp_transformer.settings import read
 from tp_transformer.show.curve import read_curves
 from tp_transformer.training.checkpoint import _hash_of_values
 from tp_transformer.training.loop import Loop

@@ -8,8 +8,8 @@ import pytest
 
 from runs import assert_same_run, command, config, finish, start, tpt, wait_for
 from tp_transformer import train
-from tp_transformer.foundation.errors import FolderError
-from tp_transformer.foundation.settings import read
+from tp_transformer.errors import FolderError
+from tp_transformer.settings import read
 from tp_transformer.training.seeds import train_seeds
 
 SHORT = {"training__steps": 6}

@@ -25,10 +25,10 @@ from tp_transformer import __version__
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import Segment, Split, Store, schema, texts_as_bytes
 from tp_transformer.data.task import TRAIN, Task
-from tp_transformer.foundation.atomic import whole
-from tp_transformer.foundation.errors import StoreError
-from tp_transformer.foundation.progress import Counted, Update
-from tp_transformer.foundation.run_folder import sha256
+from tp_transformer.errors import StoreError
+from tp_transformer.runtime.files import atomic_write
+from tp_transformer.runtime.progress import Counted, Update
+from tp_transformer.runtime.run_folder import sha256
 
 FORMATS = ("v1.0", "parquet", "jsonl")
 DATA, CARD, CROISSANT = "data", "README.md", "croissant.json"  # the contents of an export
@@ -110,7 +110,7 @@ def export(
             counted.add(batch.num_rows)
 
     try:
-        with whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             if format != "v1.0":
                 _write_tables(unfinished, store, format, chosen, batches)
             elif path.name.endswith(_ARCHIVE_SUFFIXES):

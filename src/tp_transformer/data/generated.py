@@ -20,9 +20,9 @@ from tp_transformer.data.tasks import quotients as _quotients  # noqa: F401
 from tp_transformer.data.tasks import recall as _recall  # noqa: F401
 from tp_transformer.data.tasks import scan as _scan  # noqa: F401
 from tp_transformer.data.writer import has_same_store, write_store
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import check_fields
-from tp_transformer.foundation.settings import to_dataclass
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import check_fields
+from tp_transformer.settings import to_dataclass
 
 
 def task_summary(name: str) -> str:

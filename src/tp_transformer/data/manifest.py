@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tp_transformer.data.task import TRAIN, Task, read_as, read_fields
-from tp_transformer.foundation.errors import StoreError
-from tp_transformer.foundation.ranges import Count, PositiveInt
+from tp_transformer.errors import StoreError
+from tp_transformer.ranges import Count, PositiveInt
 
 MANIFEST = "store.json"
 _HEADER = {"format": "tp-transformer-store", "version": 2}

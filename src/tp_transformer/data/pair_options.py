@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 
 Tokenisation = Literal["characters", "words"]
 SHARES = {"train": 0.9, "test": 0.1}

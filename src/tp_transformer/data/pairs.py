@@ -25,8 +25,8 @@ from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import SPLIT_NAME, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import EOS, NO_TEXT, PAD, SOS, Vocabulary
 from tp_transformer.data.writer import has_same_store, write_store
-from tp_transformer.foundation.errors import CorpusError, SettingsError
-from tp_transformer.foundation.progress import Counted, Update
+from tp_transformer.errors import CorpusError, SettingsError
+from tp_transformer.runtime.progress import Counted, Update
 
 _TASK_NAME = re.compile(r"\w[\w-]{0,99}")
 _MOST_GROUPS = 1000

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from tp_transformer.data.pair_options import Columns
-from tp_transformer.foundation.errors import CorpusError, SettingsError
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.errors import CorpusError, SettingsError
+from tp_transformer.settings import nearest
 
 BLOCK_BYTES = 2**22
 BLOCK_ROWS = 2**14

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tp_transformer.data.manifest import Segment
+from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.ranges import NonNegative, Size, check_fields
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import NonNegative, Size, check_fields
+from tp_transformer.settings import nearest
 
 Rows = npt.NDArray[np.int64]
 

@@ -21,15 +21,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import ipc
 
+from tp_transformer import html
 from tp_transformer.data.manifest import MANIFEST as MANIFEST
 from tp_transformer.data.manifest import Segment as Segment
 from tp_transformer.data.manifest import SplitEntry, read_manifest
 from tp_transformer.data.task import TRAIN as TRAIN
 from tp_transformer.data.task import Task
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
-from tp_transformer.foundation import html
-from tp_transformer.foundation.errors import SettingsError, StoreError, UserError
-from tp_transformer.foundation.progress import Counted, Update
+from tp_transformer.errors import SettingsError, StoreError, UserError
+from tp_transformer.runtime.progress import Counted, Update
 
 if TYPE_CHECKING:
     import datasets

@@ -29,9 +29,9 @@ from typing import (
 )
 
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import PositiveInt
-from tp_transformer.foundation.registry import Registry
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import PositiveInt
+from tp_transformer.registry import Registry
 
 TRAIN = "train"
 

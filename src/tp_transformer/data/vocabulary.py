@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.foundation.errors import TextError
+from tp_transformer.errors import TextError
 
 PAD, SOS, EOS = "<pad>", "<sos>", "<eos>"
 

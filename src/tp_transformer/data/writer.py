@@ -28,8 +28,8 @@ from tp_transformer.data.manifest import (
 )
 from tp_transformer.data.store import Summary, open_store, schema, texts_as_bytes
 from tp_transformer.data.task import TRAIN, Task
-from tp_transformer.foundation.atomic import whole
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.errors import StoreError
+from tp_transformer.runtime.files import atomic_write
 
 # About 20 MB of questions and answers; the full dataset has about 500 such record batches.
 ROWS_PER_BATCH = 2**18
@@ -51,7 +51,7 @@ def write_store(
     check_replaceable(path)
     check_source(source)
     try:
-        with whole(path) as unfinished, ExitStack() as files:
+        with atomic_write(path) as unfinished, ExitStack() as files:
             unfinished.mkdir()
             writer = StoreWriter(unfinished, task, source, rows_per_batch, files)
             yield writer

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import CheckpointError
+from tp_transformer.errors import CheckpointError
 from tp_transformer.interop.pickles import read_checkpoint, read_vocabulary, shown
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.config import TransformerConfig, WithoutWeights

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tp_transformer.foundation.atomic import refuse_other_content, whole
-from tp_transformer.foundation.errors import FolderError, SettingsError, reason
+from tp_transformer.errors import FolderError, SettingsError, reason
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.files import atomic_write, refuse_other_content
 
 
 def as_transformer(model: AnyModel) -> Transformer:
@@ -24,7 +24,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a folder to write to, which becomes `folder` on success; that must be new or empty."""
     refuse_other_content(folder, "the export", is_begun=False)
     try:
-        with whole(folder) as unfinished:
+        with atomic_write(folder) as unfinished:
             unfinished.mkdir()
             yield unfinished
     except OSError as error:

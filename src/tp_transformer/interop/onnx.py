@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.foundation.atomic import write_json
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.interop.exported import as_transformer, new_folder
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.folder import CONFIG, VOCABULARY, write_vocabulary
 from tp_transformer.model.solver import evaluating
 from tp_transformer.model.transformer import Transformer, memory_mask
+from tp_transformer.runtime.files import write_json
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 MEMORY = ("memory_key", "memory_value", "memory_mask")

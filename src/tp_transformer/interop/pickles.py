@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import torch
 
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import CheckpointError
+from tp_transformer.errors import CheckpointError
 
 # A vocabulary of a thousand characters needs about ten thousand. With a hundred thousand, tuples
 # can be nested so deeply that hashing them overflows the stack.

@@ -12,8 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tp_transformer.foundation.ranges import Device, PositiveInt, Seed32, check_fields
-from tp_transformer.foundation.registry import Registry
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.options import (
     AttentionOptions,
@@ -24,6 +22,8 @@ from tp_transformer.interpret.options import (
     SurgeryOptions,
     TensorProductOptions,
 )
+from tp_transformer.ranges import Device, PositiveInt, Seed32, check_fields
+from tp_transformer.registry import Registry
 
 if TYPE_CHECKING:
     from tp_transformer.interpret.core.result import Result

@@ -23,10 +23,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.progress import track
-from tp_transformer.foundation.statistics import CONFIDENCE, FEWEST, Interval, resample, wilson
+from tp_transformer import figures
+from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.core.nested import (
     LETTERS,
     NestedFraction,
@@ -41,6 +39,8 @@ from tp_transformer.interpret.core.vectors import Floats
 from tp_transformer.interpret.options import BindingOptions
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.progress import track
+from tp_transformer.scoring.statistics import CONFIDENCE, FEWEST, Interval, resample, wilson
 
 A, B, C, D, E = range(5)  # the cells of the simplified network
 # Pairs of a cell and the cell that it attends to, for (a/b)/(c/d) and (a/d)/(c/b).

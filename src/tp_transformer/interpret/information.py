@@ -25,10 +25,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.progress import track
-from tp_transformer.foundation.statistics import CONFIDENCE, FEWEST, Interval, resample
+from tp_transformer import figures
+from tp_transformer.errors import UserError
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import checked_model, record
 from tp_transformer.interpret.core.result import Context, Result, ResultTable, Values
@@ -39,7 +37,9 @@ from tp_transformer.model.family import AnyModel, load
 from tp_transformer.model.identity import describe
 from tp_transformer.model.layers import EncoderCell
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.published import RECONSTRUCTION_ERROR
+from tp_transformer.runtime.progress import track
+from tp_transformer.scoring.published import RECONSTRUCTION_ERROR
+from tp_transformer.scoring.statistics import CONFIDENCE, FEWEST, Interval, resample
 
 POSITIONS, PROBLEMS = "positions", "problems"  # possible meanings of "samples" in section 6.1
 FOLDS = 5

@@ -34,9 +34,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.progress import track
-from tp_transformer.foundation.statistics import CONFIDENCE, Interval, holm, resample, wilson
+from tp_transformer import figures
 from tp_transformer.interpret.core import operations
 from tp_transformer.interpret.core.nested import (
     MOST_FRACTIONS,
@@ -55,6 +53,8 @@ from tp_transformer.interpret.core.vectors import Activations, Floats
 from tp_transformer.interpret.options import InterchangeOptions
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.progress import track
+from tp_transformer.scoring.statistics import CONFIDENCE, Interval, holm, resample, wilson
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value
 # Copies of the role at the place of the first number to the second, in the denominator c/d: from

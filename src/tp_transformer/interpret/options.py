@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.ranges import Count, Layer, PositiveInt
+from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interpret.core.options import AnalysisOptions, HeadOptions, Where, chosen
 from tp_transformer.interpret.core.relations import PLACES, RELATIONS
+from tp_transformer.ranges import Count, Layer, PositiveInt
 
 if TYPE_CHECKING:
     from tp_transformer.model.config import TransformerConfig

@@ -8,10 +8,7 @@ from tempfile import TemporaryDirectory
 from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.distributed import choose_device
-from tp_transformer.foundation.errors import SettingsError, TextError, UserError
-from tp_transformer.foundation.parallel import workers
-from tp_transformer.foundation.provenance import command_line
+from tp_transformer.errors import SettingsError, TextError, UserError
 from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.options import AnalysisOptions
@@ -23,6 +20,9 @@ from tp_transformer.model import bundled
 from tp_transformer.model.family import load
 from tp_transformer.model.identity import describe
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.processes import workers
+from tp_transformer.runtime.provenance import command_line
+from tp_transformer.runtime.ranks import choose_device
 
 TRIES = 16  # generated questions for each one that the model must answer correctly
 

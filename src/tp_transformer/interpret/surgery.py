@@ -23,17 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.progress import track
-from tp_transformer.foundation.statistics import (
-    FEWEST,
-    Agreement,
-    Interval,
-    holm,
-    mcnemar_exact,
-    resample,
-    wilson,
-)
+from tp_transformer import figures
 from tp_transformer.interpret.core.operations import (
     Predictions,
     RoleOperation,
@@ -56,6 +46,16 @@ from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.vectors import Floats, cluster, nearest
 from tp_transformer.interpret.options import SurgeryOptions
 from tp_transformer.model.family import AnyModel
+from tp_transformer.runtime.progress import track
+from tp_transformer.scoring.statistics import (
+    FEWEST,
+    Agreement,
+    Interval,
+    holm,
+    mcnemar_exact,
+    resample,
+    wilson,
+)
 
 OPERATIONS = (
     "zero",

@@ -30,11 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from tp_transformer import figures
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.progress import track
-from tp_transformer.foundation.statistics import FEWEST, Interval, resample
+from tp_transformer.errors import UserError
 from tp_transformer.interpret.core.options import layer_index
 from tp_transformer.interpret.core.record import (
     ENCODER,
@@ -50,6 +48,8 @@ from tp_transformer.interpret.core.vectors import Floats, Integers
 from tp_transformer.interpret.options import TensorProductOptions
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.progress import track
+from tp_transformer.scoring.statistics import FEWEST, Interval, resample
 
 MOST_POSITIONS = 1_024  # for the fit, and for scoring: the Gram matrix is quadratic in them
 RANDOM_DRAWS = 50

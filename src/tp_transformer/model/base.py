@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 import torch
 from torch import Tensor
 
+from tp_transformer import html
 from tp_transformer.data.vocabulary import MAX_ANSWER, OF_THE_PAPER, Vocabulary
-from tp_transformer.foundation import html
-from tp_transformer.foundation.errors import FolderError, SettingsError
-from tp_transformer.foundation.ranges import Precision
-from tp_transformer.foundation.registry import Registry
-from tp_transformer.foundation.settings import to_dataclass, to_values
+from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.config import WithoutWeights
@@ -32,6 +29,9 @@ from tp_transformer.model.loss import Loss, token_loss
 from tp_transformer.model.solver import Solver
 from tp_transformer.model.trace import Edit, Trace, Traced, is_traced, trace, trace_names
 from tp_transformer.ops.int8 import is_quantised, quantised
+from tp_transformer.ranges import Precision
+from tp_transformer.registry import Registry
+from tp_transformer.settings import to_dataclass, to_values
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Example

@@ -32,10 +32,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import NonNegative, Size, check, shown
-from tp_transformer.foundation.registry import Registry
-from tp_transformer.foundation.settings import expected, nearest
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import NonNegative, Size, check, shown
+from tp_transformer.registry import Registry
+from tp_transformer.settings import expected, nearest
 
 
 class Binding(nn.Module):

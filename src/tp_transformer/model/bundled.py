@@ -10,7 +10,7 @@ answers questions of the paper's module.
 import json
 from pathlib import Path
 
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 
 FOLDER = Path(__file__).parents[1] / "bundled"
 INDEX, CARD, RESULTS, ROLES = "models.json", "README.md", "results.json", "roles.json"

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import Depth, ShareBelowOne, Size, check_fields
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import (
     BINDINGS,
     Binding,
@@ -16,6 +15,7 @@ from tp_transformer.model.binding import (
     make_binding,
     options_of,
 )
+from tp_transformer.ranges import Depth, ShareBelowOne, Size, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)

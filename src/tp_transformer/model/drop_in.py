@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.attention import Attention, Map
 from tp_transformer.model.binding import make_binding
 from tp_transformer.model.layout.padded import PaddedPattern

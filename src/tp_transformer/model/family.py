@@ -6,19 +6,19 @@ from typing import Any
 
 import torch
 
+from tp_transformer import settings
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.allocator import refuse_beyond_memory
-from tp_transformer.foundation.atomic import pointed
-from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
-from tp_transformer.foundation.ranges import AnswerLength, check
-from tp_transformer.foundation.run_folder import BEST, BEST_MODELS, LAST, ORIGIN
+from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model import bundled
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model import recurrent as _recurrent  # noqa: F401, registers the LSTM
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.config import TransformerConfig, WithoutWeights
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.ranges import AnswerLength, check
+from tp_transformer.runtime.files import resolve_link
+from tp_transformer.runtime.memory import refuse_beyond_memory
+from tp_transformer.runtime.run_folder import BEST, BEST_MODELS, LAST, ORIGIN
 
 AnyModel = Model[Any, Any, Any]
 
@@ -117,12 +117,12 @@ def _read(folder: Path) -> model_folder.Contents:
 
 def model_path(folder: Path) -> Path:
     """Return the folder itself, or the model folder inside a run folder."""
-    own = pointed(folder) or folder
+    own = resolve_link(folder) or folder
     if (own / model_folder.WEIGHTS).exists():
         return own
     # The folder `best` of an earlier version is absent for a moment when it becomes a link.
     newest = max((own / BEST_MODELS).glob("step-*"), default=None)
-    for found in (pointed(own / BEST), newest, pointed(own / LAST)):
+    for found in (resolve_link(own / BEST), newest, resolve_link(own / LAST)):
         if found is not None:
             return found
     if (own / ORIGIN).exists():

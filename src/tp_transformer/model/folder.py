@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.atomic import whole
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
+from tp_transformer.runtime.files import atomic_write
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 METADATA = {"format": "pt"}  # expected by other readers of safetensors
@@ -35,7 +35,7 @@ def write(folder: str | Path, contents: Contents) -> None:
     path = Path(folder)
     try:
         _refuse_other_folder(path)
-        with whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.mkdir()
             weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
             save_file(weights, unfinished / WEIGHTS, metadata=METADATA)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 
-from tp_transformer.foundation.atomic import pointed
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.provenance import Values
-from tp_transformer.foundation.run_folder import (
+from tp_transformer.errors import UserError
+from tp_transformer.model import bundled
+from tp_transformer.model.family import AnyModel, model_path
+from tp_transformer.runtime.files import resolve_link
+from tp_transformer.runtime.provenance import Values
+from tp_transformer.runtime.run_folder import (
     BEST,
     CONFIG,
     LAST,
@@ -18,9 +20,7 @@ from tp_transformer.foundation.run_folder import (
     read_origin,
     run_of,
 )
-from tp_transformer.foundation.settings import read, to_values
-from tp_transformer.model import bundled
-from tp_transformer.model.family import AnyModel, model_path
+from tp_transformer.settings import read, to_values
 
 _STEP = re.compile(r"step-(\d{1,18})")  # the folder of a checkpoint or a best model
 
@@ -92,7 +92,7 @@ def step_of(folder: Path) -> int | None:
         (folder.parent / LAST, BEST),  # the best model itself
     ):
         try:
-            state = (pointed(checkpoint) or checkpoint) / "state.json"
+            state = (resolve_link(checkpoint) or checkpoint) / "state.json"
             values = json.loads(state.read_text("utf-8"))
             return int(values["step"] if name is None else (values[name] or values)["step"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):

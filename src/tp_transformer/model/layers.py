@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.foundation.errors import TextError
+from tp_transformer.errors import TextError
 from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.cache import LayerCache
 from tp_transformer.model.config import TransformerConfig

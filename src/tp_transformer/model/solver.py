@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from tp_transformer.data.vocabulary import Ragged
-from tp_transformer.foundation.errors import SettingsError, TextError, TraceError
-from tp_transformer.foundation.ranges import AnswerLength, Beams, LengthPenalty, check
+from tp_transformer.errors import SettingsError, TextError, TraceError
 from tp_transformer.model.batch import group_by_length
 from tp_transformer.model.decoding import Found, Searchable, beam_search, greedy
 from tp_transformer.model.layout.base import Layout
 from tp_transformer.model.layout.packed import Packed
 from tp_transformer.model.trace import Traced, is_traced, joined_steps, parts
 from tp_transformer.ops.engine import Engine, engine_for
+from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, check
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tp_transformer.foundation.errors import TextError
+from tp_transformer.errors import TextError
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import Answer, Solver
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tp_transformer import figures, html
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
-from tp_transformer.foundation import figures, html
-from tp_transformer.foundation.errors import TraceError
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.errors import TraceError
+from tp_transformer.settings import nearest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

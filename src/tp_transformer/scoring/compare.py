@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from tp_transformer.data.mathematics.modules import EXTRAPOLATE, INTERPOLATE
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import TRAIN, Task
-from tp_transformer.foundation.errors import ResultsError
-from tp_transformer.foundation.statistics import (
+from tp_transformer.errors import ResultsError
+from tp_transformer.scoring.published import TABLE_1
+from tp_transformer.scoring.results import GENERATED, Results, SplitScore
+from tp_transformer.scoring.statistics import (
     Agreement,
     Interval,
     difference_interval,
@@ -16,8 +18,6 @@ from tp_transformer.foundation.statistics import (
     holm,
     mcnemar_exact,
 )
-from tp_transformer.published import TABLE_1
-from tp_transformer.scoring.results import GENERATED, Results, SplitScore
 
 PAPER, OURS = "paper", "measured"  # origins of rows
 PUBLISHED_COUNT = 10_000  # questions of each module in the published test splits

@@ -17,7 +17,7 @@ import threading
 from importlib.util import find_spec
 from typing import Any, Self
 
-from tp_transformer.expressions import (
+from tp_transformer.scoring.expressions import (
     HALF,
     OPERATORS,
     Negation,

@@ -17,17 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
-from tp_transformer.foundation import atomic, provenance
-from tp_transformer.foundation.distributed import Ranks, native_precision, open_ranks
-from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.progress import Show, Update
-from tp_transformer.foundation.provenance import command_line
+from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model import bundled, identity
 from tp_transformer.model.base import Model
 from tp_transformer.model.family import AnyModel, load
+from tp_transformer.runtime import provenance
+from tp_transformer.runtime.files import atomic_write
+from tp_transformer.runtime.progress import Show, Update
+from tp_transformer.runtime.provenance import command_line
+from tp_transformer.runtime.ranks import Ranks, native_precision, open_ranks
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
 from tp_transformer.scoring.options import Choice, Work
@@ -325,7 +326,7 @@ class Evaluation:
         """Write all answers as JSON lines; correct answers need no decoding."""
         decoded = self._answers.texts
         everything = np.arange(self.questions.n)
-        with atomic.whole(file) as unfinished, unfinished.open("w", encoding="utf-8") as lines:
+        with atomic_write(file) as unfinished, unfinished.open("w", encoding="utf-8") as lines:
             for number, question, answer in self.questions.texts(everything):
                 right = bool(self.right[number])
                 line = {

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from tp_transformer.foundation import atomic
+from tp_transformer.runtime.files import atomic_write
 from tp_transformer.scoring.verdict import Bools, Floats
 
 SECONDS_BETWEEN_SAVES = 30.0
@@ -59,7 +59,7 @@ class Journal:
             return
         if now or time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
             tensors: dict[str, npt.NDArray[Any]] = {"known": self.known, "loss": self.loss}
-            with atomic.whole(self._file) as unfinished:
+            with atomic_write(self._file) as unfinished:
                 metadata = {"key": self._key, "sha256": _digest(tensors)}
                 save_file(tensors, unfinished, metadata=metadata)
             self._saved = time.monotonic()
@@ -109,7 +109,7 @@ class Answers:
         """Rewrite the file with what was read, so that new lines follow complete ones."""
         if self._file is None:
             return
-        with atomic.whole(self._file) as unfinished:
+        with atomic_write(self._file) as unfinished:
             lines = [json.dumps(self._header) + "\n", *map(_line, self.texts.items())]
             unfinished.write_text("".join(lines), "utf-8")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import Count, PositiveInt, Precision, Seed, check_fields
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Count, PositiveInt, Precision, Seed, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tp_transformer import settings
+from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.sampling import Feed, FeedConfig
 from tp_transformer.data.store import MANIFEST, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.run_folder import CONFIG, read_origin, run_of, sha256
+from tp_transformer.errors import SettingsError
+from tp_transformer.runtime.run_folder import CONFIG, read_origin, run_of, sha256
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.verdict import passes
 

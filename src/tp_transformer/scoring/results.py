@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tp_transformer import html
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import Task
-from tp_transformer.foundation import atomic, html
-from tp_transformer.foundation.errors import ResultsError
-from tp_transformer.foundation.frames import frame
-from tp_transformer.foundation.statistics import Interval, average_interval, wilson
+from tp_transformer.errors import ResultsError
+from tp_transformer.frames import frame
+from tp_transformer.runtime.files import write_json
+from tp_transformer.scoring.statistics import Interval, average_interval, wilson
 from tp_transformer.scoring.verdict import Bools
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class Results:
 
     def save(self, file: str | Path) -> None:
         """Write results.json atomically."""
-        atomic.write_json(file, self.to_json())
+        write_json(file, self.to_json())
 
     @classmethod
     def read(cls, file: str | Path) -> "Results":

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from tp_transformer.foundation.statistics import Interval, holm, welch
 from tp_transformer.scoring.compare import SplitPair, pairs, task_of
 from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.statistics import Interval, holm, welch
 
 
 @dataclass(frozen=True)

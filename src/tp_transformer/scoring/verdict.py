@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.vocabulary import Ids, Ragged
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 from tp_transformer.model.batch import Batch, group_by_length
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.layout.packed import Packed

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tp_transformer import figures
 from tp_transformer.data.task import Task
-from tp_transformer.foundation import figures
 from tp_transformer.scoring.compare import coverage, module_names, named_apart, task_of
 from tp_transformer.scoring.results import HIGH, Results
 

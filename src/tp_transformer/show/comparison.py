@@ -12,11 +12,10 @@ from rich.rule import Rule
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from tp_transformer import html
 from tp_transformer.data.task import TRAIN, Task
-from tp_transformer.foundation import html
-from tp_transformer.foundation.errors import ResultsError
-from tp_transformer.foundation.frames import frame
-from tp_transformer.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
+from tp_transformer.errors import ResultsError
+from tp_transformer.frames import frame
 from tp_transformer.scoring.compare import (
     OURS,
     PAPER,
@@ -30,6 +29,7 @@ from tp_transformer.scoring.compare import (
     rows,
     task_of,
 )
+from tp_transformer.scoring.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.scoring.seeds import (
     SeedTest,

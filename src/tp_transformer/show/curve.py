@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.errors import FolderError
-from tp_transformer.foundation.run_folder import METRICS
-from tp_transformer.foundation.statistics import wilson
+from tp_transformer import figures
+from tp_transformer.errors import FolderError
+from tp_transformer.runtime.run_folder import METRICS
+from tp_transformer.scoring.statistics import wilson
 from tp_transformer.training.records import MONITOR, VALIDATION, Record, read_records, split_of
 
 _STYLES = {MONITOR: "-", VALIDATION: ":"}

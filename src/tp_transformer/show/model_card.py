@@ -5,10 +5,10 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from tp_transformer import settings
 from tp_transformer.data.mathematics.modules import SPLITS, TRAIN_SPLITS
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
-from tp_transformer.foundation import settings
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.compare import pairs

@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 from tp_transformer import __version__
-from tp_transformer.foundation.errors import SettingsError, reason
+from tp_transformer.errors import SettingsError, reason
 
 _MARKED_WITHIN = 4096  # bytes from the beginning of a page
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from rich.table import Table
 
-from tp_transformer.foundation.settings import preset_names, read
 from tp_transformer.model import bundled
 from tp_transformer.model.family import count_parameters, model_config
 from tp_transformer.model.recurrent import LSTMConfig
-from tp_transformer.published import TABLE_1
+from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.scoring.results import Results
+from tp_transformer.settings import preset_names, read
 
 
 def models_table() -> Table:

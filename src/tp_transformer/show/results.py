@@ -8,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.data.task import TRAIN
-from tp_transformer.foundation.statistics import Interval
 from tp_transformer.scoring.compare import HELD_OUT_UNKNOWN, coverage
 from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
+from tp_transformer.scoring.statistics import Interval
 from tp_transformer.show.table import plain_table
 
 _WIDE = 100  # columns from which more is shown

@@ -7,7 +7,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.foundation.figures import TOKENS
+from tp_transformer.figures import TOKENS
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.roles.result import HeadClusters, Look, cluster_looks
 

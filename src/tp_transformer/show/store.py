@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tp_transformer.data.store import Segment, Split, Store
 from tp_transformer.data.task import TRAIN, Task
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.errors import StoreError
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _WIDE = 110  # terminal width from which all difficulties are shown

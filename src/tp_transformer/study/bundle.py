@@ -16,14 +16,10 @@ import pyarrow as pa
 import torch
 from pyarrow import compute
 
+from tp_transformer import settings
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import TRAIN
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.atomic import whole
-from tp_transformer.foundation.errors import FolderError, SettingsError, StoreError, UserError
-from tp_transformer.foundation.progress import Show
-from tp_transformer.foundation.provenance import Values
-from tp_transformer.foundation.run_folder import read_origin, run_of
+from tp_transformer.errors import FolderError, SettingsError, StoreError, UserError
 from tp_transformer.interpret.core.result import plain
 from tp_transformer.interpret.core.sample import draw
 from tp_transformer.interpret.options import RolesOptions
@@ -32,6 +28,10 @@ from tp_transformer.model import bundled, identity
 from tp_transformer.model.family import AnyModel, load, model_path
 from tp_transformer.model.folder import WEIGHTS
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.files import atomic_write
+from tp_transformer.runtime.progress import Show
+from tp_transformer.runtime.provenance import Values
+from tp_transformer.runtime.run_folder import read_origin, run_of
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.show.model_card import CardFacts, model_card, settings_file
@@ -223,7 +223,7 @@ def _roles(model: AnyModel, store: Store) -> Values | None:
 
 def _write(folder: Path, facts: Sequence[CardFacts], roles: Mapping[str, Values | None]) -> None:
     try:
-        with whole(folder) as unfinished:
+        with atomic_write(folder) as unfinished:
             unfinished.mkdir()
             for one in facts:
                 other = next((found for found in facts if found is not one), None)

@@ -15,19 +15,19 @@ from rich.text import Text
 from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.store import Store
-from tp_transformer.foundation.atomic import refuse_other_content
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.progress import progress
-from tp_transformer.foundation.statistics import average_interval
+from tp_transformer.errors import UserError
 from tp_transformer.interpret.core.sample import Sample, draw
 from tp_transformer.interpret.roles.analysis import layer_clusters
 from tp_transformer.model import bundled
 from tp_transformer.model.family import AnyModel, load
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.files import refuse_other_content
+from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results, SplitScore
+from tp_transformer.scoring.statistics import average_interval
 from tp_transformer.show.comparison import pair_line
 from tp_transformer.show.report.report import write_report
 from tp_transformer.show.roles import most_structural, roles_figure

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.store import Store
-from tp_transformer.foundation.atomic import refuse_other_content
-from tp_transformer.foundation.progress import progress
+from tp_transformer.runtime.files import refuse_other_content
+from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import Store
-from tp_transformer.foundation.parallel import workers
-from tp_transformer.foundation.progress import progress
+from tp_transformer.runtime.processes import workers
+from tp_transformer.runtime.progress import progress
 
 LONGEST_SHOWN = 40  # characters of an answer
 

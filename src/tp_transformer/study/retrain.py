@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.foundation.atomic import refuse_other_content
-from tp_transformer.foundation.errors import FolderError, StoreError
+from tp_transformer.errors import FolderError, StoreError
 from tp_transformer.model import bundled
+from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.study.parts import generated
 from tp_transformer.training.config import RunConfig, run_config
 from tp_transformer.training.display import Display, Lines

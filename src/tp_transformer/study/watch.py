@@ -20,9 +20,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.parallel import n_cores
-from tp_transformer.foundation.run_folder import METRICS
+from tp_transformer.errors import UserError
+from tp_transformer.runtime.processes import n_cores
+from tp_transformer.runtime.run_folder import METRICS
 from tp_transformer.show.panel import View
 from tp_transformer.training.records import Record, as_line, parsed
 

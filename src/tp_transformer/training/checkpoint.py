@@ -24,12 +24,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tp_transformer.foundation.atomic import clear_leftovers as clear_unfinished
-from tp_transformer.foundation.atomic import point, pointed, whole
-from tp_transformer.foundation.errors import CheckpointError, UserError
-from tp_transformer.foundation.run_folder import BEST, BEST_MODELS, CHECKPOINTS, LAST
+from tp_transformer.errors import CheckpointError, UserError
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.base import Model
+from tp_transformer.runtime.files import atomic_write, replace_link, resolve_link
+from tp_transformer.runtime.files import clear_leftovers as clear_unfinished
+from tp_transformer.runtime.run_folder import BEST, BEST_MODELS, CHECKPOINTS, LAST
 from tp_transformer.training.optim import Ema
 
 TRAINING, STATE = "training.safetensors", "state.json"
@@ -152,7 +152,7 @@ def save(
     """Write a checkpoint, then remove those that are no longer kept."""
     path = _step_folder(run / CHECKPOINTS, state.step)
     try:
-        with whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             _write(unfinished, state, model, optimizer, ema)
         point_to(run, path, state)
         _prune(run, state, keep, keep_every)
@@ -173,7 +173,7 @@ def update(run: Path, state: State) -> None:
     path = _step_folder(run / CHECKPOINTS, state.step)
     try:
         files = json.loads((path / STATE).read_text("utf-8"))["files"]
-        with whole(path / STATE) as file:
+        with atomic_write(path / STATE) as file:
             file.write_text(_state_text(state, files), "utf-8")
         point_to(run, path, state)
     except OSError as error:
@@ -183,7 +183,7 @@ def update(run: Path, state: State) -> None:
 def point_to(run: Path, newest: Path, state: State) -> None:
     """Update the links `last` and `best` to match the newest checkpoint."""
     if not _is_named(run / LAST, newest):
-        point(run / LAST, newest)
+        replace_link(run / LAST, newest)
     if state.best is None:
         return
     best = _step_folder(run / BEST_MODELS, state.best.step)
@@ -192,11 +192,11 @@ def point_to(run: Path, newest: Path, state: State) -> None:
         best.parent.mkdir(exist_ok=True)
         (run / BEST).rename(best)
     if best.exists() and not _is_named(run / BEST, best):
-        point(run / BEST, best)
+        replace_link(run / BEST, best)
 
 
 def _is_named(name: Path, folder: Path) -> bool:
-    found = pointed(name)
+    found = resolve_link(name)
     return found is not None and found.resolve() == folder.resolve()
 
 

@@ -10,14 +10,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tp_transformer import settings
 from tp_transformer.data.store import MANIFEST, Store, open_store
-from tp_transformer.foundation import atomic, provenance, settings
-from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
-from tp_transformer.foundation.run_folder import CONFIG, LOCK, LOG, METRICS, ORIGIN, read_origin
-from tp_transformer.foundation.run_folder import sha256 as file_sha256
-from tp_transformer.foundation.settings import Values
+from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.bundled import find
 from tp_transformer.model.family import class_of
+from tp_transformer.runtime import provenance
+from tp_transformer.runtime.files import atomic_write, lock
+from tp_transformer.runtime.run_folder import CONFIG, LOCK, LOG, METRICS, ORIGIN, read_origin
+from tp_transformer.runtime.run_folder import sha256 as file_sha256
+from tp_transformer.settings import Values
 from tp_transformer.training import checkpoint
 from tp_transformer.training.config import (
     RunConfig,
@@ -181,9 +183,9 @@ def begin(run: Path, stack: ExitStack) -> None:
 
 
 def _lock(run: Path, stack: ExitStack) -> None:
-    # A separate file, because `atomic.whole` locks the folder itself.
+    # A separate file, because `files.whole` locks the folder itself.
     (run / LOCK).touch()
-    held = atomic.lock(run / LOCK)
+    held = lock(run / LOCK)
     if held is None:
         raise FolderError(f"another process is training {run}")
     stack.callback(os.close, held)
@@ -313,5 +315,5 @@ def _sha256(text: str) -> str:
 
 
 def _write_text(path: Path, text: str) -> None:
-    with atomic.whole(path) as file:
+    with atomic_write(path) as file:
         file.write_text(text, "utf-8", newline="\n")

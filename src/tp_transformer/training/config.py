@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from tp_transformer import settings
 from tp_transformer.data.sampling import FeedConfig
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.settings import Values
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.family import class_of, model_config
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.settings import Values
 from tp_transformer.training.loop import TrainingConfig
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig

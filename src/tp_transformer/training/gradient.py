@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.foundation.distributed import Ranks
 from tp_transformer.model.batch import Batch
+from tp_transformer.runtime.ranks import Ranks
 from tp_transformer.training.checkpoint import AnyModel
 from tp_transformer.training.local_batch import LocalBatch
 from tp_transformer.training.signals import Signals

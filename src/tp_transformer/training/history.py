@@ -10,10 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tp_transformer import settings
 from tp_transformer.data.store import MANIFEST, open_store
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.errors import FolderError, UserError
-from tp_transformer.foundation.run_folder import (
+from tp_transformer.errors import FolderError, UserError
+from tp_transformer.model.bundled import find
+from tp_transformer.model.family import load, model_path
+from tp_transformer.model.identity import model_hash, step_of
+from tp_transformer.runtime.run_folder import (
     BEST_MODELS,
     CHECKPOINTS,
     CONFIG,
@@ -23,9 +26,6 @@ from tp_transformer.foundation.run_folder import (
     run_of,
     sha256,
 )
-from tp_transformer.model.bundled import find
-from tp_transformer.model.family import load, model_path
-from tp_transformer.model.identity import model_hash, step_of
 from tp_transformer.training.records import VALIDATION, Record, read_records
 
 HISTORY = "training.json"  # in the folder of a bundled model

@@ -5,7 +5,7 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 
 RECENT = 180.0  # seconds of training whose speed the time left is computed from
 _SECONDS_BETWEEN_POINTS = 1.0

@@ -14,9 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.registry import Registry
-from tp_transformer.foundation.run_folder import TENSORBOARD
+from tp_transformer.errors import UserError
+from tp_transformer.registry import Registry
+from tp_transformer.runtime.run_folder import TENSORBOARD
 from tp_transformer.training.records import VALIDATION, Record
 
 PROJECT = "tp-transformer"  # unless WANDB_PROJECT or TRACKIO_PROJECT names another

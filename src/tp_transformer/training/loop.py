@@ -18,11 +18,8 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.sampling import Feed, Prefetcher
-from tp_transformer.foundation.atomic import write_json
-from tp_transformer.foundation.distributed import Ranks, native_precision
-from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.interruptions import NUMBERS
-from tp_transformer.foundation.ranges import (
+from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.ranges import (
     OpenShare,
     Positive,
     PositiveInt,
@@ -30,6 +27,9 @@ from tp_transformer.foundation.ranges import (
     ShareBelowOne,
     check_fields,
 )
+from tp_transformer.runtime.files import write_json
+from tp_transformer.runtime.ranks import Ranks, native_precision
+from tp_transformer.runtime.signals import NUMBERS
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import AnyModel, Best, Standing, State
 from tp_transformer.training.gradient import Gradient, summed

@@ -8,8 +8,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tp_transformer.foundation import atomic
-from tp_transformer.foundation.run_folder import LOG, METRICS
+from tp_transformer.runtime.files import atomic_write
+from tp_transformer.runtime.run_folder import LOG, METRICS
 from tp_transformer.training.display import Display
 from tp_transformer.training.loggers import Logger
 from tp_transformer.training.records import TRAIN, Record, as_line, read_records
@@ -113,7 +113,7 @@ def forget_after(path: Path, step: int, *, revalidates: bool = False) -> tuple[l
     The file is replaced atomically. It is read inside the context, because `whole` first restores
     the file if an earlier process was killed while replacing it.
     """
-    with atomic.whole(path) as shortened:
+    with atomic_write(path) as shortened:
         records, n_others = read_records(path) if path.exists() else ([], 0)
         kept = [record for record in records if record["step"] <= step]
         if revalidates:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import (
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import (
     Count,
     NonNegative,
     Positive,
@@ -20,7 +20,7 @@ from tp_transformer.foundation.ranges import (
     ShareBelowOne,
     check_fields,
 )
-from tp_transformer.foundation.registry import Registry
+from tp_transformer.registry import Registry
 from tp_transformer.training.muon import Blocks, Muon, matrix_blocks
 
 MakeOptimizer = Callable[[nn.Module, "OptimConfig"], torch.optim.Optimizer]

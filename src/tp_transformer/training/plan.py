@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tp_transformer.data.store import Store
-from tp_transformer.foundation.distributed import Ranks, open_ranks, unchanged_random_state
-from tp_transformer.foundation.ranges import LARGEST_INT
 from tp_transformer.model.flops import training_flops
+from tp_transformer.ranges import LARGEST_INT
+from tp_transformer.runtime.ranks import Ranks, open_ranks, unchanged_random_state
 from tp_transformer.training import checkpoint
 from tp_transformer.training.claim import Claim, Request, resolve
 from tp_transformer.training.config import RunConfig, run_config

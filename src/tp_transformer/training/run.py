@@ -10,15 +10,10 @@ from shlex import quote
 import torch
 from torch import Tensor
 
+from tp_transformer import settings
 from tp_transformer.data.store import Store
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.distributed import (
-    Ranks,
-    open_ranks,
-    unchanged_random_state,
-)
-from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.provenance import (
+from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.runtime.provenance import (
     Values,
     command_line,
     commit,
@@ -26,7 +21,12 @@ from tp_transformer.foundation.provenance import (
     now,
     versions,
 )
-from tp_transformer.foundation.run_folder import BEST, CONFIG, LAST, read_origin
+from tp_transformer.runtime.ranks import (
+    Ranks,
+    open_ranks,
+    unchanged_random_state,
+)
+from tp_transformer.runtime.run_folder import BEST, CONFIG, LAST, read_origin
 from tp_transformer.training import checkpoint
 from tp_transformer.training.checkpoint import Best, Checkpoint, State
 from tp_transformer.training.claim import (

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tp_transformer import settings
 from tp_transformer.data.store import Store
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.distributed import open_ranks, unchanged_random_state
-from tp_transformer.foundation.errors import FolderError
-from tp_transformer.foundation.provenance import command_line
-from tp_transformer.foundation.run_folder import CONFIG, ORIGIN, read_origin, seed_folder, seed_runs
+from tp_transformer.errors import FolderError
+from tp_transformer.runtime.provenance import command_line
+from tp_transformer.runtime.ranks import open_ranks, unchanged_random_state
+from tp_transformer.runtime.run_folder import CONFIG, ORIGIN, read_origin, seed_folder, seed_runs
 from tp_transformer.training.claim import Request
 from tp_transformer.training.config import RunConfig, run_config, section_kinds
 from tp_transformer.training.display import Display, Lines

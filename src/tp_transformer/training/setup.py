@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
+from tp_transformer import settings
 from tp_transformer.data.sampling import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.store import TRAIN, Split, open_store
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.allocator import refuse_beyond_memory
-from tp_transformer.foundation.distributed import Ranks
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.settings import to_values
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.family import AnyModel, from_config, load
 from tp_transformer.model.identity import model_hash
+from tp_transformer.runtime.memory import refuse_beyond_memory
+from tp_transformer.runtime.ranks import Ranks
+from tp_transformer.settings import to_values
 from tp_transformer.training.config import RunConfig
 from tp_transformer.training.limits import seconds
 from tp_transformer.training.loop import Loop

@@ -6,7 +6,7 @@ import time
 from types import FrameType
 from typing import Any, Self
 
-from tp_transformer.foundation.interruptions import NUMBERS, SECONDS_OF_ONE_SIGNAL, leave_terminal
+from tp_transformer.runtime.signals import NUMBERS, SECONDS_OF_ONE_SIGNAL, leave_terminal
 
 # Handled even if the process was started with them ignored.
 ALWAYS = (signal.SIGINT, signal.SIGTERM)

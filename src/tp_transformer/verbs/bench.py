@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tp_transformer.foundation.ranges import Seed, Workers
+from tp_transformer.ranges import Seed, Workers
 from tp_transformer.verbs.verb import Verb
 
 
@@ -44,9 +44,9 @@ class Bench(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.foundation.parallel import workers
-        from tp_transformer.foundation.progress import progress
-        from tp_transformer.foundation.provenance import command_line
+        from tp_transformer.runtime.processes import workers
+        from tp_transformer.runtime.progress import progress
+        from tp_transformer.runtime.provenance import command_line
         from tp_transformer.show.findings import written_line
         from tp_transformer.study.bench.document import render, save
         from tp_transformer.study.bench.plan import BenchPlan, samples_of

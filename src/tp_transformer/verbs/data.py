@@ -12,8 +12,8 @@ from tp_transformer.data.mathematics.modules import (
     with_difficulties,
 )
 from tp_transformer.data.pair_options import Columns
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import Count, PositiveInt, Seed, Workers
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Count, PositiveInt, Seed, Workers
 from tp_transformer.verbs.verb import Arguments, Group, Verb, add_later, flag_of, yaml_default
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ class Generate(Verb):
     def _mathematics(self) -> "Store":
         from tp_transformer.data.generated import resolved_options
         from tp_transformer.data.mathematics.produce import Order, produce
-        from tp_transformer.foundation.parallel import workers
-        from tp_transformer.foundation.progress import progress
+        from tp_transformer.runtime.processes import workers
+        from tp_transformer.runtime.progress import progress
 
         resolved_options(self.task, dict(self.options.items()))  # raises for those of other tasks
         order = Order(
@@ -160,7 +160,7 @@ class Prepare(Verb):
     def _store(self) -> "Store":
         from tp_transformer.data.pair_options import split_shares
         from tp_transformer.data.pairs import prepare
-        from tp_transformer.foundation.progress import progress
+        from tp_transformer.runtime.progress import progress
 
         is_pairs = self.task is not None
         if not is_pairs:
@@ -245,7 +245,7 @@ class Export(StoreVerb):
     def __call__(self) -> None:
         from tp_transformer.data.export import export
         from tp_transformer.data.store import open_store
-        from tp_transformer.foundation.progress import progress
+        from tp_transformer.runtime.progress import progress
 
         store = open_store(self.store)
         with progress("writing") as update:
@@ -267,7 +267,7 @@ class Verify(Verb):
 
     def __call__(self) -> None:
         from tp_transformer.data.store import verify
-        from tp_transformer.foundation.progress import progress
+        from tp_transformer.runtime.progress import progress
 
         with progress("verifying", in_bytes=True) as update:
             lines = verify(self.store, progress=update)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tp_transformer.foundation.ranges import Port
+from tp_transformer.ranges import Port
 from tp_transformer.verbs.verb import Verb
 
 

@@ -30,8 +30,8 @@ class Interpret(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.foundation.progress import progress, showing
         from tp_transformer.interpret.run import interpret
+        from tp_transformer.runtime.progress import progress, showing
         from tp_transformer.show.findings import render_findings, written_line
 
         with showing(progress):

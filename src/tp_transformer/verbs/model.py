@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import (
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import (
     AnswerLength,
     Beams,
     Device,
@@ -74,8 +74,8 @@ class Bundle(Verb):
     device: Device = "auto"
 
     def __call__(self) -> None:
-        from tp_transformer.foundation.allocator import keep_freed_memory
-        from tp_transformer.foundation.progress import progress
+        from tp_transformer.runtime.memory import keep_freed_memory
+        from tp_transformer.runtime.progress import progress
         from tp_transformer.show.presets import bundled_lines
         from tp_transformer.study.bundle import bundle
 
@@ -117,12 +117,12 @@ class Solve(ModelVerb):
     json: bool = False
 
     def __call__(self) -> None:
-        from tp_transformer.foundation.allocator import keep_freed_memory, without_collection
+        from tp_transformer.runtime.memory import keep_freed_memory, without_collection
 
         with without_collection():
-            from tp_transformer.foundation.distributed import choose_device, native_precision
             from tp_transformer.model.family import load
             from tp_transformer.model.stream import questions_from, solve_each
+            from tp_transformer.runtime.ranks import choose_device, native_precision
 
         if self.questions and self.file is not None:
             raise SettingsError("the questions are either arguments or in --file, not both")

@@ -28,7 +28,7 @@ class Reproduce(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.runtime.memory import keep_freed_memory
         from tp_transformer.study.reproduce.describe import render_plan
         from tp_transformer.study.reproduce.plan import plan_reproduction
         from tp_transformer.study.reproduce.run import Reproduction, reproduce

@@ -28,8 +28,8 @@ class Evaluate(ModelVerb):
     work: Work
 
     def __call__(self) -> None:
-        from tp_transformer.foundation.allocator import keep_freed_memory
-        from tp_transformer.foundation.run_folder import seed_runs
+        from tp_transformer.runtime.memory import keep_freed_memory
+        from tp_transformer.runtime.run_folder import seed_runs
 
         keep_freed_memory()
         runs = {} if self.model is None else seed_runs(self.model)
@@ -42,8 +42,8 @@ class Evaluate(ModelVerb):
     def _score(self, model: Path | None, out: Path, work: Work) -> None:
         from rich.console import Console
 
-        from tp_transformer.foundation.distributed import is_first_process
-        from tp_transformer.foundation.progress import progress
+        from tp_transformer.runtime.progress import progress
+        from tp_transformer.runtime.ranks import is_first_process
         from tp_transformer.scoring.evaluate import evaluate
         from tp_transformer.show.results import render_results
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from jsonargparse import Namespace
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import Device, PositiveInt, Seed
-from tp_transformer.foundation.run_folder import CONFIG, seed_folder, seed_runs
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Device, PositiveInt, Seed
+from tp_transformer.runtime.run_folder import CONFIG, seed_folder, seed_runs
 from tp_transformer.verbs.verb import Arguments, Verb, add_later, documented, yaml_default
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Train(Verb):
     def __call__(self) -> None:
         import torch
 
-        from tp_transformer.foundation.allocator import keep_freed_memory
-        from tp_transformer.foundation.settings import dump
+        from tp_transformer.runtime.memory import keep_freed_memory
+        from tp_transformer.settings import dump
         from tp_transformer.training.config import config_values
 
         config = self.resolved()
@@ -119,7 +119,7 @@ class Train(Verb):
 
     def resolved(self) -> "RunConfig | None":
         """Return the given settings; None if those of the existing run are used."""
-        from tp_transformer.foundation.settings import run_values
+        from tp_transformer.settings import run_values
         from tp_transformer.training.config import run_config, section_kinds
 
         changed = dict(self.settings.items())
@@ -163,7 +163,7 @@ class Retrain(Verb):
     def __call__(self) -> None:
         import torch
 
-        from tp_transformer.foundation.allocator import keep_freed_memory
+        from tp_transformer.runtime.memory import keep_freed_memory
         from tp_transformer.show.panel import display
         from tp_transformer.study.retrain import plan_retraining, retrain
 

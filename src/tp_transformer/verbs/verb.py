@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin, 
 
 from jsonargparse import Namespace
 
-from tp_transformer.foundation.ranges import Device
+from tp_transformer.ranges import Device
 
 Arguments = dict[str, dict[str, Any]]
 T = TypeVar("T")

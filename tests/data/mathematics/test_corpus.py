@@ -27,7 +27,7 @@ from corpora import (
 from corpora import rows as some_rows
 from tp_transformer.data import readers
 from tp_transformer.data.mathematics.corpus import PARQUET, identify, prepare, unwrap
-from tp_transformer.foundation.errors import CorpusError, StoreError
+from tp_transformer.errors import CorpusError, StoreError
 
 MIXED = "train-easy/arithmetic__mixed.txt"
 

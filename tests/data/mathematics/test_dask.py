@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from tp_transformer.data.mathematics.generate import cut, generate_chunk, generate_chunks
-from tp_transformer.foundation import parallel
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.parallel import workers
+from tp_transformer.errors import UserError
+from tp_transformer.runtime import processes
+from tp_transformer.runtime.processes import workers
 
 pytest.importorskip("mathematics_dataset")
 distributed = pytest.importorskip("distributed")
@@ -34,6 +34,6 @@ def test_one_of_two_workers_is_killed(cluster):
 
 
 def test_no_scheduler(monkeypatch):
-    monkeypatch.setattr(parallel, "DASK_PATIENCE", "1s")
+    monkeypatch.setattr(processes, "DASK_PATIENCE", "1s")
     with pytest.raises(UserError, match="no Dask scheduler"), workers("dask://127.0.0.1:1")():
         pass

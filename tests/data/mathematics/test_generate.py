@@ -14,7 +14,7 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.modules import EXTRAPOLATE, KEYS, TRAIN_SPLITS
 from tp_transformer.data.vocabulary import CHARACTERS
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.errors import SettingsError, UserError
 
 pytest.importorskip("mathematics_dataset")
 
@@ -27,7 +27,7 @@ from tp_transformer.data.mathematics.generate import (
     generate_chunks,
     question_at,
 )
-from tp_transformer.foundation.parallel import workers
+from tp_transformer.runtime.processes import workers
 
 # Draws the questions at the addresses on standard input, shuffled, and prints them as JSON.
 PROCESS = """

@@ -7,7 +7,7 @@ import pytest
 from tp_transformer.data.mathematics import modules
 from tp_transformer.data.mathematics.modules import KEYS, MODULES, modules_of
 from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 
 # An archive of the dataset, whole or in part, in a data folder beside the project.
 BESIDE = Path(__file__).parents[4].glob("*/data/mathematics_dataset-v1.0*.tar.gz")

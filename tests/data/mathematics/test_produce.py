@@ -18,8 +18,8 @@ from tp_transformer.data.mathematics import produce
 from tp_transformer.data.mathematics.generate import question_at
 from tp_transformer.data.mathematics.produce import GeneratedFile, Order, Pieces, unfinished
 from tp_transformer.data.store import open_store
-from tp_transformer.foundation.errors import SettingsError, StoreError
-from tp_transformer.foundation.parallel import workers
+from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.runtime.processes import workers
 
 QUICK = ("numbers__place_value", "arithmetic__add_or_sub")
 ORDER = Order(modules=QUICK, count=30, test_count=7, seed=3)
@@ -158,7 +158,7 @@ def test_two_processes_do_not_make_one_store(tmp_path):
 from pathlib import Path
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.mathematics.produce import unfinished
-from tp_transformer.foundation.errors import StoreError
+from tp_transformer.errors import StoreError
 try:
     with unfinished(Path({str(out)!r}), Order()): pass
 except StoreError as error:

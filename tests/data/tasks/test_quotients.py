@@ -9,8 +9,8 @@ import tp_transformer as tpt
 from tp_transformer import cli
 from tp_transformer.data.generated import TASKS, write_task
 from tp_transformer.data.tasks.quotients import nested_quotients
-from tp_transformer.expressions import parse
 from tp_transformer.interpret.analyses import ANALYSES
+from tp_transformer.scoring.expressions import parse
 
 
 def expression_of(question):

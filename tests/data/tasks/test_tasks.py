@@ -5,8 +5,8 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer import cli
 from tp_transformer.data.generated import TASKS, resolved_options, task_options, write_task
-from tp_transformer.foundation.errors import SettingsError, StoreError
-from tp_transformer.foundation.settings import preset_names
+from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.settings import preset_names
 
 TASK_NAMES = [name for name in TASKS if name != "mathematics"]
 SMALL = {

@@ -9,9 +9,7 @@ import torch
 import tp_transformer as tpt
 from legible import illegible, texts
 from planted import by_length, nested
-from tp_transformer import UserError
-from tp_transformer.expressions import parse
-from tp_transformer.foundation import figures
+from tp_transformer import UserError, figures
 from tp_transformer.interpret import attention
 from tp_transformer.interpret.attention import analysis, following
 from tp_transformer.interpret.attention import result as results
@@ -21,6 +19,7 @@ from tp_transformer.interpret.core.record import ATTENTIONS, point, record, untr
 from tp_transformer.interpret.core.relations import RELATIONS
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.scoring.expressions import parse
 
 SAMPLE = by_length(nested(32))  # as many as pass a model at once
 EXPRESSIONS = [parse(question) for question in SAMPLE.questions]

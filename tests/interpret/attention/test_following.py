@@ -5,11 +5,11 @@ import pytest
 from attention_search import BLIND, blind
 
 from planted import nested
-from tp_transformer.expressions import parse
 from tp_transformer.interpret.attention import following
 from tp_transformer.interpret.attention.text_attention import text_attention
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import RELATIONS, SKIPPED
+from tp_transformer.scoring.expressions import parse
 
 SAMPLE = nested(64)
 EXPRESSIONS = [parse(question) for question in SAMPLE.questions]

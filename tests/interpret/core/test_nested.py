@@ -2,8 +2,7 @@
 
 import pytest
 
-from tp_transformer.expressions import parse
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 from tp_transformer.interpret.core.nested import (
     DIGITS,
     LETTERS,
@@ -13,6 +12,7 @@ from tp_transformer.interpret.core.nested import (
     read_fractions,
 )
 from tp_transformer.interpret.core.sample import Sample, token_characters
+from tp_transformer.scoring.expressions import parse
 
 
 def test_numbers_and_the_operator_are_at_their_positions():

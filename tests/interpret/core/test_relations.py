@@ -2,7 +2,6 @@
 
 import pytest
 
-from tp_transformer.expressions import parse
 from tp_transformer.interpret.core import structure
 from tp_transformer.interpret.core.relations import (
     ASKED,
@@ -18,6 +17,7 @@ from tp_transformer.interpret.core.relations import (
     numerals,
     wording_labels,
 )
+from tp_transformer.scoring.expressions import parse
 
 DIGIT = "What is the tens digit of 531?"
 SORT = "Sort 4, -7, 12."

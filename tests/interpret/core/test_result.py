@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.foundation import figures
+from tp_transformer import figures
 from tp_transformer.interpret.core.result import Context, Result, plain
 from tp_transformer.interpret.core.sample import Sample
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tp_transformer.expressions import parse
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import (
     LABELS,
@@ -13,6 +12,7 @@ from tp_transformer.interpret.core.structure import (
     places,
     unreversed_sides,
 )
+from tp_transformer.scoring.expressions import parse
 
 PAST = "denominator to its division, past a numerator"
 

@@ -11,8 +11,7 @@ from matplotlib.colors import to_rgb
 
 import tp_transformer as tpt
 from planted import by_length, quotients, sample
-from tp_transformer import UserError
-from tp_transformer.foundation import figures
+from tp_transformer import UserError, figures
 from tp_transformer.interpret import roles
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters

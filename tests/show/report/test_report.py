@@ -13,8 +13,8 @@ from documents import ROOT, blocks
 from reports import HOSTILE, SVG, hostile_results, write_analysis, write_bench, write_run
 from runs import tpt
 from scores import made_up
-from tp_transformer.foundation.errors import FolderError, ResultsError, SettingsError, UserError
-from tp_transformer.published import TABLE_1
+from tp_transformer.errors import FolderError, ResultsError, SettingsError, UserError
+from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.show.report import charts
 from tp_transformer.show.report.markup import Markup, element
 from tp_transformer.show.report.report import write_report

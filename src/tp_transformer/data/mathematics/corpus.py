@@ -53,9 +53,9 @@ from tp_transformer.data.readers import (
 from tp_transformer.data.store import TRAIN, Store, open_store, texts_as_bytes
 from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
 from tp_transformer.data.writer import ROWS_PER_BATCH, check_replaceable, write_store
-from tp_transformer.foundation.errors import CorpusError
-from tp_transformer.foundation.progress import Update
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.errors import CorpusError
+from tp_transformer.runtime.progress import Update
+from tp_transformer.settings import nearest
 
 BLOCK_ROWS = 2**16
 _JSON_ROWS = 2**12  # more Python objects at a time would be slower

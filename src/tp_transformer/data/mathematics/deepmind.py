@@ -40,7 +40,7 @@ from tp_transformer.data.mathematics.modules import (
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import MAX_ANSWER
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 
 # About 1 in 205 draws of `comparison__sort_more` has a short enough answer: the probability of
 # 20,000 failures in a row is 1e-42.

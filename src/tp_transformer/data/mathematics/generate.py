@@ -16,9 +16,9 @@ from tp_transformer.data.mathematics.deepmind import Address, generator
 from tp_transformer.data.mathematics.fast import replacements
 from tp_transformer.data.mathematics.modules import EXTRAPOLATE, SPLITS, STORE_PLACES, modules_of
 from tp_transformer.data.mathematics.task import match_modules
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.parallel import OpenPool, in_order, workers
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.errors import SettingsError
+from tp_transformer.runtime.processes import OpenPool, in_order, workers
+from tp_transformer.settings import nearest
 
 # About an eighth of a second of work on one core (0.6 ms per question on average), so that the
 # transfer of results costs little and a lost worker loses little.

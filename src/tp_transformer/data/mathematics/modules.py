@@ -8,8 +8,8 @@ continues is listed here, not derived from a prefix.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.errors import SettingsError
+from tp_transformer.settings import nearest
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TRAIN_SPLITS = tuple(f"train-{difficulty}" for difficulty in DIFFICULTIES)

@@ -36,14 +36,14 @@ from tp_transformer.data.mathematics.generate import (
 )
 from tp_transformer.data.mathematics.modules import SPLITS, STORE_PLACES, TRAIN_SPLITS, modules_of
 from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
+from tp_transformer.data.permutation import key_of
 from tp_transformer.data.store import Store, open_store, texts_as_bytes
 from tp_transformer.data.writer import has_same_store, write_store
-from tp_transformer.foundation.atomic import lock, whole, write_json
-from tp_transformer.foundation.errors import SettingsError, StoreError
-from tp_transformer.foundation.parallel import OpenPool, in_order
-from tp_transformer.foundation.permutation import key_of
-from tp_transformer.foundation.progress import Counted, Update
-from tp_transformer.foundation.ranges import PositiveInt, Seed, check_fields
+from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.ranges import PositiveInt, Seed, check_fields
+from tp_transformer.runtime.files import atomic_write, lock, write_json
+from tp_transformer.runtime.processes import OpenPool, in_order
+from tp_transformer.runtime.progress import Counted, Update
 
 PIECE_ROWS = 20_000
 PIECE_SECONDS = 20.0  # maximum work that is lost if the process is killed
@@ -167,7 +167,7 @@ class Pieces:
         """Save questions of a file, starting at a row."""
         path = self._folder / f"{split}.{module}.{start}.arrow"
         table = pa.table({"question": questions, "answer": answers})
-        with whole(path) as unfinished, ipc.new_file(unfinished, table.schema) as writer:
+        with atomic_write(path) as unfinished, ipc.new_file(unfinished, table.schema) as writer:
             writer.write_table(table)
         self._rows.setdefault((split, module), []).append((start, path))
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from tp_transformer.data.task import TASKS, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import OpenShare, Seed, Size
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import OpenShare, Seed, Size
 
 TEST, DEEPER = "test", "deeper"
 _MOST_QUESTIONS = 2_000_000  # of the trained depths

@@ -13,7 +13,7 @@ import numpy as np
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import TASKS, TRAIN, Row, Task
-from tp_transformer.foundation.ranges import Seed
+from tp_transformer.ranges import Seed
 
 TEST = "test"
 _MODULE = "quotients"

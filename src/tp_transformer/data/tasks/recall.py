@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from tp_transformer.data.task import TASKS, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import Seed, Size
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import Seed, Size
 
 TEST, UNSEEN, LONGER = "test", "unseen", "longer"
 OTHER_KEY = "-"  # in an answer, for a key that is not the one asked for

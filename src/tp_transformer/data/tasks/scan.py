@@ -17,7 +17,7 @@ import numpy as np
 
 from tp_transformer.data.task import TASKS, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.ranges import Seed
+from tp_transformer.ranges import Seed
 
 TEST = "test"
 _VERBS = ("walk", "look", "run", "jump", "turn")

@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.family import class_of, model_config

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 from tp_transformer.model.family import load
 from tp_transformer.model.folder import CONFIG, VOCABULARY, WEIGHTS
 from tp_transformer.model.transformer import Transformer

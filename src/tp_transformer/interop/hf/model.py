@@ -13,7 +13,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, Pre
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 from tp_transformer.interop.hf.config import TPTransformerConfig
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.layout.padded import Padded

@@ -8,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedTokenizer
 
 from tp_transformer.data.vocabulary import EOS, PAD, SOS, Vocabulary
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 from tp_transformer.model.folder import VOCABULARY, write_vocabulary
 
 

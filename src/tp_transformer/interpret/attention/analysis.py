@@ -7,7 +7,6 @@ finds such heads: it ranks all heads of the encoder by how well they follow each
 import numpy as np
 
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.foundation.progress import track
 from tp_transformer.interpret.attention import following
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking
 from tp_transformer.interpret.attention.result import IN_COLUMN, AttentionMap, AttentionResult
@@ -27,6 +26,7 @@ from tp_transformer.interpret.core.vectors import Activations
 from tp_transformer.interpret.options import AttentionOptions
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.progress import track
 
 # Untrained models. With 3, another untrained model seemed to follow 1 relation of 45 (small models,
 # 128 questions); with 9, 1 of 240.

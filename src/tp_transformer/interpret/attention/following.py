@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm, t
 
-from tp_transformer.foundation.statistics import CONFIDENCE, FEWEST, Interval
 from tp_transformer.interpret.attention.text_attention import text_attention
 from tp_transformer.interpret.core.relations import RELATIONS, SKIPPED, Parsed, Relation
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import Pairs
 from tp_transformer.interpret.core.vectors import Floats
+from tp_transformer.scoring.statistics import CONFIDENCE, FEWEST, Interval
 
 RESAMPLES = 2_000
 # Simulated structure-blind heads have margins up to 0.034, or up to 0.063 if the baselines do not

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tp_transformer.expressions import parse
-from tp_transformer.foundation import figures
-from tp_transformer.foundation.statistics import FEWEST
+from tp_transformer import figures
 from tp_transformer.interpret.attention.following import LEAST_MARGIN, Ranking
 from tp_transformer.interpret.core import structure
 from tp_transformer.interpret.core.record import ENCODER, TITLES
@@ -19,6 +17,8 @@ from tp_transformer.interpret.core.result import Result, ResultTable, Values
 from tp_transformer.interpret.core.structure import SIDE, labels
 from tp_transformer.interpret.core.vectors import Activations, Floats
 from tp_transformer.interpret.roles.result import SIDE_COLOURS
+from tp_transformer.scoring.expressions import parse
+from tp_transformer.scoring.statistics import FEWEST
 
 FAINTEST = 0.05  # smallest weight that is drawn as a line
 PER_POINT = 1 / 86  # inches in a row for each point of the size of a character

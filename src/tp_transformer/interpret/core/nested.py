@@ -9,7 +9,7 @@ from math import perm
 
 import numpy as np
 
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.core.sample import Sample
 
 LETTERS, NUMERATORS = "abcd", "ad"

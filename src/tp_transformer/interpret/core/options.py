@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
-from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.ranges import Count, Layer, check_fields
-from tp_transformer.foundation.settings import nearest
+from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.ranges import Count, Layer, check_fields
+from tp_transformer.settings import nearest
 
 if TYPE_CHECKING:
     from tp_transformer.model.config import TransformerConfig

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tp_transformer.data.vocabulary import Ids, Ragged
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 from tp_transformer.interpret.core.options import AnalysisOptions, chosen
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.core.vectors import Activations

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import TypeVar
 
-from tp_transformer.expressions import Expression
 from tp_transformer.interpret.core import structure
 from tp_transformer.interpret.core.structure import DIGIT_PLACE, Pairs, digit_places, labelled
+from tp_transformer.scoring.expressions import Expression
 
 T = TypeVar("T")
 Parsed = Expression | str

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tp_transformer.foundation import atomic, figures, html, provenance
-from tp_transformer.foundation.progress import track
+from tp_transformer import figures, html
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model import identity
 from tp_transformer.model.family import AnyModel
+from tp_transformer.runtime import provenance
+from tp_transformer.runtime.files import atomic_write
+from tp_transformer.runtime.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -132,7 +134,7 @@ class Result(ABC):
         for name, plot in track("drawing figures", plots.items(), len(plots)):
             files += figures.save(plot, Path(folder), name)
         path = Path(folder) / f"{self.name}.json"
-        with atomic.whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.write_text(text, "utf-8")
         return [path, *files]
 

@@ -7,17 +7,17 @@ from functools import cached_property
 
 import numpy as np
 
+from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import TRAIN, Store
 from tp_transformer.data.vocabulary import PAD, SOS, Vocabulary
-from tp_transformer.expressions import Expression, parse
-from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.figures import END, START
-from tp_transformer.foundation.permutation import key_of, permute
-from tp_transformer.foundation.progress import track
+from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.figures import END, START
 from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.batch import group_by_length
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.solver import evaluating
+from tp_transformer.runtime.progress import track
+from tp_transformer.scoring.expressions import Expression, parse
 from tp_transformer.scoring.verdict import judge
 
 BATCH_SIZE = 32  # questions

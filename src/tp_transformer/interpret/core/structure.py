@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from tp_transformer.expressions import (
+from tp_transformer.scoring.expressions import (
     DIVISION,
     MULTIPLICATION,
     Expression,

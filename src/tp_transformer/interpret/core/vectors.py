@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.errors import SettingsError, UserError
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

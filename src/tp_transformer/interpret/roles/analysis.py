@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.progress import track
+from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.core.options import head_indices, layer_index
 from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
 from tp_transformer.interpret.core.result import Context
@@ -31,6 +30,7 @@ from tp_transformer.interpret.roles.result import (
 from tp_transformer.interpret.roles.reversal import ModelTransfer, Reversal, Sides, Transfer
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.progress import track
 
 INITIAL_DRAWS = 3  # untrained models
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tp_transformer.foundation.figures import END, START
-from tp_transformer.foundation.statistics import wilson
+from tp_transformer.figures import END, START
 from tp_transformer.interpret.core.relations import ASKED, DEGREE, ITEM, PART, RANK, YES
 from tp_transformer.interpret.core.structure import (
     ARGUMENT,
@@ -28,6 +27,7 @@ from tp_transformer.interpret.core.structure import (
     SIGN,
 )
 from tp_transformer.interpret.core.vectors import Booleans, Integers
+from tp_transformer.scoring.statistics import wilson
 
 PURITY = 0.8  # least share of the positions of a cluster for which its name holds
 FEWEST_POSITIONS = 10

@@ -18,11 +18,11 @@ from typing import Protocol, TypeVar
 import numpy as np
 from scipy.special import entr
 
-from tp_transformer.foundation.statistics import Interval, resample
 from tp_transformer.interpret.core.relations import WORDING_LABELS, question_labels
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import LABELS, labels, unreversed_sides
 from tp_transformer.interpret.core.vectors import Floats, Integers
+from tp_transformer.scoring.statistics import Interval, resample
 
 FOLDS = 5
 PERMUTATIONS = 200  # of labels, for the baseline of clusters

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tp_transformer.foundation import figures
+from tp_transformer import figures
 from tp_transformer.interpret.core.result import Result, ResultTable, Values
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE, labels

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tp_transformer.foundation.progress import track
-from tp_transformer.foundation.statistics import Interval, resample
 from tp_transformer.interpret.core.result import ResultTable, Values
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
 from tp_transformer.interpret.core.vectors import Booleans, Floats, Integers
 from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Positions, Probe, folds
+from tp_transformer.runtime.progress import track
+from tp_transformer.scoring.statistics import Interval, resample
 
 # From vectors with their sides, and other vectors, to the predicted sides of the others.
 Predictor = Callable[[Floats, Integers, Floats], Integers]

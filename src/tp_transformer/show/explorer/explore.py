@@ -4,7 +4,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 from tp_transformer.model import bundled
 from tp_transformer.model.bundled import ROLES
 from tp_transformer.model.family import load

@@ -5,12 +5,12 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.provenance import Values
+from tp_transformer.errors import UserError
 from tp_transformer.model import identity
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.provenance import Values
 
 BINDINGS = (  # implemented in bindings.js
     *("none", "constant", "hadamard", "residual", "sigmoid", "silu", "value", "dictionary"),

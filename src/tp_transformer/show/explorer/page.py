@@ -7,9 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from tp_transformer import __version__
-from tp_transformer.foundation import atomic
-from tp_transformer.foundation.provenance import Values
 from tp_transformer.model.family import AnyModel
+from tp_transformer.runtime.files import atomic_write
+from tp_transformer.runtime.provenance import Values
 from tp_transformer.show.explorer import packing
 from tp_transformer.show.page_file import content_policy, mark
 
@@ -78,7 +78,7 @@ class Page:
 
     def write(self, file: str | Path) -> None:
         """Write the page atomically."""
-        with atomic.whole(file) as unfinished, unfinished.open("wb") as page:
+        with atomic_write(file) as unfinished, unfinished.open("wb") as page:
             page.writelines(self.parts())
 
     def _values(self) -> Values:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tp_transformer.foundation.errors import UserError
-from tp_transformer.foundation.provenance import Values
+from tp_transformer.errors import UserError
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.identity import model_hash
+from tp_transformer.runtime.provenance import Values
 
 
 def read_roles(file: str | Path, model: AnyModel) -> Values:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 
 LOOPBACK = "127.0.0.1"
 

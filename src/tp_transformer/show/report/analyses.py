@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tp_transformer.foundation.errors import ResultsError
+from tp_transformer.errors import ResultsError
 from tp_transformer.interpret.analyses import ANALYSES
 from tp_transformer.show.report.inputs import Inputs, JsonFile
 from tp_transformer.show.report.markup import (

@@ -1,6 +1,6 @@
 """The section of `tpt bench`: bindings compared at one budget."""
 
-from tp_transformer.foundation.errors import ResultsError
+from tp_transformer.errors import ResultsError
 from tp_transformer.show.report.analyses import recorded_table
 from tp_transformer.show.report.inputs import BENCH_FORMAT, Inputs, JsonFile
 from tp_transformer.show.report.markup import Section, command, element, paragraph, picture

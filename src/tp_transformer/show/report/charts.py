@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tp_transformer.foundation.figures import COLOURS
-from tp_transformer.foundation.statistics import Interval
+from tp_transformer.figures import COLOURS
+from tp_transformer.scoring.statistics import Interval
 from tp_transformer.show.report.markup import Markup, cut, element
 
 WIDTH = 380  # of a chart; two are side by side on a wide screen

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tp_transformer.data.store import MANIFEST
-from tp_transformer.foundation.errors import FolderError, ResultsError, reason
-from tp_transformer.foundation.provenance import Values
-from tp_transformer.foundation.run_folder import (
+from tp_transformer.errors import FolderError, ResultsError, reason
+from tp_transformer.model.folder import WEIGHTS
+from tp_transformer.runtime.provenance import Values
+from tp_transformer.runtime.run_folder import (
     BEST,
     BEST_MODELS,
     CHECKPOINTS,
@@ -17,7 +18,6 @@ from tp_transformer.foundation.run_folder import (
     ORIGIN,
     TENSORBOARD,
 )
-from tp_transformer.model.folder import WEIGHTS
 
 _NOT_OF_A_RUN = {CHECKPOINTS, BEST_MODELS, BEST, LAST, TENSORBOARD, ORIGIN}
 BENCH_FORMAT = "tp-transformer-bench"

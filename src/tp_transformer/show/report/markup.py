@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from tp_transformer.foundation.figures import COLUMN
+from tp_transformer.figures import COLUMN
 from tp_transformer.show.table import Cell, NumberCell, Table
 
 LONGEST_CELL = 160  # characters

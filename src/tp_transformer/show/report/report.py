@@ -8,8 +8,8 @@ from pathlib import Path
 from string import Template
 
 from tp_transformer import __version__
-from tp_transformer.foundation import atomic
-from tp_transformer.foundation.errors import ResultsError, SettingsError
+from tp_transformer.errors import ResultsError, SettingsError
+from tp_transformer.runtime.files import atomic_write
 from tp_transformer.show.page_file import content_policy, mark, refuse_other_file
 from tp_transformer.show.report.analyses import analyses
 from tp_transformer.show.report.bench import bench
@@ -65,7 +65,7 @@ def write_report(
     for path in map(Path, paths):
         _refuse_unshown(path, list(sources))
     page = _page(sections, inputs, [inputs.shown(path) for path in paths])
-    with atomic.whole(out) as unfinished:
+    with atomic_write(out) as unfinished:
         unfinished.write_text(page, "utf-8", errors="replace")  # JSON may have half a character
     titles = tuple(section.title for section in sections)
     return WrittenReport(out, titles, tuple(sources), inputs.unreadable)

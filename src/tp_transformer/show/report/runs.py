@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from tp_transformer.foundation.errors import FolderError
-from tp_transformer.foundation.run_folder import CONFIG, METRICS, name_of, read_origin
-from tp_transformer.foundation.settings import read
-from tp_transformer.foundation.statistics import wilson
+from tp_transformer.errors import FolderError
+from tp_transformer.runtime.run_folder import CONFIG, METRICS, name_of, read_origin
+from tp_transformer.scoring.statistics import wilson
+from tp_transformer.settings import read
 from tp_transformer.show.curve import Curve, curves_of
 from tp_transformer.show.report import charts
 from tp_transformer.show.report.inputs import Inputs

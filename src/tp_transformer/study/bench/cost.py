@@ -12,8 +12,8 @@ from statistics import median
 
 import torch
 
-from tp_transformer.foundation.distributed import open_ranks
-from tp_transformer.foundation.extensions import load_extensions
+from tp_transformer.registry import load_extensions
+from tp_transformer.runtime.ranks import open_ranks
 from tp_transformer.training.config import RunConfig
 from tp_transformer.training.setup import make_loop
 

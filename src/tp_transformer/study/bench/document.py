@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from tp_transformer.foundation import atomic, figures
+from tp_transformer import figures
+from tp_transformer.runtime.files import atomic_write
 from tp_transformer.show.table import Table, latex_escaped, latex_note, text_of
 from tp_transformer.study.bench.figure import plot
 from tp_transformer.study.bench.table import HELD_OUT, BenchRow, BenchTable, BenchTest
@@ -74,7 +75,7 @@ def save(table: BenchTable, folder: Path) -> list[Path]:
     files = []
     for kind, text in texts.items():
         files.append(folder / f"{NAME}.{kind}")
-        with atomic.whole(files[-1]) as unfinished:
+        with atomic_write(files[-1]) as unfinished:
             unfinished.write_text(text, "utf-8")
     return [*files, *figures.save(drawn, folder, NAME)]
 

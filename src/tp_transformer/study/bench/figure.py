@@ -1,6 +1,6 @@
 """The figure of a bench: the accuracy of each seed, by task, split and binding."""
 
-from tp_transformer.foundation import figures
+from tp_transformer import figures
 from tp_transformer.study.bench.table import BenchRow, BenchTable
 
 _ROW = 0.14  # inches of a binding

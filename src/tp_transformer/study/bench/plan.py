@@ -16,15 +16,15 @@ import torch
 from tp_transformer.data.generated import write_task
 from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import Store
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.parallel import OpenPool
-from tp_transformer.foundation.progress import Update
-from tp_transformer.foundation.registry import Registry
-from tp_transformer.foundation.run_folder import seed_folder
-from tp_transformer.foundation.settings import nearest, refuse_unknown
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS, binding_options
 from tp_transformer.model.config import TransformerConfig, WithoutWeights
 from tp_transformer.model.family import from_config, match_parameters, model_config
+from tp_transformer.registry import Registry
+from tp_transformer.runtime.processes import OpenPool
+from tp_transformer.runtime.progress import Update
+from tp_transformer.runtime.run_folder import seed_folder
+from tp_transformer.settings import nearest, refuse_unknown
 from tp_transformer.training.config import RunConfig, config_values
 
 N_VALIDATIONS = 20  # of a run; the resolution of the samples to 90%

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
+from tp_transformer import settings
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.allocator import keep_freed_memory
-from tp_transformer.foundation.atomic import refuse_other_content, write_json
-from tp_transformer.foundation.errors import ResultsError, UserError
-from tp_transformer.foundation.extensions import load_extensions
-from tp_transformer.foundation.parallel import OpenPool, in_order
-from tp_transformer.foundation.progress import Show
-from tp_transformer.foundation.run_folder import LAST
+from tp_transformer.errors import ResultsError, UserError
+from tp_transformer.registry import load_extensions
+from tp_transformer.runtime.files import refuse_other_content, write_json
+from tp_transformer.runtime.memory import keep_freed_memory
+from tp_transformer.runtime.processes import OpenPool, in_order
+from tp_transformer.runtime.progress import Show
+from tp_transformer.runtime.run_folder import LAST
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.study.bench.cost import CostRequest, StepSeconds, measure_costs

@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import Any
 
 from tp_transformer.data.mathematics.modules import EXTRAPOLATE, INTERPOLATE
-from tp_transformer.foundation.errors import FolderError
-from tp_transformer.foundation.statistics import Interval
+from tp_transformer.errors import FolderError
 from tp_transformer.scoring.results import Results
+from tp_transformer.scoring.statistics import Interval
 from tp_transformer.training.records import duration
 
 BANDS = "bands.json"

@@ -19,9 +19,9 @@ from tp_transformer.data.store import MANIFEST, Store, open_store
 from tp_transformer.data.task import TRAIN
 from tp_transformer.data.vocabulary import Ids
 from tp_transformer.data.writer import write_store
-from tp_transformer.foundation.distributed import choose_device
-from tp_transformer.foundation.parallel import n_cores
 from tp_transformer.model.flops import PASSES, config_flops
+from tp_transformer.runtime.processes import n_cores
+from tp_transformer.runtime.ranks import choose_device
 from tp_transformer.study.reproduce.run import Reproduction, runs_at_once
 from tp_transformer.study.reproduce.scale import ScaleRow
 from tp_transformer.training import checkpoint

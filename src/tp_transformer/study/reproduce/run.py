@@ -27,16 +27,16 @@ from rich.console import Console
 from rich.text import Text
 
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.foundation.atomic import refuse_other_content, write_json
-from tp_transformer.foundation.distributed import choose_device
-from tp_transformer.foundation.errors import FolderError, SettingsError, UserError
-from tp_transformer.foundation.parallel import n_cores
-from tp_transformer.foundation.progress import progress, showing
-from tp_transformer.foundation.run_folder import seed_folder
+from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.run import interpret
 from tp_transformer.model.family import load
 from tp_transformer.model.identity import model_hash
+from tp_transformer.runtime.files import refuse_other_content, write_json
+from tp_transformer.runtime.processes import n_cores
+from tp_transformer.runtime.progress import progress, showing
+from tp_transformer.runtime.ranks import choose_device
+from tp_transformer.runtime.run_folder import seed_folder
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results

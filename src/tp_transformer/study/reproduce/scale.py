@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tp_transformer.data.mathematics.produce import Order
-from tp_transformer.foundation.settings import run_values
+from tp_transformer.settings import run_values
 from tp_transformer.training.config import RunConfig, run_config, section_kinds
 
 Settings = Mapping[str, Any]  # such as {"model.d_ff": 64}

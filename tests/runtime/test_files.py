@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tp_transformer.foundation.atomic import _REPLACED, _UNFINISHED, lock, whole
+from tp_transformer.runtime.files import _REPLACED, _UNFINISHED, atomic_write, lock
 
 
 def names(folder):
@@ -17,11 +17,11 @@ def names(folder):
 
 
 def test_a_folder_and_a_file_appear_at_the_end(tmp_path):
-    with whole(tmp_path / "deep" / "folder") as made:
+    with atomic_write(tmp_path / "deep" / "folder") as made:
         made.mkdir()
         (made / "file").write_text("1")
         assert not (tmp_path / "deep" / "folder").exists()
-    with whole(tmp_path / "file") as made:
+    with atomic_write(tmp_path / "file") as made:
         made.write_text("2")
     assert names(tmp_path) == ["deep", "file"]
     assert names(tmp_path / "deep") == ["folder"]
@@ -29,7 +29,7 @@ def test_a_folder_and_a_file_appear_at_the_end(tmp_path):
 
 
 def test_the_umask_rules_and_not_the_hidden_folder(tmp_path):
-    with whole(tmp_path / "folder") as made:
+    with atomic_write(tmp_path / "folder") as made:
         made.mkdir()
     os.umask(mask := os.umask(0))
     assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o777 & ~mask
@@ -39,7 +39,7 @@ def test_the_umask_rules_and_not_the_hidden_folder(tmp_path):
 def test_a_failure_leaves_everything_as_it_was(tmp_path, error):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "old").touch()
-    with pytest.raises(error), whole(tmp_path / "folder"):
+    with pytest.raises(error), atomic_write(tmp_path / "folder"):
         raise error
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["old"]
@@ -47,7 +47,7 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path, error):
 
 def test_what_was_there_is_replaced(tmp_path):
     for content in ("old", "new"):
-        with whole(tmp_path / "folder") as made:
+        with atomic_write(tmp_path / "folder") as made:
             made.mkdir()
             (made / content).touch()
     assert names(tmp_path) == ["folder"]
@@ -55,7 +55,7 @@ def test_what_was_there_is_replaced(tmp_path):
 
 
 def hold(path, ready):
-    with whole(path) as made:
+    with atomic_write(path) as made:
         made.mkdir()
         ready.set()
         signal.pause()
@@ -69,13 +69,13 @@ def test_leftovers_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path
     try:
         assert ready.wait(60)
         (hidden,) = names(tmp_path)
-        with whole(tmp_path / "folder") as made:
+        with atomic_write(tmp_path / "folder") as made:
             made.mkdir()
         assert names(tmp_path) == [hidden, "folder"]
     finally:
         process.kill()
         process.join()
-    with whole(tmp_path / "folder") as made:
+    with atomic_write(tmp_path / "folder") as made:
         made.mkdir()
     assert names(tmp_path) == ["folder"]
 
@@ -84,7 +84,7 @@ def test_what_a_killed_process_had_set_aside_is_put_back(tmp_path):
     work = tmp_path / f".folder{_UNFINISHED}abc"
     (work / _REPLACED).mkdir(parents=True)
     (work / _REPLACED / "old").touch()
-    with pytest.raises(ValueError, match="again"), whole(tmp_path / "folder"):
+    with pytest.raises(ValueError, match="again"), atomic_write(tmp_path / "folder"):
         raise ValueError("again")
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["old"]
@@ -101,7 +101,7 @@ def test_a_failing_rename_puts_the_earlier_one_back(tmp_path, monkeypatch):
         return plain(self, target)
 
     monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(OSError, match="no"), whole(tmp_path / "folder") as made:
+    with pytest.raises(OSError, match="no"), atomic_write(tmp_path / "folder") as made:
         made.mkdir()
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["old"]
@@ -110,7 +110,7 @@ def test_a_failing_rename_puts_the_earlier_one_back(tmp_path, monkeypatch):
 def test_many_threads_may_replace_one_folder(tmp_path):
     def replace(number):
         for _ in range(5):
-            with whole(tmp_path / "folder") as made:
+            with atomic_write(tmp_path / "folder") as made:
                 made.mkdir()
                 (made / str(number)).touch()
 
@@ -130,7 +130,7 @@ def test_where_there_are_no_locks_everything_is_free(tmp_path, monkeypatch, numb
     monkeypatch.setattr("fcntl.flock", refuse)
     (tmp_path / "file").touch()
     assert lock(tmp_path / "file") is not None
-    with whole(tmp_path / "made") as made:
+    with atomic_write(tmp_path / "made") as made:
         made.write_text("1")
     assert (tmp_path / "made").read_text() == "1"
 

@@ -3,7 +3,7 @@
 A file or folder is written inside a hidden folder beside its destination, and renamed at the end. A
 process that is killed leaves the hidden folder behind; the next one removes it. A file is replaced
 in one operation. A folder is not: if readers must always find one, write each version to its own
-path, and link to the newest (`point`).
+path, and link to the newest (`replace_link`).
 """
 
 import errno
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tp_transformer.foundation.errors import FolderError
+from tp_transformer.errors import FolderError
 
 if sys.platform != "win32":
     import fcntl
@@ -29,7 +29,7 @@ _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOT
 
 
 @contextmanager
-def whole(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a path to write a file or a folder to, which is renamed to `path` on success.
 
     The previous contents of `path` are kept until then. If the block fails, nothing changes.
@@ -56,15 +56,15 @@ def whole(path: str | Path) -> Iterator[Path]:
 def write_json(path: str | Path, values: Any) -> None:
     """Write values as JSON, atomically."""
     text = json.dumps(values, indent=1) + "\n"
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(text, "utf-8")
 
 
-def point(name: Path, folder: Path) -> None:
+def replace_link(name: Path, folder: Path) -> None:
     """Create or replace a link to a folder beside or below it, atomically.
 
     The link is symbolic. Where these are not supported (Windows, some file systems), it is a file
-    with the relative path of the folder, which `pointed` follows.
+    with the relative path of the folder, which `resolve_link` follows.
     """
     target = folder.relative_to(name.parent)
     temporary = name.with_name(f".{name.name}{_UNFINISHED}")
@@ -83,7 +83,7 @@ def point(name: Path, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def pointed(name: Path) -> Path | None:
+def resolve_link(name: Path) -> Path | None:
     """Return the folder that a path is or links to; None if there is none."""
     if name.is_dir():
         return name.resolve() if name.is_symlink() else name
@@ -143,7 +143,7 @@ def _replace_folder(made: Path, path: Path) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lock a folder against other processes that write to it with `whole`."""
+    """Lock a folder against other processes that write to it with `atomic_write`."""
     if sys.platform == "win32":
         yield
         return

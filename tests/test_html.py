@@ -1,6 +1,6 @@
 """HTML tables for notebooks: escaped, short."""
 
-from tp_transformer.foundation.html import LONGEST, MOST, table
+from tp_transformer.html import LONGEST, MOST, table
 
 
 def test_texts_are_escaped():

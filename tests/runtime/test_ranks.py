@@ -25,14 +25,14 @@ from runs import (
     tensors,
     wait_for,
 )
-from tp_transformer.foundation import distributed
-from tp_transformer.foundation.distributed import (
+from tp_transformer.errors import SettingsError
+from tp_transformer.runtime import ranks
+from tp_transformer.runtime.ranks import (
     Ranks,
     choose_device,
     has_bfloat16,
     open_ranks,
 )
-from tp_transformer.foundation.errors import SettingsError
 
 # 7 samples are not divisible by 2 or 3; dropout would differ, as each rank draws its own.
 PLAIN = {"data__batch_size": 7, "model__dropout": 0.0, "training__symbols_per_pass": 60}
@@ -207,6 +207,6 @@ def test_native_bfloat16_is_read_from_the_flags_of_the_processor(
     file = tmp_path / "cpuinfo"
     if flags is not None:
         file.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbogomips\t: 1\n")
-    monkeypatch.setattr(distributed, "CPU_INFO", file)
+    monkeypatch.setattr(ranks, "CPU_INFO", file)
     assert has_bfloat16(torch.device("cpu")) is expected
     assert has_bfloat16(torch.device("cuda"))

@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tp_transformer.foundation.errors import FolderError, reason
+from tp_transformer.errors import FolderError, reason
 
 CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
 METRICS, LOG, TENSORBOARD = "metrics.jsonl", "log.txt", "tensorboard"

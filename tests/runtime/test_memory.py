@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from tp_transformer.foundation.allocator import without_collection
+from tp_transformer.runtime.memory import without_collection
 
 
 def test_collection_is_paused_and_resumed_also_after_an_error():

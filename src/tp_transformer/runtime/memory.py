@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 
 # Constants of malloc.h in glibc.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tp_transformer.foundation import settings
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer import settings
+from tp_transformer.errors import SettingsError
 from tp_transformer.training.config import RunConfig
 
 
@@ -273,8 +273,8 @@ def test_the_sections_are_the_stages_of_a_run():
 def test_a_text_that_would_overflow_the_parsers_stack_is_refused():
     """In a process of its own: without the check it ends in a segmentation fault."""
     code = (
-        "from tp_transformer.foundation.settings import *\n"
-        "from tp_transformer.foundation.errors import SettingsError\n"
+        "from tp_transformer.settings import *\n"
+        "from tp_transformer.errors import SettingsError\n"
         "from tp_transformer.training.optim import OptimConfig\n"
         "for deep in ('[' * 50_000, ['[' * 50_000], {'[' * 50_000: 1}):\n"
         "    try: to_dataclass(OptimConfig, {'warmup': deep}, 'optim')\n"

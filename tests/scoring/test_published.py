@@ -1,7 +1,7 @@
 """The papers' numbers, checked for slips of the pen."""
 
-from tp_transformer.foundation.settings import preset_names
-from tp_transformer.published import RECONSTRUCTION_ERROR, TABLE_1
+from tp_transformer.scoring.published import RECONSTRUCTION_ERROR, TABLE_1
+from tp_transformer.settings import preset_names
 
 
 def test_rows_belong_to_presets_and_lie_in_their_ranges():

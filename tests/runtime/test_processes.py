@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from tp_transformer.foundation import parallel
-from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.parallel import LOOK_AHEAD, MAX_RESTARTS, Pool, in_order, workers
+from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.runtime import processes
+from tp_transformer.runtime.processes import LOOK_AHEAD, MAX_RESTARTS, Pool, in_order, workers
 
 
 class Here(Executor):
@@ -136,7 +136,7 @@ def test_names_of_workers():
     for wrong in ("many", "dask:/127.0.0.1"):
         with pytest.raises(SettingsError, match=r"\(--executor\) must be dask://HOST:PORT"):
             workers(wrong)
-    assert parallel.n_cores() >= 1
+    assert processes.n_cores() >= 1
 
 
 def test_dask_missing(monkeypatch):

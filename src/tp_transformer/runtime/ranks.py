@@ -20,8 +20,8 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from tp_transformer.foundation.errors import SettingsError, UserError
-from tp_transformer.foundation.ranges import Precision
+from tp_transformer.errors import SettingsError, UserError
+from tp_transformer.ranges import Precision
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 CPU_INFO = Path("/proc/cpuinfo")  # of Linux

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import check, shown
+from tp_transformer.errors import SettingsError
+from tp_transformer.ranges import check, shown
 
 Values = dict[str, Any]
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def _field_types(kinds: Sequence[type]) -> dict[str, Any]:
 
 
 def _parse_change(text: str, hint: Any) -> Any:
-    from tp_transformer.foundation import yaml_text
+    from tp_transformer import yaml_text
 
     try:
         value = yaml_text.load(text)
@@ -104,7 +104,7 @@ def _parse_change(text: str, hint: Any) -> Any:
 
 def dump(values: Mapping[str, Any]) -> str:
     """Return settings as YAML."""
-    from tp_transformer.foundation import yaml_text
+    from tp_transformer import yaml_text
 
     return yaml_text.dump(dict(values))
 
@@ -285,7 +285,7 @@ def _preset_folder() -> Traversable:
 
 
 def _parse_yaml(text: str, name: str) -> Values:
-    from tp_transformer.foundation import yaml_text
+    from tp_transformer import yaml_text
 
     try:
         values = yaml_text.load(text)

@@ -17,7 +17,7 @@ from multiprocessing import parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
-from tp_transformer.foundation.errors import SettingsError, UserError
+from tp_transformer.errors import SettingsError, UserError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
 
-from tp_transformer.foundation.errors import SettingsError
+from tp_transformer.errors import SettingsError
 
 LARGEST_INT = 2**63 - 1  # of integers in numpy and torch
 # Products of two such numbers are still finite in float32.

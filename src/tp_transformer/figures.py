@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tp_transformer.foundation import atomic
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
+from tp_transformer.runtime.files import atomic_write
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -246,7 +246,7 @@ def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:
     for kind in FORMATS:
         file = folder / f"{name}.{kind}"
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
-        with atomic.whole(file) as unfinished, mpl.rc_context(STYLE):
+        with atomic_write(file) as unfinished, mpl.rc_context(STYLE):
             drawn.savefig(unfinished, format=kind, dpi=300, metadata=undated)
         files.append(file)
     return files

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tp_transformer as tpt
-from tp_transformer.expressions import (
+from tp_transformer.interpret.core.sample import token_characters
+from tp_transformer.scoring.expressions import (
     LEADS,
     LONGEST,
     WORDED,
@@ -20,7 +21,6 @@ from tp_transformer.expressions import (
     outer_span,
     parse,
 )
-from tp_transformer.interpret.core.sample import token_characters
 
 SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 

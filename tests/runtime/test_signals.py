@@ -115,7 +115,7 @@ MISTAKEN = """
 import time
 from tp_transformer.verbs.model import Models
 from tp_transformer.__main__ import run
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 class Finalized:
     def __del__(self):
         print("begun", flush=True)
@@ -203,9 +203,9 @@ def test_the_demos_trainings_end_with_it(tmp_path, number):
     code = f"""
 from pathlib import Path
 from rich.console import Console
-from tp_transformer.foundation import interruptions
+from tp_transformer.runtime import signals
 from tp_transformer.study.watch import Run, train_side_by_side
-interruptions.prepare()
+signals.prepare()
 runs = [Run(name, Path({str(tmp_path)!r}) / name, tuple({arguments!r})) for name in "ab"]
 train_side_by_side(runs, Console())
 """
@@ -271,8 +271,8 @@ def test_a_process_is_started_before_the_command_ends():
     """Or the new process would print a traceback for want of what its parent had yet to send."""
     code = (
         "import signal, time\n"
-        "from tp_transformer.foundation import interruptions\n"
-        "interruptions.prepare()\n"
+        "from tp_transformer.runtime import signals\n"
+        "signals.prepare()\n"
         "def launch():\n"
         "    signal.raise_signal(signal.SIGINT)\n"
         "    time.sleep(0.2)\n"

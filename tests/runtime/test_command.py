@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tp_transformer.cli import parse
-from tp_transformer.foundation.provenance import command_line
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
+from tp_transformer.runtime.provenance import command_line
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.verbs.bench import Bench
 

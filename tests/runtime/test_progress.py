@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from tp_transformer.foundation import progress
+from tp_transformer.runtime import progress
 
 CODE = """
 import time
-from tp_transformer.foundation.progress import progress
+from tp_transformer.runtime.progress import progress
 with progress("making") as update:
     for done in range(0, 401, 20):
         update(done, 400)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 
 from documents import ROOT
-from tp_transformer.foundation.statistics import (
+from tp_transformer.scoring.statistics import (
     Agreement,
     average_interval,
     difference_interval,

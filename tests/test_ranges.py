@@ -7,12 +7,17 @@ import pytest
 
 import tp_transformer as tpt
 from commands import verbs
+from tp_transformer import settings
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.sampling import FeedConfig
-from tp_transformer.foundation import allocator, settings
-from tp_transformer.foundation.errors import SettingsError
-from tp_transformer.foundation.ranges import (
+from tp_transformer.errors import SettingsError
+from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
+from tp_transformer.model.binding import BINDINGS
+from tp_transformer.model.family import from_config, model_config
+from tp_transformer.model.recurrent import LSTMConfig
+from tp_transformer.model.transformer import TransformerConfig
+from tp_transformer.ranges import (
     Positive,
     PositiveInt,
     Range,
@@ -21,11 +26,7 @@ from tp_transformer.foundation.ranges import (
     check,
     shown,
 )
-from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
-from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.family import from_config, model_config
-from tp_transformer.model.recurrent import LSTMConfig
-from tp_transformer.model.transformer import TransformerConfig
+from tp_transformer.runtime import memory
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.training.loop import TrainingConfig
 from tp_transformer.training.optim import OptimConfig
@@ -118,7 +119,7 @@ def test_settings_are_made_or_refused_in_one_line(stage, name, hint):
 )
 def test_sizes_beyond_the_memory_are_refused(values, monkeypatch):
     """Before they are asked for: what Linux has granted, it may take back with the process."""
-    monkeypatch.setattr(allocator, "memory_limit", lambda: 2**30)
+    monkeypatch.setattr(memory, "memory_limit", lambda: 2**30)
     with pytest.raises(SettingsError, match=r"weights of these sizes take at least .* GiB"):
         from_config(model_config(values))
 

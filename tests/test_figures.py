@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 import tp_transformer as tpt
 from legible import illegible, texts
 from planted import sample
-from tp_transformer.foundation import figures
+from tp_transformer import figures
 from tp_transformer.interpret import tensor_product
 
 

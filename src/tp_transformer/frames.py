@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tp_transformer.foundation.errors import UserError
+from tp_transformer.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

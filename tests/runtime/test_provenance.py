@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tp_transformer.foundation import provenance
+from tp_transformer.runtime import provenance
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
