@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tp_transformer.interpret.core.result import Result
-from tp_transformer.interpret.roles.result import RolesResult
+from tp_transformer.interpret.roles.analysis import RolesResult
 from tp_transformer.show.roles import most_structural, roles_figure
 from tp_transformer.show.table import Table
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tp_transformer.figures import TOKENS
 from tp_transformer.interpret.core.sample import Sample, token_characters
-from tp_transformer.interpret.roles.result import HeadClusters, Look, cluster_looks
+from tp_transformer.interpret.roles.clusters import HeadClusters, Look, cluster_looks
 
 NARROWEST_LEGEND = 36  # characters of a column of the legend
 SHOWN = 3  # questions

@@ -7,8 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
-from tp_transformer.interpret.core.options import AnalysisOptions
+from tp_transformer.interpret.analyses import (
+    ANALYSES,
+    Analysis,
+    AnalysisOptions,
+    AnalysisRequest,
+    StoreRequest,
+)
 from tp_transformer.verbs.verb import Group, Verb
 
 

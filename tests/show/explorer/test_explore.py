@@ -14,7 +14,7 @@ from corpora import make_store
 from tp_transformer import cli
 from tp_transformer.data.mathematics.modules import MODULES
 from tp_transformer.interpret import roles
-from tp_transformer.interpret.core.nested import drawn_sample
+from tp_transformer.interpret.core.sample import drawn_sample
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model.binding import BINDINGS, HadamardBinding

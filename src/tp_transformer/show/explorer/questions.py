@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tp_transformer.data.store import TRAIN, open_store
 from tp_transformer.errors import ResultsError
-from tp_transformer.interpret.core.nested import drawn_sample
+from tp_transformer.interpret.core.sample import drawn_sample
 from tp_transformer.model.family import AnyModel
 from tp_transformer.model.stream import solve_each
 from tp_transformer.runtime.provenance import Values
