@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from tp_transformer.data.pair_options import Columns
+from tp_transformer.data.store import SkippedRows
 from tp_transformer.errors import CorpusError, SettingsError
 from tp_transformer.settings import nearest
 
@@ -64,7 +65,7 @@ class Report:
     """Handles faults: the first one is an error, or each is skipped and counted."""
 
     skip: bool
-    entries: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    entries: dict[tuple[str, str], SkippedRows] = field(default_factory=dict)
 
     def fault(self, where: str, line: int | None, reason: str, rows: int, detail: str = "") -> None:
         """Raise for a fault, or record it and the number of `rows` of the file that it affects."""
@@ -75,7 +76,7 @@ class Report:
 
     def note(self, where: str, line: int | None, reason: str, rows: int) -> None:
         """Record rows that were skipped, with the reason."""
-        entry = {"file": where, "reason": reason, "rows": 0, "first_line": line}
+        entry: SkippedRows = {"file": where, "reason": reason, "rows": 0, "first_line": line}
         self.entries.setdefault((where, reason), entry)["rows"] += rows
 
 

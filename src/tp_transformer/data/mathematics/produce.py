@@ -36,7 +36,7 @@ from tp_transformer.data.mathematics.generate import (
 )
 from tp_transformer.data.mathematics.modules import SPLITS, STORE_PLACES, TRAIN_SPLITS, modules_of
 from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
-from tp_transformer.data.permutation import key_of
+from tp_transformer.data.sampling import key_of
 from tp_transformer.data.store import Store, open_store, texts_as_bytes
 from tp_transformer.data.writer import has_same_store, write_store
 from tp_transformer.errors import SettingsError, StoreError
