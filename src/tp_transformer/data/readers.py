@@ -88,7 +88,11 @@ class SourceFile:
     kind: str = ""
     refused: str | None = None  # reason why it must not be read
     line: int = 1  # the number of the first line that has not been converted
-    is_begun: bool = False  # whether some of its content has been read
+
+    @property
+    def line_in_message(self) -> int | None:
+        """The line at which a fault is reported; None if no line has been converted."""
+        return self.line if self.line > 1 else None
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:

@@ -62,7 +62,7 @@ _JSON_ROWS = 2**12  # more Python objects at a time would be slower
 TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
 COLUMNS = ("question", "answer", "difficulty", "module")
 _KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
-_DESCRIPTIONS = ("README.md", "croissant.json")  # of an export
+_DESCRIPTION = "README.md"  # of an export or a copy; not worth a note
 # The splits of the Hugging Face copy, and those in exports of this package, as the store's split
 # and difficulty.
 _TABLE_SPLITS: dict[str, tuple[str, str | None]] = {
@@ -92,9 +92,6 @@ class Source:
         self.path, self.n_read = Path(path), 0
         if self.path.is_dir():
             self._files = _list_folder(self.path)
-            descriptions = [self.path / name for name in _DESCRIPTIONS]
-            if all(file in self._files for file in descriptions):
-                self._files = [file for file in self._files if file not in descriptions]
             kinds = {_kind(file.relative_to(self.path)) for file in self._files} - {OTHER}
             if not kinds:
                 raise CorpusError(
@@ -133,7 +130,7 @@ class Source:
                 yield block
 
     def _batches_of(self, path: Path) -> Iterator[pa.RecordBatch]:
-        with parquet.ParquetFile(path) as file:
+        with path.open("rb") as opened, parquet.ParquetFile(opened) as file:
             names = [name for name in COLUMNS if name in file.schema.names]
             if names[:2] != ["question", "answer"]:
                 raise pa.ArrowInvalid("it needs the columns `question` and `answer`")
@@ -227,13 +224,12 @@ class _Reading:
                 for file, contents in files:
                     current, where = file, "here"
                     try:
-                        yield from self._rows_of(file, _mark_begun(file, contents))
+                        yield from self._rows_of(file, contents)
                     except (OSError, pa.ArrowException) as error:
                         if not is_folder:
                             raise
                         reason = f"cannot be read: {in_one_line(error)}"
-                        line = file.line if file.is_begun else None
-                        self.report.fault(file.name, line, reason, 0)
+                        self.report.fault(file.name, file.line_in_message, reason, 0)
                     current, where = SourceFile(corpus.path.name), f"after {file.name}"
             except DAMAGE as error:
                 self._report_damage(error, current, where)
@@ -250,7 +246,7 @@ class _Reading:
         reason = f"the archive is {'cut off' if is_cut_off else 'damaged'} {where} ({message})"
         if not is_cut_off and not isinstance(error, TrailingError):
             raise CorpusError(f"{file.name}: {reason}") from error
-        self.report.fault(file.name, file.line if file.is_begun else None, reason, 0)
+        self.report.fault(file.name, file.line_in_message, reason, 0)
 
     def _check_parts(self) -> None:
         for key, shards in self._read.items():
@@ -264,7 +260,8 @@ class _Reading:
         self, file: SourceFile, contents: Iterator[Content]
     ) -> Iterator[tuple[Key, pa.RecordBatch]]:
         if file.kind == OTHER and not file.refused:
-            self.report.note(file.name, None, "not a file of questions", 0)
+            if PurePosixPath(file.name).name != _DESCRIPTION:
+                self.report.note(file.name, None, "not a file of questions", 0)
             for _ in contents:
                 pass
             return
@@ -319,12 +316,6 @@ class _Reading:
         if part.n_shards is not None:
             self._n_shards[part[:3]] = part.n_shards
         return part
-
-
-def _mark_begun(file: SourceFile, contents: Iterator[Content]) -> Iterator[Content]:
-    for block in contents:
-        file.is_begun = True
-        yield block
 
 
 def _count_rows(file: SourceFile, contents: Iterable[Content]) -> int:
