@@ -97,8 +97,7 @@ class Order:
         splits = list(MATHEMATICS.splits)
 
         def rank(file: Chunk) -> tuple[int, tuple[int, int]]:
-            split, *key = file.key
-            return splits.index(split), MATHEMATICS.rank(split, *key)
+            return splits.index(file.key[0]), MATHEMATICS.rank(*file.key)
 
         return sorted(files, key=rank)
 
