@@ -41,7 +41,7 @@ DAMAGE = (
 
 T = TypeVar("T")
 Bytes: TypeAlias = bytes | memoryview
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -70,7 +70,7 @@ class SourceFile:
 
     name: str
     kind: str = ""
-    refused: str | None = None  # reason why it must not be read
+    why_excluded: str | None = None
     line: int = 1  # the number of the first line that has not been converted
 
     @property
@@ -126,8 +126,8 @@ def read_alternating(
 def text_batch(
     questions: pa.StringArray,
     answers: pa.StringArray,
-    question_lines: Places,
-    answer_lines: Places,
+    question_lines: Positions,
+    answer_lines: Positions,
     **more: pa.StringArray,
 ) -> pa.RecordBatch:
     """Return questions and answers with the numbers of their lines as a record batch."""
@@ -135,7 +135,7 @@ def text_batch(
     return pa.record_batch({"question": questions, "answer": answers, **lines, **more})
 
 
-def cut_out(data: Bytes, starts: Places, ends: Places) -> pa.StringArray:
+def cut_out(data: Bytes, starts: Positions, ends: Positions) -> pa.StringArray:
     """Return the texts `data[starts[i]:ends[i]]`, which are in order and do not overlap.
 
     Texts in Arrow are contiguous, so the bytes between two texts become a text too, which is then
@@ -323,7 +323,7 @@ def _check_rest(stream: _Stream) -> None:
         raise TrailingError(f"an end marker, followed by {n_bytes:,} bytes without a file's name")
 
 
-def why_refused(member: TarInfo) -> str | None:
+def why_excluded(member: TarInfo) -> str | None:
     """Return why a member must not be read, if it is not a plain file or folder of the archive."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:

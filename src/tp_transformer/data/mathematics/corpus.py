@@ -28,13 +28,13 @@ from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
     MAX_QUESTION,
-    STORE_PLACES,
+    STORE_KEYS,
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.readers import (
     DAMAGE,
     Bytes,
-    Places,
+    Positions,
     Report,
     SourceFile,
     TrailingError,
@@ -48,7 +48,7 @@ from tp_transformer.data.readers import (
     read_json_lines,
     text_batch,
     unzip,
-    why_refused,
+    why_excluded,
 )
 from tp_transformer.data.store import TRAIN, Store, open_store, texts_as_bytes
 from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
@@ -135,8 +135,8 @@ class Corpus:
                 self.n_read = raw.tell()
                 kind = _kind(PurePosixPath(member.name))
                 kind = OTHER if kind == PARQUET else kind  # which needs a file of its own
-                file = SourceFile(member.name, kind, why_refused(member))
-                if not member.isdir() or file.refused:
+                file = SourceFile(member.name, kind, why_excluded(member))
+                if not member.isdir() or file.why_excluded:
                     yield file, content
 
 
@@ -255,7 +255,7 @@ class _CorpusReader:
     def _rows_of(
         self, file: SourceFile, blocks: Iterator[Content]
     ) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        if file.kind == OTHER and not file.refused:
+        if file.kind == OTHER and not file.why_excluded:
             if PurePosixPath(file.name).name != _DESCRIPTION:
                 self.report.note(file.name, None, "not a file of questions", 0)
         else:
@@ -299,8 +299,8 @@ class _CorpusReader:
 
     def _part(self, file: SourceFile) -> Part:
         """Return the part that a file contains; raise if its name is wrong."""
-        if file.refused:
-            raise CorpusError(file.refused)
+        if file.why_excluded:
+            raise CorpusError(file.why_excluded)
         part = identify(file.name, file.kind)
         names = self._names.setdefault(part[:3], {})
         if part.shard in names or (names and None in (part.shard, *names)):
@@ -324,7 +324,7 @@ def identify(name: str, kind: str) -> Part:
     """Return the part of the dataset that a file with this name contains."""
     path = PurePosixPath(name)
     if kind == TEXT:
-        return _part_of(path.parent.name, path.stem, STORE_PLACES)
+        return _part_of(path.parent.name, path.stem, STORE_KEYS)
     shard = n_shards = None
     split, module = "", ""
     for part in [*path.parts[:-1], *path.stem.split(".")]:
@@ -411,7 +411,7 @@ _PARSERS: dict[str, Callable[..., Iterator[pa.RecordBatch]]] = {
 }
 
 
-def _from_table(table: pa.RecordBatch, lines: Places) -> pa.RecordBatch:
+def _from_table(table: pa.RecordBatch, lines: Positions) -> pa.RecordBatch:
     columns = {
         name: column.cast(pa.string())
         for name, column in zip(table.schema.names, table.columns, strict=True)
@@ -434,8 +434,8 @@ def unwrap(texts: pa.StringArray) -> pa.StringArray:
     data = np.frombuffer(view, np.uint8)
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
 
-    def at(places: Places) -> npt.NDArray[np.uint8]:
-        return data[np.clip(places, 0, len(data) - 1)]
+    def at(positions: Positions) -> npt.NDArray[np.uint8]:
+        return data[np.clip(positions, 0, len(data) - 1)]
 
     # Only texts that end in an escaped line break: `b'x'` consists of the 69 characters, so it
     # could be a question.

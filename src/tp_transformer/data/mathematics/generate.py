@@ -13,7 +13,7 @@ from itertools import chain
 
 from tp_transformer.data.mathematics.deepmind import Address, generator
 from tp_transformer.data.mathematics.fast import replacements
-from tp_transformer.data.mathematics.modules import EXTRAPOLATE, SPLITS, STORE_PLACES, modules_of
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, SPLITS, STORE_KEYS, modules_of
 from tp_transformer.data.mathematics.task import match_modules
 from tp_transformer.errors import SettingsError
 from tp_transformer.runtime.processes import OpenPool, in_order, workers
@@ -36,7 +36,7 @@ class GeneratedExample:
     @property
     def difficulty(self) -> str | None:
         """`easy`, `medium` or `hard` in training; None in the test splits."""
-        return STORE_PLACES[self.split][1]
+        return STORE_KEYS[self.split][1]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Chunk:
     @property
     def key(self) -> tuple[str, str, str | None]:
         """The split, the module and the difficulty of the questions in a store."""
-        split, difficulty = STORE_PLACES[self.split]
+        split, difficulty = STORE_KEYS[self.split]
         return split, self.module, difficulty
 
     def cut(self, size: int = CHUNK) -> "Iterator[Chunk]":
