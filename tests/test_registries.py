@@ -25,7 +25,7 @@ from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import ResultsError, SettingsError, UserError
 from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.binding import BINDINGS, Binding
-from tp_transformer.model.family import from_config, model_config
+from tp_transformer.model.checkpoint import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.registry import Registry
 from tp_transformer.scoring import compare

@@ -23,7 +23,7 @@ from tp_transformer.errors import (
     SettingsError,
     UserError,
 )
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import model_hash
 from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work

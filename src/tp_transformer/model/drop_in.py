@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.attention import Attention, Map
 from tp_transformer.model.binding import make_binding
-from tp_transformer.model.layout.padded import PaddedPattern
+from tp_transformer.model.layout import PaddedPattern
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tp_transformer.model.layers import DecoderCell, EncoderCell
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.layout import Layout, Packed
 from tp_transformer.ops import library
-from tp_transformer.ops.attention import attend, attend_backward, check_rows
+from tp_transformer.ops.functions import attend, attend_backward, check_rows
 from tp_transformer.ops.library import KINDS
-from tp_transformer.ops.supported import Cell, can_train
+from tp_transformer.ops.weights import Cell, can_train
 
 
 def trained_cells(

@@ -21,9 +21,9 @@ from tp_transformer.data.permutation import key_of, permute
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.model import bundled, identity
+from tp_transformer.model import bundled, checkpoint
 from tp_transformer.model.base import Model
-from tp_transformer.model.family import AnyModel, load
+from tp_transformer.model.checkpoint import AnyModel, load
 from tp_transformer.runtime import provenance
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.progress import Show, Update
@@ -109,7 +109,7 @@ def evaluate(
                 given = {"model": model, "data": store.path, "out": out}
                 given["device"] = None if device == "auto" else device
                 scored["made"]["command"] = command_line("evaluate", choice, work, **given)
-            described = identity.describe(used, folder, evaluation.sha256)
+            described = checkpoint.describe(used, folder, evaluation.sha256)
             n_held_out = None if held_out is None else len(held_out)
             results = Results(
                 model=described if name is None else {**described, "name": name},
@@ -154,7 +154,7 @@ class Evaluation:
         self.ranks, self.show = ranks, show
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers decided in float64
-        self.sha256 = identity.model_hash(model)
+        self.sha256 = checkpoint.model_hash(model)
         self.precision = native_precision(work.precision, ranks.device)
         is_int8 = self.precision == "int8"
         self.model = ranks.each(lambda: model.in_precision("int8")) if is_int8 else model

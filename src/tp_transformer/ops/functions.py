@@ -1,8 +1,9 @@
-"""Attention within packed rows by a C kernel, forward and backward, as a custom operator.
+"""Functions of tensors by C kernels, as custom operators of PyTorch.
 
-All rows are computed in one call, without gathering them into groups of equal length: at batches of
-32 rows this is a fraction of the time of `grouped_attention`, most of which are starts of small
-operations.
+`packed_attention` computes attention within packed rows, and its gradient, in one call: at batches
+of 32 rows, a computation by groups of rows of equal length spends most of its time on starting
+small operations. `total_factor` computes the Newton-Schulz iterations of the optimizer Muon, with
+half of the operations of PyTorch.
 """
 
 from typing import Any
@@ -168,3 +169,31 @@ def _like_positions(states: Tensor) -> Tensor:
     """Return an uninitialised tensor like `states`, with the heads of a position side by side."""
     _, n_heads, n_positions, d_head = states.shape
     return states.new_empty(1, n_positions, n_heads, d_head).transpose(1, 2)
+
+
+def can_iterate(squares: Tensor) -> bool:
+    """Whether `total_factor` supports matrices (matrix, row, column)."""
+    return (
+        is_plain(squares, torch.float32)
+        and squares.is_contiguous()
+        and squares.shape[1] % 8 == 0
+        and runs_as_written()
+        and library.load() is not None
+    )
+
+
+@torch.library.custom_op("tp_transformer::total_factor", mutates_args=())
+def total_factor(squares: Tensor, coefficients: list[float], n_rounds: int) -> Tensor:
+    """Return the product of the factors of all rounds, from the squares x x^T of matrices x.
+
+    A round multiplies x by a + b s + c s^2, where s is the square of x, which changes with it.
+    """
+    total, numbers = torch.empty_like(squares), torch.tensor(coefficients, device="cpu")
+    n_threads = torch.get_num_threads()
+    library.call("newton_schulz", *squares.shape[:2], n_rounds, n_threads, numbers, squares, total)
+    return total
+
+
+@total_factor.register_fake
+def _(squares: Tensor, coefficients: list[float], n_rounds: int) -> Tensor:
+    return torch.empty_like(squares)
