@@ -21,7 +21,7 @@ MODULES = ("numbers__gcd", "numbers__place_value")
 def result(name, seed, right, recipe="a"):
     """Results with so many of 200 answers right in each module."""
     verdicts = np.arange(200) < right
-    score = ModuleScore(verdicts=verdicts, loss=0.5, n_symbols=600, sha256="questions")
+    score = ModuleScore(verdicts=verdicts, loss=0.5, n_tokens=600, sha256="questions")
     training = {} if seed is None else {"seed": seed, "recipe_sha256": recipe}
     return Results(
         model={"name": name, "n_parameters": 1000, "step": 10, **training},

@@ -3,7 +3,8 @@
 `Padded` places rows side by side and pads them on the right; `Packed` concatenates them, so that
 nothing is computed for padding. A layout owns the positions of its tokens, determines which
 positions may attend to which (a `Pattern`), and computes attention accordingly. All other parts of
-a model transform each position separately and are the same for both layouts.
+a model transform each position separately and are the same for both layouts, whose methods are the
+same.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
 from inspect import signature
-from typing import Protocol, Self
+from typing import Self, TypeAlias, Union
 
 import numpy as np
 import torch
@@ -43,58 +44,6 @@ class Pattern(ABC):
     @abstractmethod
     def fillers(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
         """Compute equations 2 and 3: the filler of each query, (batch, head, query, d_head)."""
-
-
-class Layout(Protocol):
-    """The places of the tokens of each row in a tensor (batch, position, …)."""
-
-    @classmethod
-    def lay_out(cls, rows: Ragged, pad: int) -> tuple[Tensor, Self]:
-        """Return the ids of rows as a tensor (batch, position), and their layout."""
-
-    @classmethod
-    def shift(cls, rows: Ragged, pad: int) -> tuple[Tensor, Tensor, Self]:
-        """Return the inputs of the decoder, the token to predict after each, and their layout."""
-
-    @property
-    def filled(self) -> Tensor:
-        """True where a row has a token, for rows side by side: (row, position)."""
-
-    @property
-    def positions(self) -> slice | Tensor:
-        """The position of each token within its row, as an index into a table of positions."""
-
-    @property
-    def longest(self) -> int:
-        """The number of positions of the longest row."""
-
-    @property
-    def lengths(self) -> Ids:
-        """The number of tokens of each row."""
-
-    def __len__(self) -> int:
-        """The number of rows."""
-
-    def within(self, *, causal: bool = False) -> Pattern:
-        """Return the pattern of attention within rows; causal: not to later positions."""
-
-    def across(self, keys: "Layout") -> Pattern:
-        """Return the pattern in which each row attends to the same row of another layout."""
-
-    def tokens(self, state: Tensor) -> Tensor:
-        """Return the entries of (batch, position, …) that are tokens, row by row: (token, …)."""
-
-    def row_sums(self, values: Tensor) -> Tensor:
-        """Return the sum of (batch, position) over the tokens of each row: (row,)."""
-
-    def pad_heads(self, states: Tensor) -> Tensor:
-        """Return rows of (batch, head, position, d_head) as (row, head, position, d_head).
-
-        The result is contiguous. Its entries beyond the end of a row must be masked.
-        """
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the layout for tensors on another device."""
 
 
 def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
@@ -132,7 +81,7 @@ class Padded:
 
     @classmethod
     def shift(cls, rows: Ragged, pad: int) -> tuple[Tensor, Tensor, Self]:
-        """Return all ids but the last position, all but the first, and the layout of the latter."""
+        """Return the inputs of the decoder, the token to predict after each, and their layout."""
         ids = torch.from_numpy(rows.padded(pad))
         return ids[:, :-1], ids[:, 1:], cls.of(ids[:, 1:], pad)
 
@@ -164,22 +113,25 @@ class Padded:
             return PaddedPattern(self.filled[:, None, None, :])
         return PaddedPattern(causal_mask(self.longest, self.longest, self.filled.device))
 
-    def across(self, keys: Layout) -> PaddedPattern:
+    def across(self, keys: "Layout") -> PaddedPattern:
         """Return the pattern in which each row attends to the same row of another padded layout."""
         if not isinstance(keys, Padded):
             raise TypeError("padded rows attend to padded rows only")
         return PaddedPattern(keys.filled[:, None, None, :])
 
     def tokens(self, state: Tensor) -> Tensor:
-        """Return the entries that belong to tokens, row by row."""
+        """Return the entries of (row, position, …) that are tokens, row by row: (token, …)."""
         return state[self.filled]
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """Return the sum over the tokens of each row."""
+        """Return the sum of (row, position) over the tokens of each row: (row,)."""
         return values.masked_fill(~self.filled, 0).sum(dim=1)
 
     def pad_heads(self, states: Tensor) -> Tensor:
-        """Return the states, which are padded already."""
+        """Return rows of states (batch, head, position, d_head), contiguous and side by side.
+
+        Entries beyond the end of a row must be masked.
+        """
         return states.contiguous()
 
     def to(self, device: torch.device | str) -> Self:
@@ -265,7 +217,7 @@ class Packed:
         """Return the pattern in which each row attends to itself."""
         return PackedPattern(self, self, causal)
 
-    def across(self, keys: Layout) -> "PackedPattern":
+    def across(self, keys: "Layout") -> "PackedPattern":
         """Return the pattern in which each row attends to the same row of another packed layout."""
         if not isinstance(keys, Packed):
             raise TypeError("packed rows attend to packed rows only")
@@ -292,6 +244,9 @@ class Packed:
     def to(self, device: torch.device | str) -> Self:
         """Return the layout for tensors on another device."""
         return type(self)(self.lengths, torch.device(device))
+
+
+Layout: TypeAlias = Union[Padded, Packed]  # noqa: UP007, which `type[Layout]` needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,15 +288,15 @@ class PackedPattern(Pattern):
         fillers, positions = [], []
         for rows in np.split(order, range(ROWS_AT_ONCE, len(order), ROWS_AT_ONCE)):
             of_queries, of_keys = self.queries.places(rows), self.keys.places(rows)
-            of_rows = [
+            q, k, v = (
                 states[0][:, places].transpose(0, 1)  # (row, head, position, d_head)
                 for states, places in ((query, of_queries), (key, of_keys), (value, of_keys))
-            ]
+            )
             if self.causal:
                 mask = causal_mask(of_queries.shape[1], of_keys.shape[1], query.device)
             else:
                 mask = _filled(self.keys.lengths[rows])[:, None, None]
-            filler = F.scaled_dot_product_attention(*of_rows, mask, dropout)
+            filler = F.scaled_dot_product_attention(q, k, v, mask, dropout)
             filled = _filled(self.queries.lengths[rows])
             fillers.append(filler.transpose(1, 2)[filled])  # (position, head, d_head)
             positions.append(of_queries[filled])

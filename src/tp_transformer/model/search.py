@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.model.layout import Layout
 
 # Finished rows are removed when they are this share of the batch, as removal copies the others.
@@ -107,18 +106,6 @@ class DecoderState:
             ]
 
 
-class Searchable(Protocol):
-    """The part of the interface of `Model` that a search needs."""
-
-    vocabulary: Vocabulary
-
-    def encode(self, source: Tensor, layout: Layout | None = None) -> Any: ...  # noqa: D102
-
-    def begin(self, memory: Any, max_length: int) -> Any: ...  # noqa: D102
-
-    def step(self, previous: Tensor, state: Any) -> Tensor: ...  # noqa: D102
-
-
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
     """The tokens of a possible answer, with their probability.
@@ -137,7 +124,7 @@ class Hypothesis:
 
 
 def greedy(
-    model: Searchable,
+    model: Any,
     source: Tensor,
     max_length: int,
     layout: Layout | None = None,
@@ -146,8 +133,8 @@ def greedy(
 ) -> Tensor:
     """Return the answers by greedy search, of at most `max_length` tokens: (question, position).
 
-    The source is padded if no layout is given. Rows are padded after their end token; a row without
-    one was truncated.
+    The model may be an engine. The source is padded if no layout is given. Rows are padded after
+    their end token; a row without one was truncated.
     """
     eos, pad = model.vocabulary.eos, model.vocabulary.pad
     n_questions = len(source if layout is None else layout)
@@ -172,7 +159,7 @@ def greedy(
 
 
 def beam_search(
-    model: Searchable,
+    model: Any,
     source: Tensor,
     max_length: int,
     beam: int,
