@@ -23,8 +23,8 @@ from tp_transformer.settings import nearest
 if TYPE_CHECKING:
     from tp_transformer.interpret.core.result import Result
     from tp_transformer.interpret.core.sample import Sample
+    from tp_transformer.model.checkpoint import AnyModel
     from tp_transformer.model.config import TransformerConfig
-    from tp_transformer.model.family import AnyModel
     from tp_transformer.model.transformer import Transformer
 
 Questions = Literal["any", "answered", "nested", "exchangeable"]

@@ -32,8 +32,7 @@ from tp_transformer.interpret.core.chart import BAND, ChartPanel, Marks, chart, 
 from tp_transformer.interpret.core.record import Activations, Floats, Integers, record
 from tp_transformer.interpret.core.result import Context, Result, ResultTable, Values, in_words
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.model.family import load
-from tp_transformer.model.identity import describe
+from tp_transformer.model.checkpoint import describe, load
 from tp_transformer.model.layers import EncoderCell
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track

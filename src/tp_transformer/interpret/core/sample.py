@@ -10,14 +10,14 @@ from math import perm
 
 import numpy as np
 
-from tp_transformer.data.permutation import key_of, permute
+from tp_transformer.data.sampling import key_of, permute
 from tp_transformer.data.store import TRAIN, Store
 from tp_transformer.data.vocabulary import PAD, SOS, Vocabulary
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.figures import END, START
 from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.batch import group_by_length
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.solver import evaluating
 from tp_transformer.runtime.progress import track
 from tp_transformer.scoring.expressions import Expression, parse
@@ -152,7 +152,9 @@ def draw(
             f"{', '.join(modules)}"
         )
     rows = modules[module]
-    order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
+    order = permute(
+        np.arange(len(rows)), len(rows), key_of(seed, store.task.index_of(split, module))
+    )
     taken: list[int] = []
     n_tried = 0
     for start in track("asking the model", range(0, len(order), max(count, BATCH_SIZE))):
