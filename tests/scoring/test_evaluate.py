@@ -12,10 +12,9 @@ import torch
 from rich.console import Console
 
 import tp_transformer as tpt
-from corpora import SAMPLE, make_store
+from corpora import make_store
 from runs import finish, start_ranks
 from tp_transformer.cli import main, parse
-from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import (
     FolderError,
@@ -65,17 +64,6 @@ def test_counts_are_those_of_decoding_every_question(store, trained, undisturbed
     assert 0 < undisturbed.splits["interpolate"].average[0] < 1
 
 
-def test_a_question_alone_has_the_same_verdict(store, trained, undisturbed, tmp_path):
-    name = "arithmetic__add_or_sub"
-    choice = Choice(modules=(name,), splits=("interpolate",))
-    work = Work(diagnose=0, symbols_per_pass=1)
-    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
-    alone, together = (one.splits["interpolate"].modules[name] for one in (found, undisturbed))
-    assert alone.verdicts.tolist() == together.verdicts.tolist()
-    assert 0 < alone.right < alone.n
-    assert alone.loss == pytest.approx(together.loss, rel=1e-4)
-
-
 @pytest.mark.parametrize("limit", [150, 100_000])
 def test_the_size_of_passes_does_not_matter(store, trained, undisturbed, tmp_path, limit):
     work = Work(diagnose=10, symbols_per_pass=limit)
@@ -110,40 +98,6 @@ def test_two_ranks_come_to_the_same(store, trained, undisturbed, tmp_path):
     assert len(lines) == sum(split.n for split in found.splits.values())
     assert "tpt compare" in (tmp_path / "log-0").read_text()
     assert "tpt compare" not in (tmp_path / "log-1").read_text()
-
-
-def test_the_order_of_questions_does_not_matter(store, trained, undisturbed, tmp_path, monkeypatch):
-    """All others of a pass may differ: here rows are put together at random."""
-    chance = np.random.default_rng(0)
-
-    def shuffled(source, target, limit):
-        parts = np.array_split(chance.permutation(len(source)), 30)
-        yield from (part for part in parts if len(part))  # there may be few near-ties
-
-    monkeypatch.setattr("tp_transformer.scoring.questions.passes", shuffled)
-    choice, work = Choice(train_count=200), Work(diagnose=10)
-    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
-    assert counted(found) == counted(undisturbed)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SAMPLE.is_file(), reason="the sample of v1.0 is not there")
-def test_the_samples_test_splits_have_one_count(trained, tmp_path):
-    """All 69,000 questions, in passes of different sizes, by one and by two ranks."""
-    store = tmp_path / "store"
-    prepare(SAMPLE, store)
-    choice = Choice(splits=("interpolate", "extrapolate"))
-    found = []
-    for limit in (1500, 6000):
-        work = Work(diagnose=0, symbols_per_pass=limit)
-        found.append(evaluate(trained, store, tmp_path / f"{limit}.json", choice, work))
-    command = ["evaluate", "--model", str(trained), "--data", str(store)]
-    command += ["--out", str(tmp_path / "two.json"), "--diagnose=0", "--splits", *choice.splits]
-    processes = start_ranks(command, 2, tmp_path / "log")
-    assert finish(*processes, timeout=900) == [0, 0]
-    found.append(Results.read(tmp_path / "two.json"))
-    assert sum(split.n for split in found[0].splits.values()) == 69_000
-    assert counted(found[0]) == counted(found[1]) == counted(found[2])
 
 
 @pytest.fixture
@@ -268,28 +222,6 @@ def test_results_of_something_else_are_not_overwritten(store, trained, tmp_path,
     with pytest.raises(ResultsError, match=r"not JSON.*--overwrite replaces it"):
         evaluate(trained, store, out, choice, QUICK)
     assert out.read_text() == "my notes"
-
-
-@pytest.mark.usefixtures("native_bfloat16")
-def test_what_another_precision_found_is_not_taken_over(store, trained, tmp_path, monkeypatch):
-    """Or results that are partly bfloat16's would be called float32's."""
-    choice = Choice(splits=("interpolate",))
-    works = [
-        Work(diagnose=0, symbols_per_pass=3000, precision=name) for name in ("bfloat16", "float32")
-    ]
-    with monkeypatch.context() as patch:
-        stop_at_third_pass(patch, "bfloat16")
-        with pytest.raises(Stopped):
-            evaluate(trained, store, tmp_path / "r.json", choice, works[0])
-    judge, asked = module.JUDGES["float32"], []
-
-    def counting(model, source, target):
-        asked.append(len(source.lengths))
-        return judge(model, source, target)
-
-    monkeypatch.setitem(module.JUDGES, "float32", counting)
-    found = evaluate(trained, store, tmp_path / "r.json", choice, works[1])
-    assert sum(asked) == found.splits["interpolate"].n
 
 
 def test_results_tell_how_mistakes_were_told_apart(store, trained, tmp_path, monkeypatch):
@@ -479,18 +411,6 @@ def test_the_command_line_shows_what_was_found(store, trained, tmp_path, capsys,
     assert found.model["name"] == trained.name
 
 
-def test_a_mistake_of_the_user_is_one_line(store, tmp_path, capsys):
-    out = tmp_path / "r.json"
-    with pytest.raises(SystemExit) as stop:
-        main(["evaluate", "--model", "nowhere", "--data", str(store), "--out", str(out)])
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("tpt: ")
-    assert "nowhere" in said
-    assert said.count("\n") == 1
-    assert not out.exists()
-
-
 def test_the_same_questions_in_another_store_are_the_same(store, trained, tmp_path):
     """A store with that module alone: its rows have other numbers, the questions do not."""
     split = open_store(store)["interpolate"]
@@ -515,3 +435,23 @@ def test_an_answer_that_does_not_end_is_wrong_by_decoding_too(store, trained, tm
     found = evaluate(trained, cut, tmp_path / "r.json", work=Work(diagnose=0, decode=50))
     assert found.splits["interpolate"].average[0] == 0
     assert found.decoding["other_verdict"] == []
+
+
+def test_predictions_are_decoded_in_full(store, trained, tmp_path):
+    """Also where every right answer is shorter, and whether or not the model ends its answer."""
+    endless = tpt.load(trained)
+    with torch.no_grad():
+        endless.embedding.symbols.weight[endless.vocabulary.eos] = 0
+    endless.save(tmp_path / "endless")
+    questions, _ = open_store(store)["extrapolate"].rows(np.arange(60))
+    key = ("extrapolate", "arithmetic__add_or_sub_big", None)
+    short = make_store(tmp_path / "short", {key: [(question, "x") for question in questions]})
+    for folder, lengths in ((trained, range(2, 30)), (tmp_path / "endless", [200])):
+        file = tmp_path / "answers.jsonl"
+        results = tmp_path / f"{folder.name}.json"
+        found = evaluate(folder, short, results, work=Work(predictions=file))
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        predicted = [line["predicted"] for line in lines]
+        assert predicted == tpt.load(folder).solve(questions, max_length=200)
+        assert max(map(len, predicted)) in lengths
+        assert found.splits["extrapolate"].average[0] == 0

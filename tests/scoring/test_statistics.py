@@ -51,14 +51,6 @@ def test_wilsons_limits_solve_the_equation_that_defines_them(count):
     assert (high == 1) == (right == n)
 
 
-def test_wilsons_interval_of_a_textbook_example():
-    # Newcombe (1998), table I: 81 of 263.
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert wilson(0, 0) == (0, 1)
-    with pytest.raises(ValueError, match="5 correct answers out of 4"):
-        wilson(5, 4)
-
-
 @given(st.lists(counts, min_size=1, max_size=20))
 def test_the_averages_interval_holds_it_and_has_a_width_and_two_sides(modules):
     mean, (low, high) = average_interval(modules)

@@ -89,19 +89,19 @@ class Attention(Traced):
         return pattern.fillers(query, key, value, dropout)
 
     def heads(self, projected: Tensor, names: Sequence[str]) -> list[Tensor]:
-        """Divide a projection (batch, position, part * head * d_head) into parts by their names.
+        """Divide a projection (batch, position, name * head * d_head) into its named tensors.
 
-        Each part is (batch, head, position, d_head), and passes the trace point of its name.
+        Each is (batch, head, position, d_head), and passes the trace point of its name.
         """
         batch, length, width = projected.shape
-        n_parts, n_heads = len(names), self.n_heads
-        d_head = width // (n_parts * n_heads)  # roles may have another size than fillers
+        n_names, n_heads = len(names), self.n_heads
+        d_head = width // (n_names * n_heads)  # roles may have another size than fillers
         if length == 1:  # a step of decoding: no transposition needed
-            parts = projected.view(batch, n_parts, n_heads, 1, d_head).unbind(1)
+            tensors = projected.view(batch, n_names, n_heads, 1, d_head).unbind(1)
         else:
-            by_part = projected.view(batch, length, n_parts, n_heads, d_head).unbind(2)
-            parts = tuple(part.transpose(1, 2) for part in by_part)
-        return [self.point(name, part) for name, part in zip(names, parts, strict=True)]
+            by_name = projected.view(batch, length, n_names, n_heads, d_head).unbind(2)
+            tensors = tuple(tensor.transpose(1, 2) for tensor in by_name)
+        return [self.point(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
     def role_of(self, state: Tensor, fused: Sequence[Tensor]) -> Tensor | None:
         """Return the role (batch, head, position, d_role), or None if there is none.
@@ -188,8 +188,8 @@ class CrossAttention(Attention):
 
     def maps(self) -> dict[str, Map]:
         """Return the affine maps of equations 1 and 4 by name."""
-        own, memory = (self.in_proj, self.names), (self.memory_proj, self.memory_names)
-        return {**maps_of(*own), **maps_of(*memory), **super().maps()}
+        query, memory = (self.in_proj, self.names), (self.memory_proj, self.memory_names)
+        return {**maps_of(*query), **maps_of(*memory), **super().maps()}
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:

@@ -309,7 +309,7 @@ class Evaluation:
                 sha256=asked.sha256,
                 near_ties=sum(int(numbers[0]) <= tied <= int(numbers[-1]) for tied in self._tied),
                 wrong={kind: len(wrong) for kind, wrong in by_kind.items() if wrong},
-                examples=tuple(one for wrong in by_kind.values() for one in wrong[:EXAMPLES]),
+                examples=tuple(each for wrong in by_kind.values() for each in wrong[:EXAMPLES]),
             )
         return {name: SplitScore(modules) for name, modules in splits.items()}
 

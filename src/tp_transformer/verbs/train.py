@@ -213,7 +213,7 @@ def _settings() -> Arguments:
     A setting of several architectures is one option, with a description for each of them.
     """
     from tp_transformer.model.base import ARCHITECTURES
-    from tp_transformer.model.binding import BINDINGS, binding_options
+    from tp_transformer.model.binding import BINDINGS, options_of
     from tp_transformer.model.transformer import Transformer
     from tp_transformer.training.config import section_kinds
 
@@ -233,7 +233,7 @@ def _settings() -> Arguments:
                 is_literal = get_origin(hints[name]) is Literal
                 add(section, name, label + text, get_args(hints[name]) if is_literal else ())
     for binding, made in BINDINGS.items():
-        for name, option in binding_options(binding).items():
+        for name, option in options_of(made).items():
             text = documented(made).get(name, "an option")
             default = MISSING if option.default is option.empty else option.default
             text = f"[{usual}] of the {binding} binding: {text}{yaml_default(default)}"
