@@ -27,14 +27,14 @@ from tp_transformer.ranges import (
     shown,
 )
 from tp_transformer.runtime import memory
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.training.loop import TrainingConfig
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig
 
 STAGES = (
     *(TransformerConfig, LSTMConfig, FeedConfig, OptimConfig, TrainingConfig, ValidationConfig),
-    *(Order, Choice, Work, AnalysisRequest, StoreRequest),
+    *(Order, QuestionChoice, EvaluationOptions, AnalysisRequest, StoreRequest),
     *(analysis.options for analysis in ANALYSES.values()),
 )
 ODD = (

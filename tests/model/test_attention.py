@@ -11,7 +11,6 @@ from tp_transformer.model.attention import CrossAttention, SelfAttention
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.layout import PaddedPattern, causal_mask
-from tp_transformer.model.search import KeyValueCache
 
 SIZES = [(4, 1), (6, 3), (12, 4)]
 PER_HEAD, FEW, FUSED = "sigmoid per head", "dictionary of 7", "dictionary of 3"
@@ -111,20 +110,6 @@ def attention_gradients(attention):
     return attention_parameters(holder)
 
 
-@pytest.mark.parametrize("binding", VARIANTS)
-def test_cached_attention_equals_attention_at_once(binding):
-    attention = attention_of(SelfAttention, binding)
-    state = states(2, 7, 12)
-    at_once = attention(state, PaddedPattern(causal_mask(7, 7, state.device)))
-    cache = KeyValueCache(capacity=7)
-    with torch.no_grad():
-        pieces = [attention(state[:, :3], PaddedPattern(causal_mask(3, 3, state.device)), cache)]
-        pieces += [attention(state[:, t : t + 1], PaddedPattern(), cache) for t in range(3, 5)]
-        pieces += [attention(state[:, 5:], PaddedPattern(causal_mask(2, 7, state.device)), cache)]
-    assert_near(torch.cat(pieces, dim=1), at_once)
-    assert cache.length == 7
-
-
 def test_every_map_is_drawn_by_itself():
     attention = SelfAttention(TransformerConfig(d_model=64, n_heads=4))
     attention.initialise()
@@ -142,14 +127,6 @@ def test_maps_write_through_to_the_parameters():
     assert attention.in_proj.weight[12:].eq(2).all()
     assert attention.in_proj.bias[12:].eq(3).all()
     assert not attention.in_proj.weight[:12].eq(2).any()
-
-
-def test_dropout_acts_in_training_only():
-    attention = SelfAttention(TransformerConfig(d_model=8, n_heads=2, dropout=0.5))
-    state = torch.randn(1, 6, 8)
-    assert not torch.equal(attention(state, PaddedPattern()), attention(state, PaddedPattern()))
-    attention.eval()
-    assert torch.equal(attention(state, PaddedPattern()), attention(state, PaddedPattern()))
 
 
 def random_mask(queries, keys):

@@ -69,15 +69,6 @@ def test_packed_is_padded_at_the_longest_lengths():
     assert_same(model, encoded([("1" * 198, "2" * 30), ("3", ""), ("4" * 198, "5")]))
 
 
-def test_label_smoothing_is_the_same():
-    model = build("tp-transformer-tiny", **SIZES).double()
-    rows = encoded(pairs(9))
-    padded, found = (
-        model.loss(batch_of(rows, layout), label_smoothing=0.1) for layout in (Padded, Packed)
-    )
-    torch.testing.assert_close(found.total, padded.total, rtol=1e-12, atol=0)
-
-
 @pytest.mark.parametrize("layout", [Padded, Packed])
 def test_an_answer_is_right_if_every_token_is(layout):
     batch = batch_of(encoded(pairs(30)), layout)

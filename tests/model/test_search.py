@@ -1,7 +1,6 @@
 """Greedy search against decoding from scratch at every step, and `solve` around it."""
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -167,54 +166,6 @@ def test_solves_in_bfloat16(name, beam):
     assert [len(found) for found in answers] == [beam] * len(QUESTIONS)
     assert all(math.isfinite(one.score) for found in answers for one in found)
     assert len(model.solve(QUESTIONS, max_length=5, beam=beam)) == len(QUESTIONS)
-
-
-@dataclass
-class Place:
-    """Where each row of a batch is in its script."""
-
-    script: torch.Tensor
-    step: int = 0
-
-    def select(self, rows, questions):
-        self.script = self.script[rows]
-
-
-class Scripted:
-    """A model that says what it is told to."""
-
-    def __init__(self, *answers):
-        self.vocabulary = MATHEMATICS.vocabulary
-        padded = self.vocabulary.encode(answers).padded(self.vocabulary.pad)
-        self.script = torch.from_numpy(padded[:, 1:])
-        self.heard = []
-
-    def encode(self, source, layout=None):
-        return source
-
-    def begin(self, memory, max_length):
-        return Place(self.script)
-
-    def step(self, previous, state):
-        self.heard.append(previous.tolist())
-        symbols = state.script[:, state.step]
-        state.step += 1
-        return 50.0 * torch.nn.functional.one_hot(symbols, 72)
-
-
-def test_stops_at_the_end_symbol_and_feeds_back_what_it_said():
-    model = Scripted("7", "-12", "")
-    found = greedy(model, torch.zeros(3, 1, dtype=torch.long), 30)
-    assert model.vocabulary.decode(found.numpy()) == ["7", "-12", ""]
-    assert found.shape == (3, 4)
-    assert model.heard[0] == [model.vocabulary.sos] * 3
-    assert model.heard[1] == model.script[:2, 0].tolist()  # the third has left
-
-
-def test_cuts_at_the_longest_length():
-    found = greedy(Scripted("12345"), torch.zeros(1, 1, dtype=torch.long), 3)
-    assert MATHEMATICS.vocabulary.decode(found.numpy()) == ["123"]
-    assert greedy(Scripted("1"), torch.zeros(1, 1, dtype=torch.long), 0).shape == (1, 0)
 
 
 def test_solve_keeps_the_order_and_does_not_depend_on_the_company(monkeypatch):

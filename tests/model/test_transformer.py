@@ -4,14 +4,13 @@ import pytest
 import torch
 
 import reference
-from exported import cell_parameters, model_parameters
+from exported import model_parameters
 from tp_transformer import Batch, Transformer, TransformerConfig
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.errors import SettingsError, TextError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.layers import FeedForward, sinusoids
-from tp_transformer.model.layout import PaddedPattern, causal_mask
+from tp_transformer.model.layers import FeedForward
 from variants import DISTINCT
 
 VOCABULARY = MATHEMATICS.vocabulary
@@ -51,39 +50,6 @@ def scores(model, source, target):
 
 def assert_near(found, expected):
     assert (found - expected).norm() < 1e-9 * expected.norm()
-
-
-@pytest.mark.parametrize("binding", BINDINGS)
-def test_encoder_cell_equals_the_transcription(binding):
-    cell = model_of(binding).encoder[0]
-    state = torch.randn(2, 5, 12, dtype=torch.float64)
-    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    output = cell(state, PaddedPattern(mask[:, None, None, :]))
-    for row, length in enumerate([5, 3]):
-        allowed = [[True] * length] * length
-        expected = reference.encoder_cell(
-            cell_parameters(cell), list(state[row, :length]), allowed, 3, binding
-        )
-        assert_near(output[row, :length], torch.stack(expected))
-
-
-@pytest.mark.parametrize("binding", BINDINGS)
-def test_decoder_cell_equals_the_transcription(binding):
-    cell = model_of(binding).decoder[0]
-    state, memory = torch.randn(1, 4, 12).double(), torch.randn(1, 6, 12).double()
-    key_value = cell.cross_attention.remember(memory)
-    pattern = PaddedPattern(causal_mask(4, 4, state.device))
-    output = cell(state, pattern, key_value, PaddedPattern())
-    expected = reference.decoder_cell(
-        cell_parameters(cell),
-        list(state[0]),
-        list(memory[0]),
-        torch.ones(4, 4).tril().bool().tolist(),
-        [[True] * 6] * 4,
-        3,
-        binding,
-    )
-    assert_near(output[0], torch.stack(expected))
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -262,12 +228,6 @@ def test_positions_are_not_rounded_by_a_detour_through_half_precision():
     rounded.encode(source)
     rounded.double().load_state_dict(model.state_dict())
     assert torch.equal(rounded.eval().encode(source).state, expected)
-
-
-@pytest.mark.parametrize("d_model", [1, 2, 5, 8])
-def test_sinusoids_are_the_transcriptions(d_model):
-    expected = torch.stack([reference.position(t, d_model) for t in range(200)])
-    torch.testing.assert_close(sinusoids(200, d_model), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_positions_have_an_end():

@@ -422,18 +422,6 @@ def test_changed_weights_have_their_effect(change, part, precision):
     torch.testing.assert_close(after, logits_of(model), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("beam", [1, 2])
-def test_a_hook_sees_each_group_of_questions(monkeypatch, called, beam):
-    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 2)
-    model, seen = model_of(), []
-    wanted = model.solve(QUESTIONS, max_length=5, beam=beam)
-    called.clear()
-    model.encoder[0].register_forward_hook(lambda _, given, output: seen.append(given))
-    assert model.solve(QUESTIONS, max_length=5, beam=beam) == wanted
-    assert not {"decoder_greedy", "decoder_step", "pack_layers"} & set(called)
-    assert len(seen) == -(-len(QUESTIONS) * beam // 2)
-
-
 class _Reversed(tpt.Transformer):
     def step(self, previous, state):
         return -super().step(previous, state)

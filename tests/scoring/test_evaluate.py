@@ -25,11 +25,11 @@ from tp_transformer.errors import (
 from tp_transformer.model.checkpoint import model_hash
 from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.results import render_results
 
-QUICK = Work(diagnose=0)
+QUICK = EvaluationOptions(diagnose=0)
 
 
 def counted(results):
@@ -47,7 +47,9 @@ def counted(results):
 @pytest.fixture(scope="session")
 def undisturbed(store, trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("results") / "results.json"
-    return evaluate(trained, store, out, Choice(train_count=200), Work(diagnose=10))
+    return evaluate(
+        trained, store, out, QuestionChoice(train_count=200), EvaluationOptions(diagnose=10)
+    )
 
 
 def test_counts_are_those_of_decoding_every_question(store, trained, undisturbed):
@@ -66,15 +68,15 @@ def test_counts_are_those_of_decoding_every_question(store, trained, undisturbed
 
 @pytest.mark.parametrize("limit", [150, 100_000])
 def test_the_size_of_passes_does_not_matter(store, trained, undisturbed, tmp_path, limit):
-    work = Work(diagnose=10, symbols_per_pass=limit)
-    found = evaluate(trained, store, tmp_path / "r.json", Choice(train_count=200), work)
+    work = EvaluationOptions(diagnose=10, symbols_per_pass=limit)
+    found = evaluate(trained, store, tmp_path / "r.json", QuestionChoice(train_count=200), work)
     assert counted(found) == counted(undisturbed)
     assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
 
 
 def test_padded_batches_come_to_the_same(store, trained, undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr(tpt.Transformer, "reads_packed", False)
-    choice, work = Choice(train_count=200), Work(diagnose=10)
+    choice, work = QuestionChoice(train_count=200), EvaluationOptions(diagnose=10)
     found = evaluate(trained, store, tmp_path / "r.json", choice, work)
     assert counted(found) == counted(undisturbed)
 
@@ -114,10 +116,10 @@ def undecided(trained, tmp_path):
 
 
 def test_near_ties_have_one_verdict_and_are_listed(store, undecided, tmp_path):
-    choice = Choice(splits=("extrapolate",))
+    choice = QuestionChoice(splits=("extrapolate",))
     found = [
         evaluate(undecided, store, tmp_path / f"{limit}.json", choice,
-                 Work(diagnose=0, symbols_per_pass=limit))
+                 EvaluationOptions(diagnose=0, symbols_per_pass=limit))
         for limit in (200, 20_000)
     ]  # fmt: skip
     assert counted(found[0]) == counted(found[1])
@@ -143,7 +145,10 @@ def test_a_stopped_evaluation_goes_on(store, trained, undisturbed, tmp_path, mon
 
     monkeypatch.setitem(module.JUDGES, "float32", stopping)
     out = tmp_path / "r[1].json"  # no pattern, but a name
-    choice, work = Choice(train_count=200), Work(diagnose=10, symbols_per_pass=4000)
+    choice, work = (
+        QuestionChoice(train_count=200),
+        EvaluationOptions(diagnose=10, symbols_per_pass=4000),
+    )
     with pytest.raises(Stopped):
         evaluate(trained, store, out, choice, work)
     first = sum(n_rows)
@@ -183,8 +188,8 @@ def test_what_another_model_found_is_neither_taken_over_nor_lost(
     other = tpt.build("tp-transformer-tiny")
     other.save(tmp_path / "other")
     out = tmp_path / "r.json"
-    choice = Choice(splits=("interpolate",))
-    work = Work(diagnose=0, symbols_per_pass=3000)
+    choice = QuestionChoice(splits=("interpolate",))
+    work = EvaluationOptions(diagnose=0, symbols_per_pass=3000)
     with monkeypatch.context() as patch:
         stop_at_third_pass(patch, "float32")
         with pytest.raises(Stopped):
@@ -201,12 +206,12 @@ def test_what_another_model_found_is_neither_taken_over_nor_lost(
 
 def test_results_of_something_else_are_not_overwritten(store, trained, tmp_path, capsys):
     out = tmp_path / "r.json"
-    choice = Choice(splits=("interpolate",))
+    choice = QuestionChoice(splits=("interpolate",))
     first = evaluate(trained, store, out, choice, QUICK)
     evaluate(trained, store, out, choice, QUICK)  # the same once more
     before = out.read_bytes()
     with pytest.raises(ResultsError, match=r'with splits \["interpolate"\], not \["extrapolate"\]'):
-        evaluate(trained, store, out, Choice(splits=("extrapolate",)), QUICK)
+        evaluate(trained, store, out, QuestionChoice(splits=("extrapolate",)), QUICK)
     tpt.build("tp-transformer-tiny").save(tmp_path / "other")
     given = ["evaluate", "--model", str(tmp_path / "other"), "--data", str(store),
              "--out", str(out), "--splits", "interpolate", "--diagnose", "0"]  # fmt: skip
@@ -225,7 +230,7 @@ def test_results_of_something_else_are_not_overwritten(store, trained, tmp_path,
 
 
 def test_results_tell_how_mistakes_were_told_apart(store, trained, tmp_path, monkeypatch):
-    choice, work = Choice(splits=("extrapolate",)), Work(diagnose=3)
+    choice, work = QuestionChoice(splits=("extrapolate",)), EvaluationOptions(diagnose=3)
     found = evaluate(trained, store, tmp_path / "r.json", choice, work)
     assert found.made["diagnosis"] == {"has_sympy": True, "n_out_of_time": 0}
     monkeypatch.setattr("tp_transformer.scoring.diagnose.find_spec", lambda _: None)
@@ -244,8 +249,8 @@ def native_bfloat16(monkeypatch):
 
 @pytest.mark.usefixtures("native_bfloat16")
 def test_bfloat16_changes_no_count(store, trained, undisturbed, tmp_path):
-    work = Work(diagnose=0, precision="bfloat16")
-    quick = evaluate(trained, store, tmp_path / "r.json", Choice(train_count=200), work)
+    work = EvaluationOptions(diagnose=0, precision="bfloat16")
+    quick = evaluate(trained, store, tmp_path / "r.json", QuestionChoice(train_count=200), work)
     assert (quick.made["precision"], undisturbed.made["precision"]) == ("bfloat16", "float32")
     assert counted(quick)["near_ties"] == counted(undisturbed)["near_ties"]
     assert quick.splits.keys() == undisturbed.splits.keys()
@@ -255,18 +260,21 @@ def test_bfloat16_changes_no_count(store, trained, undisturbed, tmp_path):
         for name, one in score.modules.items():
             np.testing.assert_array_equal(one.verdicts, exact.modules[name].verdicts)
     with pytest.raises(UserError, match=r"precision must be one of .*int8, not 'half'"):
-        Work(precision="half")
+        EvaluationOptions(precision="half")
 
 
 def test_emulated_bfloat16_is_replaced_by_float32(store, trained, tmp_path, monkeypatch):
     monkeypatch.setattr("tp_transformer.runtime.ranks.has_bfloat16", lambda _: False)
-    work, choice = Work(diagnose=0, precision="bfloat16"), Choice(splits=("extrapolate",))
+    work, choice = (
+        EvaluationOptions(diagnose=0, precision="bfloat16"),
+        QuestionChoice(splits=("extrapolate",)),
+    )
     assert evaluate(trained, store, None, choice, work).made["precision"] == "float32"
 
 
 def test_int8_is_scored_as_it_answers(store, trained, tmp_path):
-    out, choice = tmp_path / "r.json", Choice(splits=("extrapolate",))
-    work = Work(diagnose=0, precision="int8", decode=50)
+    out, choice = tmp_path / "r.json", QuestionChoice(splits=("extrapolate",))
+    work = EvaluationOptions(diagnose=0, precision="int8", decode=50)
     found = evaluate(trained, store, out, choice, work)
     assert found.made["precision"] == "int8"
     assert found.decoding["n"] == 50
@@ -289,21 +297,25 @@ def test_decoding_goes_on_where_it_stopped(store, trained, tmp_path, monkeypatch
         return solve(self, questions, **options)
 
     monkeypatch.setattr(tpt.Transformer, "solve", stopping)
-    out, choice = tmp_path / "r.json", Choice(splits=("extrapolate",))
+    out, choice = tmp_path / "r.json", QuestionChoice(splits=("extrapolate",))
     with pytest.raises(Stopped):
-        evaluate(trained, store, out, choice, Work(diagnose=100))
+        evaluate(trained, store, out, choice, EvaluationOptions(diagnose=100))
     asked.append(0)
-    found = evaluate(trained, store, out, choice, Work(diagnose=100))
+    found = evaluate(trained, store, out, choice, EvaluationOptions(diagnose=100))
     assert sum(asked) == 100
-    expected = evaluate(trained, store, tmp_path / "s.json", choice, Work(diagnose=100))
+    expected = evaluate(
+        trained, store, tmp_path / "s.json", choice, EvaluationOptions(diagnose=100)
+    )
     assert counted(found) == counted(expected)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["r.json", "s.json"]
 
 
 def test_predictions_are_what_the_model_says(store, trained, tmp_path):
     file = tmp_path / "deep" / "answers.jsonl"
-    choice = Choice(splits=("interpolate", "extrapolate"))
-    found = evaluate(trained, store, tmp_path / "r.json", choice, Work(predictions=file))
+    choice = QuestionChoice(splits=("interpolate", "extrapolate"))
+    found = evaluate(
+        trained, store, tmp_path / "r.json", choice, EvaluationOptions(predictions=file)
+    )
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     opened = open_store(store)
     assert len(lines) == len(opened["interpolate"]) + len(opened["extrapolate"])
@@ -322,7 +334,10 @@ def test_predictions_are_what_the_model_says(store, trained, tmp_path):
 
 def test_results_have_examples_of_mistakes_and_their_command(store, trained, tmp_path):
     file, out = tmp_path / "answers.jsonl", tmp_path / "r.json"
-    choice, work = Choice(splits=("interpolate",)), Work(predictions=file, overwrite=True)
+    choice, work = (
+        QuestionChoice(splits=("interpolate",)),
+        EvaluationOptions(predictions=file, overwrite=True),
+    )
     evaluate(trained, store, out, choice, work)
     found = Results.read(out)
     answers = [json.loads(line) for line in file.read_text().splitlines()]
@@ -343,7 +358,7 @@ def test_results_have_examples_of_mistakes_and_their_command(store, trained, tmp
 
 def test_the_training_sample_is_drawn_from_the_module_alone(store, trained, tmp_path):
     def sample(modules, seed=0):
-        choice = Choice(modules=modules, splits=("train",), train_count=50, seed=seed)
+        choice = QuestionChoice(modules=modules, splits=("train",), train_count=50, seed=seed)
         work = replace(QUICK, overwrite=True)
         found = evaluate(trained, store, tmp_path / "r.json", choice, work)
         return found.splits["train"].modules["numbers__place_value"]
@@ -375,7 +390,7 @@ def test_the_hash_is_that_of_the_model_and_not_of_its_files(trained, tmp_path):
 )
 def test_choices_that_cannot_be_are_refused(store, trained, tmp_path, choice, message):
     with pytest.raises(UserError, match=message):
-        evaluate(trained, store, tmp_path / "r.json", Choice(**choice), QUICK)
+        evaluate(trained, store, tmp_path / "r.json", QuestionChoice(**choice), QUICK)
     assert not list(tmp_path.iterdir())
 
 
@@ -383,13 +398,13 @@ def test_other_mistakes_are_refused(store, trained, tmp_path):
     with pytest.raises(FolderError, match="no model"):
         evaluate(tmp_path / "none", store, tmp_path / "r.json")
     with pytest.raises(UserError, match="is a folder"):
-        evaluate(trained, store, tmp_path, work=QUICK)
+        evaluate(trained, store, tmp_path, options=QUICK)
     with pytest.raises(SettingsError, match="decode must be 0 or more"):
-        Work(decode=-1)
+        EvaluationOptions(decode=-1)
     short = tpt.build("tp-transformer-tiny", n_positions=12)
     short.save(tmp_path / "short")
     with pytest.raises(SettingsError, match="the model reads at most 10"):
-        evaluate(tmp_path / "short", store, tmp_path / "r.json", work=QUICK)
+        evaluate(tmp_path / "short", store, tmp_path / "r.json", options=QUICK)
 
 
 def test_the_command_line_shows_what_was_found(store, trained, tmp_path, capsys, monkeypatch):
@@ -418,7 +433,7 @@ def test_the_same_questions_in_another_store_are_the_same(store, trained, tmp_pa
     rows = list(zip(*split.rows(segment.rows), strict=True))
     key = ("interpolate", "numbers__place_value", None)
     alone = make_store(tmp_path / "alone", {key: rows})
-    choice = Choice(splits=("interpolate",), modules=("numbers__place_value",))
+    choice = QuestionChoice(splits=("interpolate",), modules=("numbers__place_value",))
     found = [
         evaluate(trained, data, tmp_path / f"{data.name}.json", choice, QUICK).splits["interpolate"]
         for data in (store, alone)
@@ -432,7 +447,9 @@ def test_an_answer_that_does_not_end_is_wrong_by_decoding_too(store, trained, tm
     said = tpt.load(trained).solve(questions)
     rows = [(q, text[0]) for q, text in zip(questions, said, strict=True) if len(text) > 1]
     cut = make_store(tmp_path / "cut", {("interpolate", "numbers__gcd", None): rows})
-    found = evaluate(trained, cut, tmp_path / "r.json", work=Work(diagnose=0, decode=50))
+    found = evaluate(
+        trained, cut, tmp_path / "r.json", options=EvaluationOptions(diagnose=0, decode=50)
+    )
     assert found.splits["interpolate"].average[0] == 0
     assert found.decoding["other_verdict"] == []
 
@@ -449,7 +466,7 @@ def test_predictions_are_decoded_in_full(store, trained, tmp_path):
     for folder, lengths in ((trained, range(2, 30)), (tmp_path / "endless", [200])):
         file = tmp_path / "answers.jsonl"
         results = tmp_path / f"{folder.name}.json"
-        found = evaluate(folder, short, results, work=Work(predictions=file))
+        found = evaluate(folder, short, results, options=EvaluationOptions(predictions=file))
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         predicted = [line["predicted"] for line in lines]
         assert predicted == tpt.load(folder).solve(questions, max_length=200)

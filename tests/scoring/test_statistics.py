@@ -172,17 +172,6 @@ def test_the_differences_interval_holds_it_and_has_a_width_and_two_sides(modules
     assert back == pytest.approx((-high, -low))
 
 
-def test_the_differences_interval_of_what_is_independent_is_newcombes_of_two_samples():
-    """Of 25 questions each answers 10 and 15 as if it did not know of the other."""
-    one = agreement(6, 4, 9, 6)
-    (low_1, high_1), (low_2, high_2) = wilson(10, 25), wilson(15, 25)
-    expected = (
-        -0.2 - math.hypot(0.4 - low_1, high_2 - 0.6),
-        -0.2 + math.hypot(high_1 - 0.4, 0.6 - low_2),
-    )
-    assert difference_interval([one]) == pytest.approx(expected)
-
-
 def test_the_differences_interval_is_not_sure_where_nothing_was_discordant():
     low, high = difference_interval([agreement(20, 0, 0, 0)])
     assert high == -low == pytest.approx(1 - wilson(20, 20)[0])

@@ -8,7 +8,7 @@ from rich.console import Console
 import tp_transformer as tpt
 from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
-from tp_transformer.scoring.options import Choice
+from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, demo
 from tp_transformer.study.live_demo import live_demo
@@ -84,7 +84,7 @@ def test_a_model_of_some_modules_is_scored_on_these(shown_once, shipped, tmp_pat
     shutil.copytree(folder / QUESTIONS, tmp_path / "demo" / QUESTIONS)
     monkeypatch.setattr(bundled, "FOLDER", tmp_path / "bundled")
     card = tmp_path / "bundled" / NAMES[0] / bundled.RESULTS
-    choice = Choice(modules=modules, splits=("interpolate",))
+    choice = QuestionChoice(modules=modules, splits=("interpolate",))
     tpt.evaluate(NAMES[0], folder / QUESTIONS, card, choice=choice)
     scores = shown(tmp_path / "demo").split("4. Their scores")[1]
     found = [Results.read(tmp_path / "demo" / f"{name}.json") for name in NAMES]

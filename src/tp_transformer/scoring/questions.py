@@ -15,7 +15,7 @@ from tp_transformer.data.store import MANIFEST, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
 from tp_transformer.runtime.run_folder import CONFIG, read_origin, run_of, sha256
-from tp_transformer.scoring.options import Choice
+from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.verdict import passes
 
 _TEXTS_AT_ONCE = 4096
@@ -31,7 +31,9 @@ class ModuleQuestions:
     sha256: str  # of the questions and answers; equal hashes mean that results can be paired
 
 
-def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[ModuleQuestions]:
+def choose(
+    store: Store, choice: QuestionChoice, held_out: Ids | None = None
+) -> list[ModuleQuestions]:
     """Return the chosen questions, in the order of the splits and modules.
 
     Training questions exclude those held out, on which the model was not trained.
@@ -56,7 +58,11 @@ def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[Mo
 
 
 def _rows(
-    split: Split, module: str, segments: Sequence[Segment], choice: Choice, held_out: Ids | None
+    split: Split,
+    module: str,
+    segments: Sequence[Segment],
+    choice: QuestionChoice,
+    held_out: Ids | None,
 ) -> Ids:
     """Return the rows of a module: all of them, or a sample of the rows trained on."""
     rows = np.concatenate([np.arange(each.start, each.start + each.count) for each in segments])

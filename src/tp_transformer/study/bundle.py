@@ -33,7 +33,7 @@ from tp_transformer.runtime.progress import Show
 from tp_transformer.runtime.provenance import Values
 from tp_transformer.runtime.run_folder import read_origin, run_of
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.show.model_card import CardFacts, model_card, settings_file
 from tp_transformer.training.history import HISTORY, History, history_of
 
@@ -178,8 +178,8 @@ def rounded(model: AnyModel) -> AnyModel:
 
 
 def _scored(one: _Trained, store: Store, device: str, show: Show | None) -> CardFacts:
-    choice, work = Choice(splits=_test_splits(store)), Work(diagnose=0)
-    results = evaluate(one.model, store, choice=choice, work=work, device=device, show=show)
+    choice, work = QuestionChoice(splits=_test_splits(store)), EvaluationOptions(diagnose=0)
+    results = evaluate(one.model, store, choice=choice, options=work, device=device, show=show)
     described = checkpoint.describe(one.model, one.path, results.model["sha256"])
     results = replace(
         results,

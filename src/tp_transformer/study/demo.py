@@ -25,7 +25,7 @@ from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results, SplitScore
 from tp_transformer.scoring.statistics import average_interval
 from tp_transformer.show.comparison import pair_line
@@ -159,8 +159,8 @@ def _score(folder: Path, name: str, modules: tuple[str, ...], diagnose: int) -> 
         name,
         folder / QUESTIONS,
         folder / _file(name),
-        Choice(modules=modules, splits=(INTERPOLATE,)),
-        Work(diagnose=diagnose, overwrite=True),
+        QuestionChoice(modules=modules, splits=(INTERPOLATE,)),
+        EvaluationOptions(diagnose=diagnose, overwrite=True),
         show=progress,
     )
 

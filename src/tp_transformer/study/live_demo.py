@@ -20,7 +20,7 @@ from tp_transformer.data.store import Store
 from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.comparison import Comparison
 from tp_transformer.show.table import heading
@@ -129,8 +129,8 @@ def _score(folder: Path, run: Run) -> Results:
         run.folder,
         folder / QUESTIONS,
         folder / f"{run.name}.json",
-        Choice(splits=("interpolate", "extrapolate")),
-        Work(predictions=_predictions(folder, run), overwrite=True),
+        QuestionChoice(splits=("interpolate", "extrapolate")),
+        EvaluationOptions(predictions=_predictions(folder, run), overwrite=True),
         show=progress,
     )
 

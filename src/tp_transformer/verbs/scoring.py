@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal
 
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.verbs.verb import ModelVerb, Verb
 
 
@@ -24,8 +24,8 @@ class Evaluate(ModelVerb):
     resumes = True
     data: Path
     out: Path
-    choice: Choice
-    work: Work
+    choice: QuestionChoice
+    work: EvaluationOptions
 
     def __call__(self) -> None:
         from tp_transformer.runtime.memory import keep_freed_memory
@@ -39,7 +39,7 @@ class Evaluate(ModelVerb):
         if not runs:
             self._score(self.model, self.out, self.work)
 
-    def _score(self, model: Path | None, out: Path, work: Work) -> None:
+    def _score(self, model: Path | None, out: Path, work: EvaluationOptions) -> None:
         from rich.console import Console
 
         from tp_transformer.runtime.progress import progress

@@ -11,7 +11,7 @@ from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.solver import solve_each
 from tp_transformer.runtime.provenance import Values
-from tp_transformer.scoring.options import Choice
+from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.questions import choose
 from tp_transformer.scoring.results import Results
 
@@ -50,7 +50,7 @@ def stored(data: str | Path) -> list[Values]:
     store = open_store(data)
     split = next((name for name in store if name != TRAIN), TRAIN)
     found: list[Values] = []
-    for asked in choose(store, Choice(splits=(split,), train_count=PER_MODULE)):
+    for asked in choose(store, QuestionChoice(splits=(split,), train_count=PER_MODULE)):
         texts = zip(*store[split].rows(asked.rows[:PER_MODULE]), strict=True)
         found += [
             {"module": asked.module, "question": question, "answer": answer}
@@ -70,7 +70,7 @@ def evaluated(results_file: str | Path, data: str | Path) -> list[Values]:
         raise ResultsError(f"{results_file} has no test split, whose questions could be shown")
     found: list[Values] = []
     patterns = tuple(results.choice.get("modules", ("*",)))
-    for asked in choose(store, Choice(modules=patterns, splits=splits)):
+    for asked in choose(store, QuestionChoice(modules=patterns, splits=splits)):
         score = results.splits[asked.split].modules.get(asked.module)
         if score is None or score.sha256 != asked.sha256:
             raise ResultsError(f"{data} does not hold the questions that {results_file} is about")

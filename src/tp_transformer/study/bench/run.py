@@ -25,7 +25,7 @@ from tp_transformer.runtime.processes import OpenPool, in_order
 from tp_transformer.runtime.progress import Show
 from tp_transformer.runtime.run_folder import LAST
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.study.bench.cost import CostRequest, StepSeconds, measure_costs
 from tp_transformer.study.bench.plan import BENCH_TASKS, BenchPlan, BenchRun
 from tp_transformer.study.bench.table import BenchTable, tabulate
@@ -98,7 +98,7 @@ def train_run(run: BenchRun) -> None:
     if outcome.signal is not None:
         raise UserError(f"{run.folder} was stopped by a signal; the same command resumes it")
     splits = open_store(run.data).task.test_splits
-    choice, work = Choice(splits=splits), Work(diagnose=0)
+    choice, work = QuestionChoice(splits=splits), EvaluationOptions(diagnose=0)
     evaluate(run.folder / LAST, run.data, run.results, choice, work, device="cpu")
 
 

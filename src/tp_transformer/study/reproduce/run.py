@@ -37,7 +37,7 @@ from tp_transformer.runtime.progress import progress, showing
 from tp_transformer.runtime.ranks import choose_device
 from tp_transformer.runtime.run_folder import seed_folder
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.comparison import Comparison
 from tp_transformer.show.report.report import write_report
@@ -198,8 +198,8 @@ def _score(work: Reproduction, row: ScaleRow, seed: int) -> Results:
             return found
     store = open_store(work.store)
     tests = tuple(split for split in store.task.test_splits if split in store)
-    choice = Choice(modules=work.scale.modules, splits=tests)
-    return evaluate(run, store, file, choice, Work(overwrite=True), show=progress)
+    choice = QuestionChoice(modules=work.scale.modules, splits=tests)
+    return evaluate(run, store, file, choice, EvaluationOptions(overwrite=True), show=progress)
 
 
 def _interpret(work: Reproduction, row: ScaleRow) -> Iterator[str]:
