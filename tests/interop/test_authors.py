@@ -8,7 +8,6 @@ import pickle
 import struct
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
@@ -428,13 +427,6 @@ def zip_of(names, *, compression=zipfile.ZIP_STORED):
     return stream.getvalue()
 
 
-def tar_of(name):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo(name))
-    return stream.getvalue()
-
-
 OTHER_FILES = {
     "empty": b"",
     "page": b"<!DOCTYPE html><html><body>Not found</body></html>\n",
@@ -447,7 +439,6 @@ OTHER_FILES = {
     "empty_zip": zip_of({}),
     "torchscript": zip_of({"a/data.pkl": b"N.", "a/constants.pkl": b"N.", "a/version": b"3"}),
     "none_in_zip": zip_of({"a/data.pkl": b"\x80\x02N.", "a/version": b"3\n"}),
-    "tar": tar_of("storages"),
     "torch_list": dump([1, 2], "zip"),
     "torch_tensor": dump(torch.ones(2), "legacy"),
 }
@@ -473,11 +464,6 @@ def test_a_vocabulary_that_is_too_large(files):
     assert "too large" in refusal(*files(vocab=dump_vocab() + bytes(2**24)))
     compressed = zip_of({"a/data.pkl": bytes(2**26)}, compression=zipfile.ZIP_DEFLATED)
     assert "zip" in refusal(*files(vocab=compressed))
-
-
-def test_a_zip_with_two_pickles(files):
-    pickled = dump_vocab(container="pickle")
-    assert "zip" in refusal(*files(vocab=zip_of({"a/data.pkl": pickled, "b/data.pkl": pickled})))
 
 
 # Checkpoints of another model.

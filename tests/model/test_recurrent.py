@@ -88,8 +88,3 @@ def test_a_trace_reads_and_replaces_its_hidden_states():
     with model.trace("decoder.output", edit={"decoder.output": torch.ones_like}) as trace:
         model.solve(["1+1"])
     assert trace["decoder.output"].eq(1).all()
-
-
-def test_the_defaults_are_those_of_saxton_et_al():
-    config = LSTMConfig()
-    assert (config.d_hidden, config.n_thinking, config.n_vocab) == (2048, 16, 95)

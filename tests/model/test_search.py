@@ -157,17 +157,6 @@ def test_rows_that_are_done_are_no_longer_computed(name, beam):
     assert sizes[-1] < max(sizes)
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
-def test_solves_in_bfloat16(name, beam):
-    """As a cast of the model."""
-    model = model_of(name).bfloat16()
-    answers = Solver(model).answers(QUESTIONS, max_length=5, beam=beam)
-    assert [len(found) for found in answers] == [beam] * len(QUESTIONS)
-    assert all(math.isfinite(one.score) for found in answers for one in found)
-    assert len(model.solve(QUESTIONS, max_length=5, beam=beam)) == len(QUESTIONS)
-
-
 def test_solve_keeps_the_order_and_does_not_depend_on_the_company(monkeypatch):
     model = tpt.build("tp-transformer-tiny").double()
     questions = [f"What is {'1' * n} + {n}?" for n in (30, 1, 17, 5, 60, 2, 9)]

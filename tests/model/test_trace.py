@@ -8,7 +8,7 @@ import torch
 
 import tp_transformer as tpt
 from tp_transformer.errors import TraceError
-from tp_transformer.model import attention, solver
+from tp_transformer.model import attention
 from tp_transformer.model.attention import attention_weights
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.search import greedy
@@ -176,15 +176,6 @@ def test_nested_traces_of_different_roots_keep_their_names():
     with model.trace("encoder.1.output") as whole:
         model.solve(QUESTIONS)
     assert inner["1.output"].shape == whole["encoder.1.output"].shape
-
-
-def test_a_trace_of_a_part_is_in_the_callers_order_too(monkeypatch):
-    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 2)
-    model = model_of()
-    with trace(model.encoder, "1.output") as part, model.trace("encoder.1.output") as whole:
-        model.solve(QUESTIONS)
-    assert part["1.output"].shape[0] == 3
-    assert torch.equal(part["1.output"], whole["encoder.1.output"])
 
 
 def test_what_is_recorded_is_no_view_and_edits_in_place_do_no_harm():

@@ -182,14 +182,6 @@ def test_initialisation_scales_the_roles_of_convolutions_alone():
             assert 0.97 * largest < weight.abs().max() <= largest
 
 
-def test_low_rank_projections_are_xavier_uniform_by_head():
-    config = TransformerConfig(n_layers=1, binding="low-rank", binding_options={"rank": 32})
-    bound = (6 / (64 + 32)) ** 0.5
-    for projection in Transformer(config).encoder[0].self_attention.binding.parameters():
-        assert projection.shape == (8, 32, 64)
-        assert 0.97 * bound < projection.abs().max() <= bound
-
-
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_an_empty_batch_has_no_loss(binding):
     loss = model_of(binding).loss(Batch.from_text([], [], VOCABULARY))
