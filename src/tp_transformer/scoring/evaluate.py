@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.data.permutation import key_of, permute
+from tp_transformer.data.sampling import key_of, permute
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.errors import SettingsError, UserError

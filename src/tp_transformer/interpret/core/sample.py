@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tp_transformer.data.permutation import key_of, permute
+from tp_transformer.data.sampling import key_of, permute
 from tp_transformer.data.store import TRAIN, Store
 from tp_transformer.data.vocabulary import PAD, SOS, Vocabulary
 from tp_transformer.errors import SettingsError, UserError
@@ -139,7 +139,9 @@ def draw(
     if module not in modules:
         raise SettingsError(_absent(store, split, module))
     rows = modules[module]
-    order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
+    order = permute(
+        np.arange(len(rows)), len(rows), key_of(seed, store.task.index_of(split, module))
+    )
     taken: list[int] = []
     n_tried = 0
     for start in track("asking the model", range(0, len(order), max(count, BATCH_SIZE))):
