@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tp_transformer as tpt
-from corpora import SAMPLE, keys, make_store, pairs, rows, rows_of, segments_of, text_of
+from corpora import keys, make_store, pairs, rows, rows_of, segments_of, text_of
 from tp_transformer.data.export import FORMATS, export
 from tp_transformer.data.generated import TASKS, write_task
 from tp_transformer.data.mathematics.corpus import prepare
@@ -29,13 +29,6 @@ def store(tmp_path):
     return tpt.data.open(make_store(tmp_path / "store", segments_of()))
 
 
-def again(store, folder, kind):
-    """The store that comes of exporting and preparing it."""
-    out = folder / OUTS[kind]
-    export(store, out, format=kind.removesuffix(" archive"))
-    return prepare(out, folder / "again")
-
-
 def assert_same(one, other):
     assert list(one) == list(other)
     for name in one:
@@ -45,19 +38,12 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("kind", OUTS)
-def test_prepare_after_export_is_the_identity(tmp_path, store, kind):
-    prepared = again(store, tmp_path, kind)
-    assert_same(store, prepared)
-    assert prepared.skipped == []
-
-
-@pytest.mark.parametrize("kind", OUTS)
 @settings(max_examples=10, deadline=None)
 @given(
     segments=st.dictionaries(keys, rows.filter(len), min_size=1, max_size=5),
     rows_per_batch=st.integers(1, 5),
 )
-def test_of_any_store(tmp_path_factory, kind, segments, rows_per_batch):
+def test_preparing_an_export_gives_the_same_store(tmp_path_factory, kind, segments, rows_per_batch):
     folder = tmp_path_factory.mktemp("export")
     if kind.startswith("v1.0"):
         segments = {
@@ -65,25 +51,11 @@ def test_of_any_store(tmp_path_factory, kind, segments, rows_per_batch):
             for (split, module, difficulty), some in segments.items()
         }
     store = tpt.data.open(make_store(folder / "store", segments, rows_per_batch))
-    assert_same(store, again(store, folder, kind))
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory):
-    if not SAMPLE.exists():
-        pytest.skip("the sample of the published data is not here")
-    return prepare(SAMPLE, tmp_path_factory.mktemp("sample") / "store")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["v1.0 archive", *(pytest.param(k, marks=pytest.mark.slow) for k in ("parquet", "jsonl"))],
-)
-def test_of_the_sample(tmp_path, sample, kind):
-    prepared = again(sample, tmp_path, kind)
-    for name in sample:
-        assert sample[name].segments == prepared[name].segments
-        assert sample[name].digest == prepared[name].digest
+    out = folder / OUTS[kind]
+    export(store, out, format=kind.removesuffix(" archive"))
+    prepared = prepare(out, folder / "again")
+    assert_same(store, prepared)
+    assert prepared.skipped == []
 
 
 def test_the_layouts(tmp_path, store):

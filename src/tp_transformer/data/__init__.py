@@ -1,9 +1,10 @@
 """Tasks, vocabularies, stores of questions and answers, and batches.
 
 - `vocabulary`, `task`: tokens; the tokens, modules and splits of a set of questions
-- `manifest`, `store`, `writer`: `store.json`; reading, verifying and writing stores
+- `store`, `writer`: reading, verifying and writing stores
 - `sampling`: the batches of a store by step, and the rows held out for validation
-- `readers`, `pair_options`, `pairs`: files of questions; pairs of your own, from files to a store
+- `readers`: files of questions and archives, in blocks
+- `pairs`, `pair_options`: pairs of your own, from files to a store
 - `generated`, `tasks`: the tasks of the package and their options
 - `export`: stores in formats of other tools
 - `mathematics`: the Mathematics Dataset, read and generated

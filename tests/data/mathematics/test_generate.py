@@ -212,13 +212,6 @@ def test_workers_give_the_same(n_workers):
     assert by_name == [e for questions in found[:4] for e in questions]
 
 
-@pytest.mark.slow
-def test_two_hundred_of_everything():
-    for split, module in KEYS:
-        found = {e.question for e in generate(module, split=split, count=200)}
-        assert len(found) > 20 or module == "arithmetic__nearest_integer_root"
-
-
 def test_errors_are_one_clear_line(monkeypatch):
     with pytest.raises(SettingsError, match="did you mean 'arithmetic__mixed'"):
         question_at("arithmetic__mixd", "interpolate")

@@ -146,8 +146,8 @@ class Surd:
         terms: defaultdict[int, Number] = defaultdict(int)
         for left, left_number in self.terms.items():
             for right, right_number in other.terms.items():
-                whole, radicand = square_free(left * right)
-                terms[radicand] += left_number * right_number * whole
+                factor, radicand = square_free(left * right)
+                terms[radicand] += left_number * right_number * factor
         return Surd(terms)
 
     def inverse(self) -> "Surd":
@@ -173,13 +173,13 @@ class Surd:
 @lru_cache(maxsize=4096)
 def square_free(number: int) -> tuple[int, int]:
     """Factor a number into a square and a square-free number; return the root and the latter."""
-    whole, divisor = 1, 2
+    factor, divisor = 1, 2
     while divisor * divisor <= number:
         while number % (divisor * divisor) == 0:
             number //= divisor * divisor
-            whole *= divisor
+            factor *= divisor
         divisor += 1
-    return whole, number
+    return factor, number
 
 
 def factored(letter: str, leading: Number, roots: Iterable[Number]) -> str:

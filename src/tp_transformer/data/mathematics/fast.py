@@ -102,8 +102,8 @@ class Conversions:
 
 def square_root(op: Any) -> Surd:
     """Return the surd that equals the square root of an integer."""
-    whole, radicand = exact.square_free(int(op.children["a"].value))
-    return Surd({radicand: whole})
+    factor, radicand = exact.square_free(int(op.children["a"].value))
+    return Surd({radicand: factor})
 
 
 def exponent(op: Any) -> int:
@@ -325,11 +325,11 @@ class Replacements:
 
     def __init__(self, generator: Generator) -> None:
         conversions = Conversions(generator)
-        parts = (
+        groups = (
             *(_sympy_views, _numbers, _comparisons, _probability),
             *(_operations, _values, _polynomials, _roots, _compositions),
         )
-        self._new = [patch for part in parts for patch in part(generator, conversions)]
+        self._new = [patch for group in groups for patch in group(generator, conversions)]
         self._old = [(owner, name, vars(owner).get(name)) for owner, name, _ in self._new]
         self._in_use = False
 
@@ -452,7 +452,7 @@ def _numbers(generator: Generator, conversions: Conversions) -> Patches:
     number: Any = generator.files["sample.number"]
     factors = _factors(conversions.sympy.factorint)
     randint = generator.random.randint
-    whole = conversions.sympy.Integer
+    to_integer = conversions.sympy.Integer
 
     def density(value: Any) -> float:
         """Replaces `number._coprime_density`: the same product, rounded in the same order."""
@@ -472,7 +472,7 @@ def _numbers(generator: Generator, conversions: Conversions) -> Patches:
         while True:
             value = randint(low, high)
             if abs(value) >= min_abs and math.gcd(value, coprime) == 1:
-                return whole(value)
+                return to_integer(value)
 
     yield number, "integer", integer
     for name in ("modules.arithmetic", "modules.comparison", "modules.polynomials", "util.display"):
@@ -553,7 +553,7 @@ def _probability(generator: Generator, conversions: Conversions) -> Patches:
         if not isinstance(event, probability.CountLevelSetEvent):
             return product_inverse(variable, event)
         letters = variable._random_variables[0]._inverse
-        return Level(event.counts, {letter: len(places) for letter, places in letters.items()})
+        return Level(event.counts, {letter: len(indices) for letter, indices in letters.items()})
 
     def chance(space: Any, event: Any) -> Fraction:
         """Replaces `SampleWithoutReplacementSpace.probability`: counting, as all weights are equal.
@@ -566,9 +566,9 @@ def _probability(generator: Generator, conversions: Conversions) -> Patches:
             ways = math.prod(math.comb(present, count) for present, count in event.pairs)
             return Fraction(ways, math.comb(total, drawn))
         ways, seen = 1, Counter[int]()
-        for places in (part.values for part in event.events):
-            ways *= len(places) - seen[min(places)]
-            seen[min(places)] += 1
+        for indices in (choice.values for choice in event.events):
+            ways *= len(indices) - seen[min(indices)]
+            seen[min(indices)] += 1
         return Fraction(ways, math.perm(total, drawn))
 
     yield probability.FiniteProductRandomVariable, "inverse", inverse
