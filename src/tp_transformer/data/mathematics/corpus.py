@@ -314,8 +314,10 @@ class _CorpusReader:
 def _count_rows(file: SourceFile, blocks: Iterable[Content]) -> int:
     """Return the number of rows of a file that is skipped as a whole."""
     for block in blocks:
-        is_table = isinstance(block, pa.RecordBatch)
-        file.line += block.num_rows if is_table else bytes(block).count(b"\n")
+        if isinstance(block, bytes | memoryview):
+            file.line += bytes(block).count(b"\n")
+        else:
+            file.line += block.num_rows
     return (file.line - 1) // (2 if file.kind == TEXT else 1)
 
 
