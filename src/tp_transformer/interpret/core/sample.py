@@ -14,7 +14,7 @@ from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.figures import END, START
 from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.batch import group_by_length
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.solver import evaluating
 from tp_transformer.runtime.progress import track
 from tp_transformer.scoring.expressions import Expression, parse
