@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tp_transformer as tpt
-from tp_transformer.data.mathematics.generate import generate
+from tp_transformer.data.mathematics.produce import generate
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import UserError
 from tp_transformer.model.batch import Batch

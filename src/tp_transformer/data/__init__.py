@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tp_transformer.data.generated import write_task as write_task
-    from tp_transformer.data.mathematics.generate import generate as generate
+    from tp_transformer.data.mathematics.produce import generate as generate
     from tp_transformer.data.pair_options import Columns as Columns
     from tp_transformer.data.pairs import prepare as prepare
     from tp_transformer.data.sampling import Feed as Feed
@@ -31,7 +31,7 @@ _HOMES = {
     "Feed": ("sampling", "Feed"),
     "Split": ("store", "Split"),
     "Store": ("store", "Store"),
-    "generate": ("mathematics.generate", "generate"),
+    "generate": ("mathematics.produce", "generate"),
     "open": ("store", "open_store"),
     "prepare": ("pairs", "prepare"),
     "write_task": ("generated", "write_task"),

@@ -15,8 +15,7 @@ pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics import produce
-from tp_transformer.data.mathematics.generate import Chunk, question_at
-from tp_transformer.data.mathematics.produce import Order, Pieces, unfinished
+from tp_transformer.data.mathematics.produce import Chunk, Order, Pieces, question_at, unfinished
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import SettingsError, StoreError
 from tp_transformer.runtime.processes import workers
@@ -78,7 +77,7 @@ def test_a_killed_run_goes_on_where_it_stopped(made, tmp_path):
     folder = tmp_path / ".store.generating"
     slow = """
 import time
-from tp_transformer.data.mathematics import generate, produce
+from tp_transformer.data.mathematics import produce
 produce.PIECE_ROWS, produce.CHUNK = 10, 5
 plain = produce.generate_chunks
 def slowly(*arguments):

@@ -18,7 +18,14 @@ from typing import Any
 
 from tp_transformer.data.mathematics import exact
 from tp_transformer.data.mathematics.deepmind import Generator, TooLongError, generator, view
-from tp_transformer.data.mathematics.exact import Number, Polynomial, Surd
+from tp_transformer.data.mathematics.exact import (
+    Applied,
+    Number,
+    Polynomial,
+    Surd,
+    determinant,
+    trial_division,
+)
 from tp_transformer.data.vocabulary import MAX_ANSWER
 
 # An attribute of a module or class of DeepMind's package: its owner, its name, its new value.
@@ -256,43 +263,6 @@ def _roots(generator: Generator, conversions: Conversions) -> Patches:
     yield algebra, "polynomials", sampling
 
 
-class Applied:
-    """A function applied to arguments, such as f(x), formatted as by sympy."""
-
-    def __init__(self, name: str, arguments: str) -> None:
-        self.name = name
-        self.text = f"{name}({arguments})"
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __rmul__(self, factor: Any) -> "Combination":
-        return Combination([(factor, self)])
-
-
-class Combination:
-    """A sum of functions with integers or letters as factors, formatted as by sympy."""
-
-    def __init__(self, terms: list[tuple[Any, Applied]]) -> None:
-        self.terms = terms
-
-    def __add__(self, other: "Combination") -> "Combination":
-        return Combination(self.terms + other.terms)
-
-    def __str__(self) -> str:
-        lettered = sorted(
-            (factor.name, applied.text) for factor, applied in self.terms if factor.is_Symbol
-        )
-        counted = sorted(
-            (applied.name, int(factor), applied.text)
-            for factor, applied in self.terms
-            if not factor.is_Symbol
-        )
-        # Terms with letters come first.
-        products = [(1, f"{letter}*{text}") for letter, text in lettered]
-        return exact.join_terms([*products, *((n, text) for _, n, text in counted)])
-
-
 def _compositions(generator: Generator, conversions: Conversions) -> Patches:
     """Replace how entities are inserted into the text of a question."""
     composition: Any = generator.files["util.composition"]
@@ -490,28 +460,6 @@ def nearest_integer(value: Any) -> Any:
     if distance * 10**12 > 2 * abs(numerator):
         return (2 * numerator + denominator) // (2 * denominator)
     return round(value)
-
-
-def trial_division(n: int) -> dict[int, int]:
-    """Return the prime factors of a positive number, in ascending order, with multiplicities."""
-    factors: dict[int, int] = {}
-    divisor = 2
-    while divisor * divisor <= n:
-        while n % divisor == 0:
-            factors[divisor] = factors.get(divisor, 0) + 1
-            n //= divisor
-        divisor += 1 if divisor == 2 else 2
-    if n > 1:
-        factors[n] = factors.get(n, 0) + 1
-    return factors
-
-
-def determinant(rows: list[list[Any]]) -> int:
-    """Replaces `sympy.det` for the 1 x 1 and 2 x 2 integer matrices that occur."""
-    if len(rows) == 1:
-        return int(rows[0][0])
-    (a, b), (c, d) = rows
-    return int(a) * int(d) - int(b) * int(c)
 
 
 def _comparisons(generator: Generator, conversions: Conversions) -> Patches:
