@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
-from tp_transformer.data.mathematics.produce import Order
+from tp_transformer.data.mathematics.produce import Order, generate
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import MANIFEST, Store, open_store
