@@ -6,8 +6,6 @@ import json
 import random
 import re
 import shutil
-from concurrent.futures import Executor, Future
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from statistics import mean, stdev
 
@@ -16,7 +14,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-import tp_transformer.data.sampling as sampling
+import runs
 from documents import ROOT
 from legible import illegible, texts
 from runs import tpt
@@ -25,7 +23,6 @@ from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, ResultsError, SettingsError
 from tp_transformer.model.config import WithoutWeights
 from tp_transformer.model.family import from_config
-from tp_transformer.runtime.processes import Pool
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import (
     Agreement,
@@ -33,18 +30,26 @@ from tp_transformer.scoring.statistics import (
     paired_t,
     sign_flip_test,
 )
-from tp_transformer.study.bench import cost, run
-from tp_transformer.study.bench.document import latex, markdown, render, save, tables
-from tp_transformer.study.bench.figure import plot
-from tp_transformer.study.bench.plan import (
+from tp_transformer.study import bench as benching
+from tp_transformer.study import engine
+from tp_transformer.study.bench import (
     BENCH_TASKS,
     SUBSET,
     BenchPlan,
     BenchTask,
+    bench,
     samples_of,
+    tabulated,
 )
-from tp_transformer.study.bench.run import bench, tabulated
-from tp_transformer.training.loop import Loop
+from tp_transformer.study.bench_table import (
+    latex,
+    markdown,
+    plot,
+    relative_cost,
+    render,
+    save,
+    tables,
+)
 from tp_transformer.verbs.bench import Bench
 
 TINY = {
@@ -76,29 +81,10 @@ def _toy():
         patch.setitem(TASKS._entries, "toy", letters)
         toy = BenchTask(preset="scan", samples=8 * STEPS, task="toy", settings=TINY)
         patch.setitem(BENCH_TASKS._entries, "toy", toy)
-        patch.setattr(cost, "ROUNDS", 2)
+        patch.setattr(benching, "COST_ROUNDS", 2)
+        patch.setattr(engine.subprocess, "Popen", runs.Forked)
+        patch.setattr(engine, "_SECONDS_BETWEEN_LOOKS", 0.01)
         yield
-
-
-class Inline(Executor):
-    """Computes in this process."""
-
-    def submit(self, function, /, *arguments, **named):
-        future = Future()
-        try:
-            future.set_result(function(*arguments, **named))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-@contextmanager
-def here():
-    yield Pool(Inline(), 1, ())
-
-
-def silent(_title):
-    return nullcontext(lambda done, total: None)
 
 
 def plan(folder, **changed):
@@ -106,8 +92,8 @@ def plan(folder, **changed):
     return BenchPlan(out=folder, **{**given, **changed})
 
 
-def run_here(chosen):
-    return bench(chosen, here, here, silent)
+def done_by(chosen):
+    return bench(chosen, 1, Console(file=io.StringIO()))
 
 
 def without_costs(table):
@@ -117,7 +103,7 @@ def without_costs(table):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     chosen = plan(tmp_path_factory.mktemp("bench") / "out")
-    return chosen, run_here(chosen)
+    return chosen, done_by(chosen)
 
 
 @pytest.fixture
@@ -128,66 +114,42 @@ def done(finished, tmp_path):
 
 
 def models_of(chosen):
-    return [Results.read(run.results).model["sha256"] for run in chosen.runs()]
+    return [Results.read(run.results).model["sha256"] for run in chosen.runs().values()]
 
 
 def test_an_interrupted_bench_resumes_to_the_same_table(tmp_path, finished, monkeypatch):
+    """Interrupted within the third run, and when that is trained but not scored."""
     chosen = plan(tmp_path / "resumed")
-    stopped, begun = chosen.runs()[2].folder, []
-    take, trained = Loop._step, run.train
+    third = list(chosen.runs().values())[2]
 
-    def step(self, ahead):
-        if self.run_folder == stopped and self.state.step == 3 and begun.count(stopped) == 1:
+    def sleep(_):
+        if list(third.folder.glob("checkpoints/step-*/state.json")):
             raise KeyboardInterrupt
-        return take(self, ahead)
 
-    def train(config, data, folder, **named):
-        begun.append(folder)
-        return trained(config, data, folder, **named)
+    def evaluate(folder, *_, **__):
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "_step", step)
-    monkeypatch.setattr(run, "train", train)
-    with pytest.raises(KeyboardInterrupt):
-        run_here(chosen)
+    for module, name, function in ((engine.time, "sleep", sleep), (engine, "evaluate", evaluate)):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, function)
+            with pytest.raises(KeyboardInterrupt):
+                done_by(chosen)
+        assert not third.is_scored
     partial = tabulated(chosen)
     assert (partial.n_done, partial.n_runs) == (2, 4)
     assert [row.seeds for row in partial.rows] == [(0,), (0,)]
     assert all(row.cost is None for row in partial.rows)
     assert "2 of 4 runs are done" in markdown(partial)
-    resumed = run_here(chosen)
-    assert begun == [run.folder for run in (*chosen.runs()[:3], *chosen.runs()[2:])]
-    assert "resuming from step 3" in (stopped / "log.txt").read_text()
+    resumed = done_by(chosen)
     assert models_of(chosen) == models_of(finished[0])
     assert without_costs(resumed) == without_costs(finished[1])
 
 
 def test_a_finished_bench_is_only_tabulated(done, monkeypatch):
     chosen, table = done
-    monkeypatch.setattr(run, "train", None)
-    monkeypatch.setattr(run, "measure_costs", None)
-    assert run_here(chosen) == table == tabulated(chosen)
-
-
-def test_all_variants_train_on_the_same_samples(tmp_path, monkeypatch):
-    drawn = []
-    tokens, trained = sampling.Feed.tokens, run.train
-
-    def noted(self, step, rank=0, n_ranks=1):
-        drawn[-1][step] = self.sampler.rows(step, rank, n_ranks).tolist()
-        return tokens(self, step, rank, n_ranks)
-
-    def train(*arguments, **named):
-        drawn.append({})
-        return trained(*arguments, **named)
-
-    monkeypatch.setattr(sampling.Feed, "tokens", noted)
-    monkeypatch.setattr(run, "train", train)
-    monkeypatch.setattr(run, "measure_costs", lambda request: {v: [1.0] for v in request.configs})
-    run_here(plan(tmp_path, variants=["none", "dictionary"]))
-    used = [[own[step] for step in range(STEPS)] for own in drawn]  # the feed reads a little ahead
-    assert len(used) == 4
-    assert used[0] == used[1] != used[2] == used[3]  # of one seed, and of the other
-    assert sum(map(len, used[0])) == 8 * STEPS
+    monkeypatch.setattr(engine.subprocess, "Popen", None)
+    monkeypatch.setattr(benching, "measure_costs", None)
+    assert done_by(chosen) == table == tabulated(chosen)
 
 
 def test_settings_differ_only_in_the_model(tmp_path):
@@ -218,15 +180,15 @@ def test_variants_have_the_fields_that_follow_their_name(tmp_path):
 def accuracies_of(chosen, split):
     """The accuracy of each variant and seed, from the files of scores."""
     found = {}
-    for planned in chosen.runs():
-        modules = Results.read(planned.results).splits[split].modules.values()
-        found[planned.variant, planned.seed] = np.mean([one.verdicts.mean() for one in modules])
+    for (_, variant, seed), run in chosen.runs().items():
+        modules = Results.read(run.results).splits[split].modules.values()
+        found[variant, seed] = np.mean([one.verdicts.mean() for one in modules])
     return found
 
 
 def flips(chosen, split):
     """The p-value of 20,000 explicit flips of the questions' signs."""
-    scores = {(run.variant, run.seed): Results.read(run.results) for run in chosen.runs()}
+    scores = {key[1:]: Results.read(run.results) for key, run in chosen.runs().items()}
     rng, statistic = np.random.default_rng(1), np.zeros(20_001)
     for module in ("even", "odd"):
         right = {key: one.splits[split].modules[module].verdicts for key, one in scores.items()}
@@ -268,7 +230,7 @@ def test_the_numbers_of_the_table(finished):
 
 def test_samples_to_learn_are_those_of_the_first_validation_above_90_percent(done):
     chosen, _ = done
-    file = chosen.runs()[1].folder / "metrics.jsonl"  # hadamard, seed 0
+    file = chosen.runs()["toy", "hadamard", 0].folder / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
         if line["kind"] == "validation":
@@ -337,15 +299,15 @@ def test_the_figure_is_legible(finished, n_variants):
 def test_other_settings_in_the_folder_are_refused(done):
     chosen, _ = done
     before = sorted(chosen.out.rglob("*"))
-    for attempt in (run_here, tabulated):
-        with pytest.raises(ResultsError, match=r"other settings: training.steps is 6, not 10"):
+    for attempt in (done_by, tabulated):
+        with pytest.raises(FolderError, match=r"other settings: training.steps is 6, not 10"):
             attempt(replace(chosen, budget=80))
     assert sorted(chosen.out.rglob("*")) == before
 
 
 def test_more_seeds_and_variants_join_and_are_adjusted_together(done):
     chosen, table = done
-    wider = run_here(replace(chosen, seeds=[0, 1, 2], variants=["none", "hadamard", "constant"]))
+    wider = done_by(replace(chosen, seeds=[0, 1, 2], variants=["none", "hadamard", "constant"]))
     assert wider.n_runs == wider.n_done == 9
     first = [score.accuracies[:2] for score in wider.rows[1].scores]
     assert first == [score.accuracies for score in table.rows[1].scores]
@@ -385,7 +347,7 @@ def test_mistakes_in_a_plan_are_refused(tmp_path, changed, message):
 def test_a_file_is_no_folder_and_an_empty_folder_has_no_table(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="is a file"):
-        run_here(plan(tmp_path / "file"))
+        done_by(plan(tmp_path / "file"))
     with pytest.raises(ResultsError, match="has no finished run"):
         tabulated(plan(tmp_path / "none"))
 
@@ -393,7 +355,7 @@ def test_a_file_is_no_folder_and_an_empty_folder_has_no_table(tmp_path):
 def test_a_folder_with_files_of_the_user_is_refused(tmp_path):
     (tmp_path / "bench.md").write_text("mine")
     with pytest.raises(FolderError, match=r"has other files \(bench\.md\)"):
-        run_here(plan(tmp_path))
+        done_by(plan(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["bench.md"]
 
 
@@ -440,8 +402,8 @@ def test_with_one_model_of_each_sign_flips_are_mcnemars_test():
 
 def test_the_cost_is_the_median_ratio_of_rounds():
     seconds = {"none": [1.0, 2.0, 4.0], "hadamard": [2.0, 2.0, 6.0]}
-    assert cost.relative_cost(seconds, "hadamard", "none") == 1.5
-    assert cost.relative_cost(seconds, "tensor", "none") is None
+    assert relative_cost(seconds, "hadamard", "none") == 1.5
+    assert relative_cost(seconds, "tensor", "none") is None
 
 
 def test_the_help_lists_every_task():
@@ -468,7 +430,7 @@ def test_mistakes_on_the_command_line_end_in_one_line(capsys, tmp_path):
 def test_the_command_trains_in_processes_and_prints_the_table(capsys, tmp_path, monkeypatch):
     extension = tmp_path / "extension.py"
     extension.write_text(
-        "from tp_transformer.study.bench.plan import BENCH_TASKS, BenchTask\n"
+        "from tp_transformer.study.bench import BENCH_TASKS, BenchTask\n"
         f"BENCH_TASKS.register('short')(BenchTask(preset='lookup', samples=16, task='lookup', "
         f"options={{'tables': 2, 'bits': 1}}, settings={TINY!r}))\n"
     )

@@ -29,10 +29,9 @@ class Reproduce(Verb):
         from rich.console import Console
 
         from tp_transformer.runtime.memory import keep_freed_memory
-        from tp_transformer.study.reproduce.describe import render_plan
-        from tp_transformer.study.reproduce.plan import plan_reproduction
-        from tp_transformer.study.reproduce.run import Reproduction, reproduce
-        from tp_transformer.study.reproduce.scale import SCALES
+        from tp_transformer.study.reproduce import Reproduction, reproduce
+        from tp_transformer.study.reproduction_plan import plan_reproduction, render_plan
+        from tp_transformer.study.scales import SCALES
 
         keep_freed_memory()
         work = Reproduction(scale=SCALES[self.scale], out=self.out, data=self.data)

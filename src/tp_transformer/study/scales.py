@@ -7,7 +7,7 @@ runs of one seed train on the same sequence of samples: only the models differ. 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tp_transformer.data.mathematics.produce import Order
@@ -60,24 +60,10 @@ class Scale:
 
     def config(self, row: ScaleRow, seed: int, changed: Settings | None = None) -> RunConfig:
         """Return all settings of a run, with some of them changed."""
-        given = {**self._changes(row, seed), **(changed or {})}
-        texts = {name: json.dumps(value) for name, value in given.items()}
+        modules = {} if self.modules == ("*",) else {"data.modules": list(self.modules)}
+        changes = {**modules, **self.settings, **row.settings, "training.seed": seed}
+        texts = {name: json.dumps(value) for name, value in {**changes, **(changed or {})}.items()}
         return run_config(run_values(row.preset, texts, section_kinds()))
-
-    def options(self, row: ScaleRow, seed: int) -> tuple[str, ...]:
-        """Return the options of `tpt train` that change the preset of a row."""
-        changes = self._changes(row, seed)
-        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in changes.items()}
-        return tuple(f"--{name}={text}" for name, text in texts.items())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything that decides the result, as values that JSON can hold."""
-        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return values
-
-    def _changes(self, row: ScaleRow, seed: int) -> dict[str, Any]:
-        chosen = {} if self.modules == ("*",) else {"data.modules": list(self.modules)}
-        return {**chosen, **self.settings, **row.settings, "training.seed": seed}
 
 
 def _settings(
