@@ -1,6 +1,5 @@
 """`tpt reproduce --dry-run`: what a reproduction would take, and nothing is written."""
 
-import io
 import os
 import shlex
 import subprocess
@@ -9,19 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 import runs
+import tp_transformer as tpt
 from commands import check_torchrun
 from tp_transformer import cli, train
 from tp_transformer.data.mathematics.produce import Order
+from tp_transformer.study import reproduction_plan
 from tp_transformer.study.reproduce import Reproduction
 from tp_transformer.study.reproduction_plan import (
-    duration_text,
+    _row_plan,
     launch,
-    plan_reproduction,
-    render_plan,
-    training_seconds,
+    makespan,
+    plan_lines,
+    steps_left,
 )
 from tp_transformer.study.scales import PAPER, Scale, ScaleRow
 
@@ -42,24 +42,18 @@ TOY = Scale(
 )
 
 
-def rendered(work, plan):
-    file = io.StringIO()
-    render_plan(work, plan, Console(file=file, width=300))
-    return file.getvalue()
-
-
 def test_a_plan_writes_nothing(tmp_path):
     threads = torch.get_num_threads()
     work = Reproduction(scale=TOY, out=tmp_path / "out")
-    plan = plan_reproduction(work, seconds=0.02)
+    text = "\n".join(plan_lines(work, seconds=0.02))
     assert os.listdir(tmp_path) == []
     assert torch.get_num_threads() == threads
-    assert plan.n_questions == 2 * 3 * 50 + 3 * 7  # place values are extrapolated, too
-    assert plan.n_tests == 3 * 7
-    assert all(row.steps_left == (12, 12) for row in plan.rows)
-    text = rendered(work, plan)
     assert "4 of 4 left" in text
-    assert "band     not measured yet" in text
+    assert f"{2 * 3 * 50 + 3 * 7} questions to generate" in text  # place values are extrapolated
+    assert "band        not measured yet" in text
+    assert "measured on a sample of generated questions" in text
+    assert all(f"\n{row.name}:\nparameters" in text for row in TOY.rows)
+    assert text.count("steps       12 of 12\n") == 2
     assert "torchrun" not in text
 
 
@@ -71,33 +65,38 @@ def test_the_plan_of_what_is_left(tmp_path):
     train(short, data, work.run(transformer, 0).folder, quiet=True)
     work.run(lstm, 1).results.parent.mkdir()
     work.run(lstm, 1).results.write_text("scores")
-    plan = plan_reproduction(work, seconds=0.0)
-    assert [row.steps_left for row in plan.rows] == [(7, 12), (12, 0)]
-    assert (plan.n_questions, plan.n_tests) == (0, 16)
-    assert (plan.seconds["generate questions"], plan.seconds["score"] > 0) == (0, True)
-    first, second = (row.training.step_seconds for row in plan.rows)
-    each = [7 * first, 12 * second, 12 * first]
-    assert training_seconds(plan.rows, 1) == pytest.approx(sum(each))
-    assert training_seconds(plan.rows, 3) == pytest.approx(max(each))
-    assert training_seconds(plan.rows, 2) == pytest.approx(max(each[1], each[0] + each[2]))
+    assert [steps_left(run) for run in work.runs()] == [7, 12, 12, 0]
+    text = "\n".join(plan_lines(work, seconds=0.0))
+    assert "3 of 4 left" in text
+    assert f"data        {data}" in text
 
 
-@pytest.fixture(scope="module")
-def paper_plan(tmp_path_factory):
-    """The plan of the paper's scale, with a small model in place of each that is measured."""
-    data = runs.make_store(tmp_path_factory.mktemp("paper") / "data", interpolate=(8, 8))
+def test_a_large_model_is_measured_in_small_batches(tmp_path, monkeypatch):
+    data = runs.make_store(tmp_path / "data")
+    work = Reproduction(scale=TOY, out=tmp_path / "out", data=data)
+    full = _row_plan(work, TOY.rows[0], tpt.data.open(data), 0.0)
+    monkeypatch.setattr(reproduction_plan, "_LARGEST_STEP", 2 * full.n_parameters)
+    small = _row_plan(work, TOY.rows[0], tpt.data.open(data), 0.0)
+    assert full.batch_size == small.batch_size == 8
+    assert small.operations == pytest.approx(full.operations, rel=0.5)  # other questions
+    assert small.steps == 12
+
+
+def test_makespan():
+    assert makespan([3, 1, 1, 4], 2) == 6  # 3 beside 1 and 1, then 4 after either
+    assert makespan([], 2) == 0
+
+
+def test_the_paper_scale_has_command_lines_for_gpus(tmp_path):
+    """With a small model in place of each that is measured."""
+    data = runs.make_store(tmp_path / "data", interpolate=(8, 8))
     small = {"model.d_model": 16, "model.d_ff": 32, "model.n_layers": 1, "model.n_heads": 2}
     rows = tuple(
         replace(row, settings={"model.d_hidden": 8} if row.name == "lstm-saxton" else small)
         for row in PAPER.rows
     )
     work = Reproduction(scale=replace(PAPER, rows=rows), out=Path("out"), data=data)
-    return work, plan_reproduction(work, seconds=0.0)
-
-
-def test_the_paper_scale_has_command_lines_for_gpus(paper_plan):
-    work, plan = paper_plan
-    lines = rendered(work, plan).splitlines()
+    lines = "\n".join(plan_lines(work, seconds=0.0)).splitlines()
     commands = [shlex.split(line) for line in lines if line.startswith("torchrun ")]
     assert len(commands) == 2 * len(PAPER.rows)
     for _, *arguments in commands:
@@ -117,28 +116,3 @@ def test_runs_on_gpus_are_those_that_the_reproduction_goes_on_with(tmp_path):
         verb = cli.parse(shlex.split(launch(work, row).one_process())[1:])
         assert verb.run == work.run(row, 0).folder
         assert verb.resolved() == PAPER.config(row, 0)
-
-
-def test_the_operations_are_those_of_whole_batches(paper_plan):
-    _, plan = paper_plan
-    row = plan.rows[3]
-    assert (row.name, row.steps, row.training.batch_size) == ("tp-transformer", 1_000_000, 1024)
-    assert 0 < row.flops / 1024 < 1e11
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((0.0, "0 s"), (99.4, "99 s"), (101, "1.7 min"), (5400, "90 min")),
-        *((34_000, "9.4 h"), (86_400 * 12, "12 days"), (86_400 * 365 * 1234, "1,234 years")),
-    ],
-)
-def test_estimated_times_have_a_unit(seconds, text):
-    assert duration_text(seconds) == text
-
-
-def test_names_of_rows_fit_a_terminal(paper_plan):
-    file = io.StringIO()
-    render_plan(*paper_plan, Console(file=file, width=80))
-    starts = [line.split()[0] for line in file.getvalue().splitlines() if line.strip()]
-    assert all(starts.count(row.name) == 1 for row in PAPER.rows)

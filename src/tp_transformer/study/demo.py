@@ -28,12 +28,10 @@ from tp_transformer.model.family import AnyModel, load
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.runtime.progress import progress
-from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.scoring.results import Results, SplitScore
-from tp_transformer.scoring.statistics import average_interval
-from tp_transformer.show.comparison import Comparison, pair_line
+from tp_transformer.scoring.results import Results
+from tp_transformer.show.comparison import Comparison, averages_table, footnotes
 from tp_transformer.show.report.report import write_report
 from tp_transformer.show.roles import most_structural, roles_figure
 from tp_transformer.show.table import Table, heading, plain_table
@@ -42,9 +40,7 @@ from tp_transformer.training.config import RunConfig
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models
 QUESTIONS, REPORT = "questions", "report.html"
-ALL = "all"
 FEW = 10  # modules, up to which they are listed instead of their areas
-SHARES = (0.5, 0.9)  # accuracies above which modules are counted
 # Modules with fractions; roles are shown in questions of the one that is answered best.
 FRACTIONS = ("arithmetic__mixed", "arithmetic__mul_div_multiple")
 CLUSTERS = 10
@@ -94,23 +90,22 @@ def demo(
         answers = _answers({name: models[name] for name in names}, store, modules)
         console.print(_answers_table(answers, count=1))
     heading(console, "4. Their scores")
-    results_files = {name: folder / f"{name}.json" for name in models}
+    files = {name: folder / f"{name}.json" for name in models}
+    work = Work(diagnose=diagnose, overwrite=True)
+    results: dict[str, Results] = {}
     for modules, names in groups.items():
         choice = Choice(modules=modules, splits=(INTERPOLATE,))
-        work = Work(diagnose=diagnose, overwrite=True)
-        results = [
-            evaluate(name, store, results_files[name], choice, work, show=progress)
-            for name in names
-        ]
-        _show_scores(results, console)
+        for name in names:
+            results[name] = evaluate(name, store, files[name], choice, work, show=progress)
+    _show_scores(results, groups.values(), console)
     heading(console, "5. The report")
-    write_report(list(results_files.values()), folder / REPORT)
-    files = {
+    write_report(list(files.values()), folder / REPORT)
+    purposes = {
         REPORT: "scores by module, mistakes with examples: open it in a browser",
         QUESTIONS: "the questions: tpt data show",
-        **{file.name: "scores: tpt compare" for file in results_files.values()},
+        **{file.name: "scores: tpt compare" for file in files.values()},
     }
-    _show_files(console, folder, files, (["solve", question], ["explore"], ["demo", "--train"]))
+    _show_files(console, folder, purposes, (["solve", question], ["explore"], ["demo", "--train"]))
 
 
 def _groups(models: Iterable[str], store: Store) -> dict[tuple[str, ...], list[str]]:
@@ -128,17 +123,13 @@ def _answers(
     models: Mapping[str, AnyModel], store: Store, modules: Sequence[str]
 ) -> Iterator[Answered]:
     """Yield the first question of each module with the answers of the models."""
-    split = store[INTERPOLATE]
+    split, has_few = store[INTERPOLATE], len(modules) <= FEW
     questions, answers = split.rows([split.modules[module].start for module in modules])
     solved = [model.solve(questions) for model in models.values()]
     for module, question, answer, *texts in zip(modules, questions, answers, *solved, strict=True):
-        yield _area(module, modules), question, answer, dict(zip(models, texts, strict=True))
-
-
-def _area(module: str, modules: Sequence[str]) -> str:
-    """Return the area of a module or, if there are few modules, its name without the area."""
-    area, _, name = module.partition("__")
-    return name if len(modules) <= FEW else area
+        area, _, name = module.partition("__")
+        by_model = dict(zip(models, texts, strict=True))
+        yield name if has_few else area, question, answer, by_model
 
 
 def _answers_table(answered: Iterable[Answered], count: int) -> RichTable:
@@ -165,37 +156,16 @@ def _answers_table(answered: Iterable[Answered], count: int) -> RichTable:
     return table
 
 
-def _show_scores(results: Sequence[Results], console: Console) -> None:
-    """Print the accuracy in each area, averaged over modules, and the differences of models."""
-    modules = list(results[0].splits[INTERPOLATE].modules)
-    areas = {module: _area(module, modules) for module in modules}
-    rows = []
-    for area in (*dict.fromkeys(areas.values()), ALL):
-        members = [module for module in modules if area in (ALL, areas[module])]
-        averages = (_average(each.splits[INTERPOLATE], members) for each in results)
-        rows.append([area, str(len(members)), *averages])
-    heads = ["correct, with a 95% interval", "modules", *(each.name for each in results)]
-    console.print(Table(heads=heads, rows=rows).terminal())
-    for each in results:
-        scores = each.splits[INTERPOLATE].modules.values()
-        counts = ", ".join(
-            f"{sum(score.accuracy > share for score in scores)} above {share:.0%}"
-            for share in SHARES
-        )
-        console.print(f"{each.name}: of {len(scores)} modules, {counts}.")
-    first, *others = results
-    for other, (pair,) in zip(others, pairs(first, others), strict=True):
-        console.print(pair_line(pair, first.name, other.name))
-        console.print(
-            "Each model was trained once, with one seed: this is a difference of two models, "
-            "not yet of two architectures."
-        )
-
-
-def _average(split: SplitScore, modules: Sequence[str]) -> str:
-    counts = [(split.modules[module].right, split.modules[module].n) for module in modules]
-    average, (low, high) = average_interval(counts)
-    return f"{average:.1%} ({100 * low:.0f} to {100 * high:.0f})"
+def _show_scores(
+    results: Mapping[str, Results], groups: Iterable[Sequence[str]], console: Console
+) -> None:
+    """Print the averages of all models, and the differences of those with the same questions."""
+    console.print(averages_table(list(results.values())).terminal())
+    for names in groups:
+        for line in Comparison(*(results[name] for name in names)).differences:
+            console.print(line)
+    for line in footnotes(list(results.values())):
+        console.print(line)
 
 
 def _show_roles(model: AnyModel, store: Store, console: Console) -> str:
