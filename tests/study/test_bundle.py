@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ import runs
 import tp_transformer as tpt
 from tp_transformer.cli import parse
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
-from tp_transformer.errors import FolderError, UserError
+from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.model.identity import model_hash
 from tp_transformer.ops import library
@@ -317,11 +316,6 @@ def test_a_failure_changes_nothing(trained, written, monkeypatch):
     with pytest.raises(FolderError, match="the disk is full"):
         bundle(trained / "plain", **both)
     monkeypatch.undo()
-    for limit in ("MODEL_BYTES", "TOTAL_BYTES"):
-        monkeypatch.setattr(bundling, limit, 1000)
-        with pytest.raises(UserError, match="MB"):
-            bundle(trained / "plain", **both)
-        monkeypatch.undo()
     assert snapshot(trained / "out") == before
     assert not [path for path in trained.iterdir() if path.name.startswith(".")]
 
@@ -341,7 +335,7 @@ def test_mistakes_end_in_one_line(trained, capsys, tmp_path, monkeypatch):
         ([tp, "--out", str(tmp_path / "other")], "holds something else"),
         ([tp, "--out", str(tmp_path / "project")], "holds something else"),
         ([tp, "--out", str(tmp_path / "other" / "notes.txt")], "is a file"),
-        ([tp, "--out", str(tmp_path / "other" / "notes.txt" / "out")], "not a writable folder"),
+        ([tp, "--out", str(tmp_path / "other" / "notes.txt" / "out")], "is a file"),
         ([tp, "--out", out, "--data", str(train_only)], "no test questions"),
         ([tp, "--out", out, "--twin", tp], "would both be bundled as tp"),
         ([tp], "not a source checkout"),
@@ -354,21 +348,8 @@ def test_mistakes_end_in_one_line(trained, capsys, tmp_path, monkeypatch):
     assert (tmp_path / "project" / "notes").is_dir()
 
 
-def test_files_beside_bundled_models_are_not_removed(trained, written, tmp_path):
+def test_other_bundled_models_stay(trained, tmp_path):
     folder = tmp_path / "out"
-    shutil.copytree(written, folder)
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(FolderError, match="holds something else"):
-        bundle(trained / "plain", out=folder)
-    assert bundled.names(folder) == ["tp", "plain"]
-
-
-def test_other_bundled_models_stay(trained, written, tmp_path):
-    folder = tmp_path / "out"
-    shutil.copytree(written, folder)
-    with pytest.raises(UserError, match="tp is compared with plain in its card"):
-        bundle(trained / "plain", out=folder)
-    shutil.rmtree(folder)
     bundle(trained / "tp", out=folder)
     before = {file.name: file.read_bytes() for file in (folder / "tp").iterdir()}
     bundle(trained / "plain", out=folder)  # without a twin, which its card then does not name
@@ -395,9 +376,9 @@ def test_the_numbers_of_the_bundled_cards_follow_from_their_files():
 @needs_model
 def test_the_bundled_models_are_small_enough():
     files = [path for path in REAL.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= bundling.TOTAL_BYTES
+    assert sum(path.stat().st_size for path in files) <= 30_000_000
     for name in bundled.names(REAL):
-        assert (REAL / name / "model.safetensors").stat().st_size <= bundling.MODEL_BYTES
+        assert (REAL / name / "model.safetensors").stat().st_size <= 12_000_000
 
 
 @needs_model
