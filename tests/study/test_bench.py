@@ -1,7 +1,6 @@
 """The binding bench: a toy task end to end, interrupted and resumed; its plan; its statistics."""
 
 import io
-import itertools
 import json
 import random
 import re
@@ -12,7 +11,6 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 from rich.console import Console
-from scipy import stats
 
 import runs
 from documents import ROOT
@@ -24,12 +22,7 @@ from tp_transformer.errors import FolderError, ResultsError, SettingsError
 from tp_transformer.model.config import WithoutWeights
 from tp_transformer.model.family import from_config
 from tp_transformer.scoring.results import Results
-from tp_transformer.scoring.statistics import (
-    Agreement,
-    difference_test,
-    paired_t,
-    sign_flip_test,
-)
+from tp_transformer.scoring.statistics import holm, sign_flip_test
 from tp_transformer.study import bench as benching
 from tp_transformer.study import engine
 from tp_transformer.study.bench import (
@@ -38,6 +31,7 @@ from tp_transformer.study.bench import (
     BenchPlan,
     BenchTask,
     bench,
+    bench_task,
     samples_of,
     tabulated,
 )
@@ -50,6 +44,7 @@ from tp_transformer.study.bench_table import (
     save,
     tables,
 )
+from tp_transformer.training.config import RunConfig
 from tp_transformer.verbs.bench import Bench
 
 TINY = {
@@ -167,6 +162,15 @@ def test_settings_differ_only_in_the_model(tmp_path):
         assert not one.model.embedding_binding
 
 
+def test_another_registered_task_has_the_settings_of_a_tiny_model(tmp_path, monkeypatch):
+    monkeypatch.setitem(TASKS._entries, "other", letters)
+    config = plan(tmp_path, tasks=["other"]).config("other", "none", 0)
+    assert config.model.d_model == RunConfig.of("tp-transformer-tiny").model.d_model
+    assert config.training.steps * config.data.batch_size == 64_000
+    store = bench_task("other").write(tmp_path / "data")
+    assert store.task.test_splits == ("test", "longer")
+
+
 def test_variants_have_the_fields_that_follow_their_name(tmp_path):
     variants = ["sigmoid+per_head=true", "low-rank", "low-rank+rank=5", "tp-transformer"]
     chosen = plan(tmp_path, variants=variants)
@@ -177,26 +181,15 @@ def test_variants_have_the_fields_that_follow_their_name(tmp_path):
     assert chosen.reference == variants[0]
 
 
-def accuracies_of(chosen, split):
-    """The accuracy of each variant and seed, from the files of scores."""
-    found = {}
-    for (_, variant, seed), run in chosen.runs().items():
-        modules = Results.read(run.results).splits[split].modules.values()
-        found[variant, seed] = np.mean([one.verdicts.mean() for one in modules])
-    return found
-
-
-def flips(chosen, split):
-    """The p-value of 20,000 explicit flips of the questions' signs."""
-    scores = {key[1:]: Results.read(run.results) for key, run in chosen.runs().items()}
-    rng, statistic = np.random.default_rng(1), np.zeros(20_001)
-    for module in ("even", "odd"):
-        right = {key: one.splits[split].modules[module].verdicts for key, one in scores.items()}
-        total = sum(right["hadamard", seed] * 1.0 - right["none", seed] for seed in (0, 1))
-        signs = rng.choice([-1, 1], size=(20_001, len(total)))
-        signs[0] = 1  # what was observed
-        statistic += signs @ total / len(total)
-    return (np.abs(statistic) >= abs(statistic[0]) - 1e-9).mean()
+def verdicts_of(chosen, split):
+    """The verdicts of each variant and seed by module, from the files of scores."""
+    return {
+        (variant, seed): [
+            score.verdicts.astype(int) for score in results.splits[split].modules.values()
+        ]
+        for (_, variant, seed), run in chosen.runs().items()
+        for results in [Results.read(run.results)]
+    }
 
 
 def test_the_numbers_of_the_table(finished):
@@ -204,16 +197,25 @@ def test_the_numbers_of_the_table(finished):
     none, hadamard = table.rows
     assert [score.split for score in none.scores] == ["held-out", "test", "longer"]
     for place, split in ((1, "test"), (2, "longer")):
-        found = accuracies_of(chosen, split)
-        own = [found["hadamard", seed] for seed in (0, 1)]
-        other = [found["none", seed] for seed in (0, 1)]
+        verdicts = verdicts_of(chosen, split)
+        ours, theirs = (
+            [mean(map(np.mean, verdicts[variant, seed])) for seed in (0, 1)]
+            for variant in ("hadamard", "none")
+        )
         score = hadamard.scores[place]
-        assert score.mean == pytest.approx(mean(own))
-        assert score.spread == pytest.approx(stdev(own))
-        assert score.test.difference == pytest.approx(mean(own) - mean(other))
+        assert score.mean == pytest.approx(mean(ours))
+        assert score.spread == pytest.approx(stdev(ours))
+        assert score.test.difference == pytest.approx(mean(ours) - mean(theirs))
         assert none.scores[place].test is None
-        assert score.test.p_questions == pytest.approx(flips(chosen, split), abs=0.01)
-        assert len(set(own + other)) > 1  # or this would show nothing
+        differences = [
+            sum(module[:2]) - sum(module[2:])
+            for module in zip(
+                *(verdicts[variant, seed] for variant in ("hadamard", "none") for seed in (0, 1)),
+                strict=True,
+            )
+        ]
+        assert score.test.p_questions == sign_flip_test(differences)
+        assert len(set(ours + theirs)) > 1  # or this would show nothing
     assert hadamard.scores[0].test is None
     assert none.samples == 8 * STEPS
     assert none.cost == 1
@@ -296,7 +298,7 @@ def test_the_figure_is_legible(finished, n_variants):
     assert {"none", "lookup\nLonger"} <= {one.words for one in found}
 
 
-def test_other_settings_in_the_folder_are_refused(done):
+def test_other_settings_in_the_folder_are_an_error(done):
     chosen, _ = done
     before = sorted(chosen.out.rglob("*"))
     for attempt in (done_by, tabulated):
@@ -317,14 +319,7 @@ def test_more_seeds_and_variants_join_and_are_adjusted_together(done):
         known = [one for one in tests if getattr(one, name) is not None]
         assert len(known) > 1
         adjusted = [getattr(one, f"{name}_holm") for one in known]
-        assert adjusted == pytest.approx(holm_by_definition([getattr(one, name) for one in known]))
-
-
-def holm_by_definition(p_values):
-    """The largest scaled p-value among those that are not above a p-value."""
-    ordered = sorted(p_values)
-    scaled = [min(1.0, (len(ordered) - rank) * p) for rank, p in enumerate(ordered)]
-    return [max(s for s, q in zip(scaled, ordered, strict=True) if q <= p) for p in p_values]
+        assert adjusted == pytest.approx(holm([getattr(one, name) for one in known]))
 
 
 @pytest.mark.parametrize(
@@ -339,23 +334,18 @@ def holm_by_definition(p_values):
         ({"seeds": []}, "a bench needs seeds"),
     ],
 )
-def test_mistakes_in_a_plan_are_refused(tmp_path, changed, message):
+def test_mistakes_in_a_plan_are_errors(tmp_path, changed, message):
     with pytest.raises(SettingsError, match=re.escape(message)):
         plan(tmp_path, **changed)
 
 
-def test_a_file_is_no_folder_and_an_empty_folder_has_no_table(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(FolderError, match="is a file"):
-        done_by(plan(tmp_path / "file"))
+def test_what_is_not_a_bench_is_an_error(tmp_path):
+    (tmp_path / "bench.md").write_text("mine")
+    for folder, message in (("", r"has other files \(bench\.md\)"), ("bench.md", "is a file")):
+        with pytest.raises(FolderError, match=message):
+            done_by(plan(tmp_path / folder))
     with pytest.raises(ResultsError, match="has no finished run"):
         tabulated(plan(tmp_path / "none"))
-
-
-def test_a_folder_with_files_of_the_user_is_refused(tmp_path):
-    (tmp_path / "bench.md").write_text("mine")
-    with pytest.raises(FolderError, match=r"has other files \(bench\.md\)"):
-        done_by(plan(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["bench.md"]
 
 
@@ -367,37 +357,9 @@ def test_a_budget_is_a_number_of_samples(text, count):
 
 
 @pytest.mark.parametrize("text", ["", "k", "0", "-5k", "1.5", "2h", "inf", "nan"])
-def test_another_budget_is_refused(text):
+def test_another_budget_is_an_error(text):
     with pytest.raises(SettingsError, match="is a number of samples"):
         samples_of(text)
-
-
-def test_pairs_are_tested_as_by_one_sample_of_differences():
-    first, second = [0.9, 0.95, 0.7], [0.8, 0.7, 0.65]
-    interval, p = paired_t(first, second)
-    differences = np.subtract(first, second)
-    expected = stats.ttest_1samp(differences, 0)
-    assert p == pytest.approx(expected.pvalue)
-    t = stats.t.ppf(0.975, 2) * differences.std(ddof=1) / 3**0.5
-    assert interval == pytest.approx((differences.mean() - t, differences.mean() + t))
-    assert paired_t([0.5], [0.4]) is None
-    assert paired_t([0.5, 0.6], [0.4, 0.5]) is None
-
-
-def test_sign_flips_against_all_flips():
-    modules = [np.array([3, -1, 2, 0]), np.array([1, 1, -2, 3, 1, 0])]
-    weighted = np.concatenate([own / len(own) for own in modules])
-    signs = np.array(list(itertools.product((-1, 1), repeat=len(weighted))))
-    exact = (np.abs(signs @ weighted) >= abs(weighted.sum()) - 1e-12).mean()
-    assert sign_flip_test(modules) == pytest.approx(exact, abs=0.01)
-
-
-def test_with_one_model_of_each_sign_flips_are_mcnemars_test():
-    rng = np.random.default_rng(0)
-    first, second = rng.random(300) < 0.6, rng.random(300) < 0.5
-    exact = difference_test([Agreement.of(first, second)])
-    found = sign_flip_test([first.astype(np.int64) - second])
-    assert found == pytest.approx(exact, abs=0.005)
 
 
 def test_the_cost_is_the_median_ratio_of_rounds():
@@ -415,7 +377,6 @@ def test_mistakes_on_the_command_line_end_in_one_line(capsys, tmp_path):
     out = tmp_path / "out"
     for more, message in (
         (["--tasks", "scna"], "did you mean 'scan'?"),
-        (["--bindings", "hadamrad"], "did you mean 'hadamard'?"),
         (["--budget", "2h"], "is a number of samples"),
         (["--tabulate"], "has no finished run"),
     ):

@@ -5,16 +5,12 @@ import re
 from dataclasses import replace
 
 import msgspec
-import numpy as np
 import pytest
 
-import runs
 import update_bands
 from documents import ROOT
 from tp_transformer import cli
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
-from tp_transformer.data.sampling import Feed
-from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError
 from tp_transformer.interpret.analyses import ANALYSES
 from tp_transformer.model.config import WithoutWeights
@@ -56,22 +52,6 @@ def test_rows_differ_in_the_model_alone(scale):
         assert all(values == shared[0] for values in shared)
         assert shared[0]["training"]["budget"] is None
         assert shared[0]["training"]["steps"] is not None
-
-
-def test_the_samples_of_a_step_are_the_same_for_all_rows(tmp_path):
-    split = open_store(runs.make_store(tmp_path / "data"))["train"]
-    (scale,) = (one for one in SMALLER if one.name == "minutes")
-    rows = []
-    for row in scale.rows:
-        config = scale.config(row, seed=1)
-        feed = Feed(
-            split,
-            batch_size=config.data.batch_size,
-            seed=config.training.seed,
-            held_out=config.validation.count,
-        )
-        rows.append(feed.sampler.rows(7))
-    assert all(np.array_equal(own, rows[0]) for own in rows)
 
 
 def test_the_paper_scale_has_the_settings_of_the_papers():
