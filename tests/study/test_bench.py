@@ -387,7 +387,6 @@ def test_mistakes_on_the_command_line_end_in_one_line(capsys, tmp_path):
         assert not out.exists()
 
 
-@pytest.mark.slow  # each process imports torch
 def test_the_command_trains_in_processes_and_prints_the_table(capsys, tmp_path, monkeypatch):
     extension = tmp_path / "extension.py"
     extension.write_text(

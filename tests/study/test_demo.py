@@ -16,7 +16,7 @@ from tp_transformer.model import bundled
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.results import Results
 from tp_transformer.study import engine
-from tp_transformer.study.demo import MODULES, QUESTIONS, REPORT, SEED, demo, live_demo
+from tp_transformer.study.demo import MODULES, QUESTIONS, REPORT, SEED, TRAINED, demo, live_demo
 
 NAMES = ("first", "twin")
 WIDTH = 100
@@ -52,35 +52,24 @@ def shown_once(shipped, tmp_path_factory):
         return folder, shown(folder)
 
 
-def test_the_files_of_a_demo(shown_once):
+def test_the_files_of_a_demo_and_what_it_says(shown_once):
     folder, text = shown_once
     files = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     assert files == {QUESTIONS, REPORT, *(f"{name}.json" for name in NAMES)}
-    for name in files:
-        assert name in text
-    for name in NAMES:
-        assert name in (folder / REPORT).read_text("utf-8")
-
-
-def test_every_area_has_an_answer_and_every_model_a_score(shown_once):
-    folder, text = shown_once
-    areas = {
-        module.partition("__")[0]
-        for module in tpt.data.open(folder / QUESTIONS)["interpolate"].modules
-    }
+    assert all(name in text for name in files)
+    assert all(name in (folder / REPORT).read_text("utf-8") for name in NAMES)
+    modules = tpt.data.open(folder / QUESTIONS)["interpolate"].modules
+    areas = {module.partition("__")[0] for module in modules}
     assert len(areas) == 8
     answers, scores = text.split("4. Their scores")
-    for area in areas:
-        assert any(line.startswith(area) for line in answers.splitlines())
+    assert all(any(line.startswith(area) for line in answers.splitlines()) for area in areas)
     assert "✗" in answers
-    results = [Results.read(folder / f"{name}.json") for name in NAMES]
-    for found in results:
-        split = found.splits["interpolate"]
+    for name in NAMES:
+        split = Results.read(folder / f"{name}.json").splits["interpolate"]
         assert split.n == 2 * 56
         assert f"{split.average[0]:.2%}" in scores
-    assert "first minus twin" in scores
-    assert "one training seed" in scores
-    assert "TP-Transformer B" in scores  # Table 1 of the paper
+    for words in ("first minus twin", "one training seed", "TP-Transformer B"):  # of Table 1
+        assert words in scores
 
 
 def test_a_model_of_some_modules_is_scored_on_these(shown_once, shipped, tmp_path, monkeypatch):
@@ -147,14 +136,8 @@ def test_the_seed_is_not_that_of_training(name):
 
 FILES = {
     "questions",
-    "tp-transformer",
-    "tp-transformer.json",
-    "tp-transformer-answers.jsonl",
-    "transformer",
-    "transformer.json",
-    "transformer-answers.jsonl",
+    *(f"{name}{end}" for name in TRAINED for end in ("", ".json", "-answers.jsonl")),
 }
-
 SHORT = {"count": 30, "test_count": 8, "steps": 20}
 
 
@@ -202,11 +185,6 @@ def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_demo_learns_a_module(tmp_path):
     trained(tmp_path / "demo", {})
-    accuracies = [
-        score.accuracy
-        for name in ("tp-transformer", "transformer")
-        for score in Results.read(tmp_path / "demo" / f"{name}.json")
-        .splits["interpolate"]
-        .modules.values()
-    ]
-    assert max(accuracies) > 0.8
+    results = [Results.read(tmp_path / "demo" / f"{name}.json") for name in TRAINED]
+    splits = [each.splits["interpolate"] for each in results]
+    assert max(score.accuracy for split in splits for score in split.modules.values()) > 0.8

@@ -207,6 +207,7 @@ class BenchPlan:
                         data=self.data(task),
                         folder=folder,
                         results=folder.with_name(f"{folder.name}.json"),
+                        device="cpu",
                         scores_last=True,  # no checkpoint is selected
                     )
         return runs
@@ -291,8 +292,8 @@ def bench(
     def score(run: StudyRun) -> None:
         splits = open_store(run.data).task.test_splits
         with one_thread():
-            run.score(Choice(splits=splits), Work(diagnose=0), device="cpu")
-        console.print(f"{sum(one.is_scored for one in runs)} of {len(runs)} runs are done")
+            run.score(Choice(splits=splits), Work(diagnose=0))
+        console.print(f"{sum(each.is_scored for each in runs)} of {len(runs)} runs are done")
 
     keep_freed_memory()
     train_side_by_side(pending, console, processes or n_cores(), ended=score)

@@ -55,16 +55,15 @@ class RunScores:
     def of(cls, run: StudyRun) -> "RunScores":
         """Read the scores and the learning curve of a run that is done."""
         records, _ = read_records(run.folder / METRICS)
-        curve = [(each["step"], each["exact_match"]) for each in records
-                 if each["kind"] == VALIDATION]  # fmt: skip
-        if not curve:
+        validations = [record for record in records if record["kind"] == VALIDATION]
+        if not validations:
             raise ResultsError(f"{run.folder} has no validation")
-        batch_size = run.config.data.batch_size
-        learned = (step * batch_size for step, accuracy in curve if accuracy >= LEARNED)
+        learned = (each["step"] for each in validations if each["exact_match"] >= LEARNED)
+        step = next(learned, None)
         return cls(
             results=Results.read(run.results),
-            held_out=curve[-1][1],
-            samples_to_learn=next(learned, None),
+            held_out=validations[-1]["exact_match"],
+            samples_to_learn=None if step is None else step * run.config.data.batch_size,
         )
 
     def accuracy(self, split: str) -> float:

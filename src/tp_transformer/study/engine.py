@@ -61,6 +61,7 @@ class StudyRun:
         folder: the run folder
         results: the file of its scores
         threads: number of threads that train it; absent: its share of the cores
+        device: that trains and scores it: auto, cpu, cuda or mps
         scores_last: whether the model at the end is scored, not that with the best validation
     """
 
@@ -71,6 +72,7 @@ class StudyRun:
     folder: Path
     results: Path
     threads: int | None = 1
+    device: str = "auto"
     scores_last: bool = False
 
     @property
@@ -92,16 +94,18 @@ class StudyRun:
         """Return the arguments of `tpt` that start or resume the run."""
         threads = [] if self.threads is None else [f"--threads={self.threads}"]
         folders = ["--run", str(self.folder), "--data", str(self.data)]
-        return ["train", *folders, "--config", self.preset, *threads, *self.options]
+        chosen = ["--config", self.preset, "--device", self.device, *threads, *self.options]
+        return ["train", *folders, *chosen]
 
-    def score(self, choice: Choice, work: Work, device: str = "auto") -> Results:
+    def score(self, choice: Choice, work: Work) -> Results:
         """Return the scores of the trained model: those in the file, if they are of this model."""
         folder = self.folder / LAST if self.scores_last else self.folder
         if self.is_scored:
             results = Results.read(self.results)
             if results.model.get("sha256") == model_hash(load(folder)):
                 return results
-        return evaluate(folder, self.data, self.results, choice, work, device=device, show=progress)
+        options: dict[str, Any] = {"device": self.device, "show": progress}
+        return evaluate(folder, self.data, self.results, choice, work, **options)
 
 
 def train_side_by_side(

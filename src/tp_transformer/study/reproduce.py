@@ -180,57 +180,57 @@ def compare(scale: str, band: Band | None, accuracies: Accuracies, *, generated:
     return [*lines, f"The band was measured {band.source}."]
 
 
-def reproduce(work: Reproduction, console: Console | None = None) -> Accuracies:
+def reproduce(study: Reproduction, console: Console | None = None) -> Accuracies:
     """Do what is left of a reproduction; print the scores, and whether they lie in the band."""
-    console, scale = console or Console(highlight=False), work.scale
-    if work.data is None and scale.order is None:
+    console, scale = console or Console(highlight=False), study.scale
+    if study.data is None and scale.order is None:
         raise SettingsError(
             f"the scale {scale.name} needs the published questions: prepare them with "
             "`tpt data prepare` and name the store with --data DIR"
         )
     # Runs may have been trained on GPUs before.
-    is_begun = (work.out / SCALE).is_file()
-    refuse_other_content(work.out, "the reproduction", is_begun=is_begun, own=[RUNS])
+    is_begun = (study.out / SCALE).is_file()
+    refuse_other_content(study.out, "the reproduction", is_begun=is_begun, own=[RUNS])
     hashes = None
-    if work.data is not None:
-        hashes = {name: split.digest for name, split in open_store(work.data).items()}
-    begin(work.out / SCALE, {**msgspec.to_builtins(scale), "data_sha256": hashes})
-    with _stage(work, "questions", console):
+    if study.data is not None:
+        hashes = {name: split.digest for name, split in open_store(study.data).items()}
+    begin(study.out / SCALE, {**msgspec.to_builtins(scale), "data_sha256": hashes})
+    with _stage(study, "questions", console):
         store = (
-            open_store(work.store)
-            if scale.order is None or work.data is not None
-            else generated_store(scale.order, work.store)
+            open_store(study.store)
+            if scale.order is None or study.data is not None
+            else generated_store(scale.order, study.store)
         )
         counts = ", ".join(f"{name} {len(split):,}" for name, split in store.items())
         console.print(Text(f"{store.path}: {counts}"), soft_wrap=True)
-    with _stage(work, "training", console):
-        pending = [run for run in work.runs() if not run.is_scored]
-        console.print(f"{len(pending)} of {len(work.runs())} runs to train or to complete")
+    with _stage(study, "training", console):
+        pending = [run for run in study.runs() if not run.is_scored]
+        console.print(f"{len(pending)} of {len(study.runs())} runs to train or to complete")
         train_side_by_side(pending, console, runs_at_once())
-    with _stage(work, "scores", console):
-        results = _score(work, store)
-    with _stage(work, "analyses", console):
-        notes = [note for row in scale.rows for note in _interpret(work, row)]
+    with _stage(study, "scores", console):
+        results = _score(study, store)
+    with _stage(study, "analyses", console):
+        notes = [note for row in scale.rows for note in _interpret(study, row)]
         console.print(*notes or ["all done"], sep="\n", markup=False)
     accuracies = {
         row: {split: SplitAccuracy.of(seeds, split) for split in seeds[0].splits}
         for row, seeds in results.items()
     }
-    generated = work.data is None
+    generated = study.data is None
     comparison = compare(scale.name, read_band(scale.name), accuracies, generated=generated)
     described = {"scale": scale.name, "generated": generated, "rows": accuracies}
     described |= {"notes": notes, "comparison": comparison}
-    write_json(work.out / REPRODUCTION, msgspec.to_builtins(described))
+    write_json(study.out / REPRODUCTION, msgspec.to_builtins(described))
     # The first is compared with each of the others.
     ordered = sorted(scale.rows, key=lambda row: row.name != COMPARED)
-    with _stage(work, "report", console):
-        files = [work.run(row, seed).results for row in ordered for seed in scale.seeds]
-        folders = [work.out / name for name in (RUNS, ANALYSES_FOLDER)]
-        write_report([*files, *filter(Path.is_dir, folders)], work.out / REPORT)
+    with _stage(study, "report", console):
+        files = [study.run(row, seed).results for row in ordered for seed in scale.seeds]
+        folders = [study.out / name for name in (RUNS, ANALYSES_FOLDER)]
+        write_report([*files, *filter(Path.is_dir, folders)], study.out / REPORT)
     heading(console, "results")
     Comparison(*(each for row in ordered for each in results[row.name])).render(console)
     heading(console, "band")
-    for line in (*comparison, f"The report is {work.out / REPORT}"):
+    for line in (*comparison, f"The report is {study.out / REPORT}"):
         console.print(Text(line), soft_wrap=True)
     return accuracies
 
@@ -240,29 +240,29 @@ def runs_at_once() -> int:
     return n_cores() if choose_device("auto").type == "cpu" else 1
 
 
-def _score(work: Reproduction, store: Store) -> dict[str, list[Results]]:
+def _score(study: Reproduction, store: Store) -> dict[str, list[Results]]:
     """Return the scores of each row by seed."""
     tests = tuple(split for split in store.task.test_splits if split in store)
-    choice = Choice(modules=work.scale.modules, splits=tests)
-    results: dict[str, list[Results]] = {row.name: [] for row in work.scale.rows}
-    for seed in work.scale.seeds:
-        for row in work.scale.rows:
-            results[row.name].append(work.run(row, seed).score(choice, Work(overwrite=True)))
+    choice = Choice(modules=study.scale.modules, splits=tests)
+    results: dict[str, list[Results]] = {row.name: [] for row in study.scale.rows}
+    for seed in study.scale.seeds:
+        for row in study.scale.rows:
+            results[row.name].append(study.run(row, seed).score(choice, Work(overwrite=True)))
     return results
 
 
-def _interpret(work: Reproduction, row: ScaleRow) -> Iterator[str]:
+def _interpret(study: Reproduction, row: ScaleRow) -> Iterator[str]:
     """Do the analyses of a row that are missing; yield why an analysis is not possible."""
     for name in row.analyses:
-        folder = work.out / ANALYSES_FOLDER / row.name / name
+        folder = study.out / ANALYSES_FOLDER / row.name / name
         if any(folder.glob("*.json")):
             continue
         common: dict[str, Any] = {
-            "model": work.run(row, work.scale.seeds[0]).folder,
-            "count": work.scale.analysed,
+            "model": study.run(row, study.scale.seeds[0]).folder,
+            "count": study.scale.analysed,
         }
         request = (
-            StoreRequest(**common, data=work.store, module=work.scale.analysed_module)
+            StoreRequest(**common, data=study.store, module=study.scale.analysed_module)
             if ANALYSES[name].needs_store
             else AnalysisRequest(**common)
         )
@@ -274,15 +274,15 @@ def _interpret(work: Reproduction, row: ScaleRow) -> Iterator[str]:
 
 
 @contextmanager
-def _stage(work: Reproduction, name: str, console: Console) -> Iterator[None]:
+def _stage(study: Reproduction, name: str, console: Console) -> Iterator[None]:
     """Announce a stage and add its time to those in the folder, also if it is interrupted."""
     heading(console, name)
     start = _clocks()
     try:
         yield
     finally:
-        if work.out.is_dir():
-            file = work.out / TIMES
+        if study.out.is_dir():
+            file = study.out / TIMES
             times = read_json(file, Times) if file.is_file() else {}
             for clock, now in _clocks().items():
                 stages = times.setdefault(clock, {})

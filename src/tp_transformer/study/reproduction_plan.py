@@ -33,16 +33,16 @@ _SAMPLED = 400  # training questions that are generated to measure with
 _LARGEST_STEP = 2e8
 
 
-def plan_lines(work: Reproduction, seconds: float = MEASURED) -> Iterator[str]:
+def plan_lines(study: Reproduction, seconds: float = MEASURED) -> Iterator[str]:
     """Yield what a reproduction would take, measured on this machine; nothing is kept."""
-    scale, runs, order = work.scale, work.runs(), work.scale.order
+    scale, runs, order = study.scale, study.runs(), study.scale.order
     left = [run for run in runs if steps_left(run)]
     seeds = " ".join(map(str, scale.seeds))
     at_once = min(runs_at_once(), len(runs))
     yield f"scale       {scale.name}: {len(scale.rows)} rows of Table 1, seeds {seeds}"
     yield f"runs        {len(left)} of {len(runs)} left, {at_once} at a time"
-    with _store(work) as store, one_thread():
-        if store.path == work.store:
+    with _store(study) as store, one_thread():
+        if store.path == study.store:
             yield f"data        {store.path}"
         elif order is not None:
             yield f"data        {sum(file.count for file in order.files()):,} questions to generate"
@@ -50,18 +50,18 @@ def plan_lines(work: Reproduction, seconds: float = MEASURED) -> Iterator[str]:
             yield "data        the published questions, by `tpt data prepare`: --data DIR"
         band = read_band(scale.name)
         yield f"band        {'not measured yet' if band is None else f'measured {band.source}'}"
-        plans = {row.name: _row_plan(work, row, store, seconds) for row in scale.rows}
+        plans = {row.name: _row_plan(study, row, store, seconds) for row in scale.rows}
     for name, plan in plans.items():
         yield from ("", f"{name}:", *plan.lines())
     times = [steps_left(run) * plans[run.folder.parent.name].step_seconds for run in left]
     yield ""
     yield f"training    {duration(makespan(times, at_once))} in all, without scores and analyses"
-    if store.path != work.store:
+    if store.path != study.store:
         yield "            measured on a sample of generated questions"
     if choose_device("auto").type == "cpu":
         yield "            large models are measured in smaller batches and float32"
     if scale.name == PAPER.name:
-        yield from _commands(work)
+        yield from _commands(study)
 
 
 def steps_left(run: StudyRun) -> int:
@@ -79,18 +79,18 @@ def makespan(lengths: Sequence[float], n_workers: int) -> float:
     return max(ends)
 
 
-def _row_plan(work: Reproduction, row: ScaleRow, store: Store, seconds: float) -> TrainingPlan:
+def _row_plan(study: Reproduction, row: ScaleRow, store: Store, seconds: float) -> TrainingPlan:
     """Return the plan of a run of a row from its first step, at the speed of whole batches."""
-    seed = work.scale.seeds[0]
-    config = work.scale.config(row, seed)
+    seed = study.scale.seeds[0]
+    config = study.scale.config(row, seed)
     batch_size, changed = config.data.batch_size, {}
     if choose_device("auto").type == "cpu":
         with WithoutWeights():
             n_parameters = from_config(config.model, store.task.vocabulary).n_parameters
         measured_size = min(batch_size, max(1, int(_LARGEST_STEP / n_parameters)))
         changed = {"data.batch_size": measured_size, "training.precision": "float32"}
-    config = work.scale.config(row, seed, changed)
-    plan = plan_run(config, store, work.out / "measured", seconds=seconds)  # no such folder
+    config = study.scale.config(row, seed, changed)
+    plan = plan_run(config, store, study.out / "measured", seconds=seconds)  # no such folder
     factor = batch_size / plan.batch_size
     return replace(
         plan,
@@ -101,12 +101,12 @@ def _row_plan(work: Reproduction, row: ScaleRow, store: Store, seconds: float) -
 
 
 @contextmanager
-def _store(work: Reproduction) -> Iterator[Store]:
+def _store(study: Reproduction) -> Iterator[Store]:
     """Yield the questions of the reproduction, or a sample to measure with."""
-    if work.data is not None or (work.store / MANIFEST).is_file():
-        yield open_store(work.store)
+    if study.data is not None or (study.store / MANIFEST).is_file():
+        yield open_store(study.store)
         return
-    order = work.scale.order or Order()
+    order = study.scale.order or Order()
     files = [file for file in order.files() if file.split in TRAIN_SPLITS]
     count = max(1, _SAMPLED // len(files))
     with tempfile.TemporaryDirectory() as folder:
@@ -120,11 +120,11 @@ def _store(work: Reproduction) -> Iterator[Store]:
         yield open_store(path)
 
 
-def _commands(work: Reproduction) -> Iterator[str]:
+def _commands(study: Reproduction) -> Iterator[str]:
     """Yield the command lines for GPUs."""
-    launches = [launch(work, row) for row in work.scale.rows]
-    scale, data = work.scale.name, str(work.data or "math")
-    again = ["tpt", "reproduce", "--scale", scale, "--data", data, "--out", str(work.out)]
+    launches = [launch(study, row) for row in study.scale.rows]
+    scale, data = study.scale.name, str(study.data or "math")
+    again = ["tpt", "reproduce", "--scale", scale, "--data", data, "--out", str(study.out)]
     for title, lines in (
         (f"{GPUS_PER_MACHINE} GPUs of one machine", [each.one_machine() for each in launches]),
         ("Two machines: the same command on both", [each.machines() for each in launches]),
@@ -134,8 +134,8 @@ def _commands(work: Reproduction) -> Iterator[str]:
         yield from ("", f"{title}:", *lines)
 
 
-def launch(work: Reproduction, row: ScaleRow) -> Launch:
+def launch(study: Reproduction, row: ScaleRow) -> Launch:
     """Return how to train the first seed of a row on GPUs, in the folder of the reproduction."""
-    run = work.run(row, work.scale.seeds[0])
-    data = str(work.data or "math")
+    run = study.run(row, study.scale.seeds[0])
+    data = str(study.data or "math")
     return Launch(config=row.preset, data=data, run=str(run.folder), options=run.options)
