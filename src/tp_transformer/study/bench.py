@@ -64,23 +64,14 @@ NAMED: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BenchTask:
-    """What a bench trains on, and the settings of its runs.
-
-    Attributes:
-        preset: settings of the model and of training
-        samples: the default budget of a run, in samples
-        task: a registered task that is generated as a whole
-        options: of that task
-        order: questions of the Mathematics Dataset, if there is no `task`
-        settings: changes of the preset, by section
-    """
+    """What a bench trains on, and the settings of its runs."""
 
     preset: str = "tp-transformer-tiny"
-    samples: int = 64_000
-    task: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    order: Order | None = None
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    samples: int = 64_000  # the default budget of a run
+    task: str | None = None  # a registered task that is generated as a whole
+    options: Mapping[str, Any] = field(default_factory=dict)  # of that task
+    order: Order | None = None  # questions of the Mathematics Dataset, if there is no `task`
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # changes of the preset
 
     def write(self, folder: Path) -> Store:
         """Write the store of the task, unless it is there already."""

@@ -51,29 +51,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:
-    """A run of a study.
+    """A run of a study."""
 
-    Attributes:
-        name: of the row and the seed
-        preset: the preset with most of its settings
-        config: all settings
-        data: the folder of the store
-        folder: the run folder
-        results: the file of its scores
-        threads: number of threads that train it; absent: its share of the cores
-        device: that trains and scores it: auto, cpu, cuda or mps
-        scores_last: whether the model at the end is scored, not that with the best validation
-    """
-
-    name: str
-    preset: str
-    config: RunConfig
-    data: Path
-    folder: Path
-    results: Path
-    threads: int | None = 1
-    device: str = "auto"
-    scores_last: bool = False
+    name: str  # of the row and the seed
+    preset: str  # with most of its settings
+    config: RunConfig  # all settings
+    data: Path  # the folder of the store
+    folder: Path  # the run folder
+    results: Path  # the file of its scores
+    threads: int | None = 1  # that train it; absent: its share of the cores
+    device: str = "auto"  # that trains and scores it: auto, cpu, cuda or mps
+    scores_last: bool = False  # the model at the end, not that with the best validation
 
     @property
     def is_scored(self) -> bool:

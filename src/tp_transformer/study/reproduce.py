@@ -67,17 +67,11 @@ Times = dict[str, dict[str, float]]  # of each clock, the seconds of each stage
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A reproduction at some scale in a folder.
-
-    Attributes:
-        scale: what to train, score and interpret
-        out: the folder
-        data: the store to use in place of generated questions
-    """
+    """A reproduction at some scale in a folder."""
 
     scale: Scale
     out: Path
-    data: Path | None = None
+    data: Path | None = None  # the store to use in place of generated questions
 
     @property
     def store(self) -> Path:
@@ -102,17 +96,11 @@ class Reproduction:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitAccuracy:
-    """The accuracies of the seeds of a row on a split, each an average over modules.
+    """The accuracies of the seeds of a row on a split, each an average over modules."""
 
-    Attributes:
-        accuracies: of each seed
-        band: from the lowest to the highest bound of their 95% intervals
-        mean: over seeds
-    """
-
-    accuracies: tuple[float, ...]
-    band: Interval
-    mean: float = field(init=False)
+    accuracies: tuple[float, ...]  # of each seed
+    band: Interval  # from the lowest to the highest bound of their 95% intervals
+    mean: float = field(init=False)  # over seeds
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", fmean(self.accuracies))
@@ -132,22 +120,13 @@ Accuracies = Mapping[str, Mapping[str, SplitAccuracy]]  # by row, then by split
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """What was measured at a scale.
-
-    Attributes:
-        date: when
-        machine: on what processor, with how many cores and which versions
-        seconds: the time of each stage by the clock
-        processor_seconds: the processor time of each stage, which the load of the machine
-            changes little
-        rows: lower and upper bound by row and split
-    """
+    """What was measured at a scale."""
 
     date: str
-    machine: Mapping[str, Any]
-    seconds: Mapping[str, float]
-    processor_seconds: Mapping[str, float]
-    rows: Mapping[str, Mapping[str, Interval]]
+    machine: Mapping[str, Any]  # processor, cores, versions
+    seconds: Mapping[str, float]  # of each stage, by the clock
+    processor_seconds: Mapping[str, float]  # which the load of the machine changes little
+    rows: Mapping[str, Mapping[str, Interval]]  # lower and upper bound by row and split
 
     @property
     def source(self) -> str:

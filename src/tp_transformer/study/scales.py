@@ -19,44 +19,26 @@ Settings = Mapping[str, Any]  # such as {"model.d_ff": 64}
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleRow:
-    """A row of Table 1 at some scale.
+    """A row of Table 1 at some scale."""
 
-    Attributes:
-        name: the preset of the row of the paper; also the name of its folder
-        preset: the preset that is trained
-        settings: changes of the preset
-        analyses: names of the analyses of its first seed
-    """
-
-    name: str
-    preset: str
-    settings: Settings = field(default_factory=dict)
-    analyses: tuple[str, ...] = ()
+    name: str  # the preset of the row of the paper; also the name of its folder
+    preset: str  # that is trained
+    settings: Settings = field(default_factory=dict)  # changes of the preset
+    analyses: tuple[str, ...] = ()  # of its first seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What a reproduction trains, scores and interprets.
+    """What a reproduction trains, scores and interprets."""
 
-    Attributes:
-        name: as `--scale` names it
-        rows: the models
-        modules: of the questions to train and test on
-        seeds: each row is trained once with each
-        settings: changes of the presets of all rows
-        order: the questions to generate; absent: the store must be given
-        analysed_module: the module of the questions of analyses
-        analysed: the number of these questions
-    """
-
-    name: str
+    name: str  # as `--scale` names it
     rows: tuple[ScaleRow, ...]
-    modules: tuple[str, ...] = ("*",)
-    seeds: tuple[int, ...] = (0,)
-    settings: Settings = field(default_factory=dict)
-    order: Order | None = None
-    analysed_module: str = "arithmetic__mixed"
-    analysed: int = 128
+    modules: tuple[str, ...] = ("*",)  # of the questions to train and test on
+    seeds: tuple[int, ...] = (0,)  # each row is trained once with each
+    settings: Settings = field(default_factory=dict)  # changes of the presets of all rows
+    order: Order | None = None  # the questions to generate; absent: the store must be given
+    analysed_module: str = "arithmetic__mixed"  # of the questions of analyses
+    analysed: int = 128  # number of these questions
 
     def config(self, row: ScaleRow, seed: int, changed: Settings | None = None) -> RunConfig:
         """Return all settings of a run, with some of them changed."""
