@@ -19,8 +19,8 @@ from runs import tpt
 from tp_transformer.data.task import TASKS, Row, Task
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, ResultsError, SettingsError
+from tp_transformer.model.checkpoint import from_config
 from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.family import from_config
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import holm, sign_flip_test
 from tp_transformer.study import bench as benching
@@ -395,6 +395,7 @@ def test_the_command_trains_in_processes_and_prints_the_table(capsys, tmp_path, 
         f"options={{'tables': 2, 'bits': 1}}, settings={TINY!r}))\n"
     )
     monkeypatch.setenv("TPT_IMPORT", str(extension))
+    monkeypatch.setattr(BENCH_TASKS, "_entries", dict(BENCH_TASKS))
     arguments = ["--tasks", "short", "--bindings", "none", "silu", "--seeds", "0", "1"]
     command = ["bench", "--out", str(tmp_path / "out"), *arguments, "--processes", "2"]
     code, out, err = tpt(capsys, *command)

@@ -14,7 +14,7 @@ from tp_transformer.cli import parse
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import model_hash
 from tp_transformer.ops import library
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.model_card import CardFacts, generation_command, model_card
@@ -88,7 +88,7 @@ def test_the_scores_are_those_of_evaluate(trained, written):
     expected = tpt.evaluate(written / "tp", trained / "digits")
     assert found.splits.keys() == {"interpolate"}
     for module, score in expected.splits["interpolate"].modules.items():
-        undiagnosed = score.to_json() | {"wrong": {}, "examples": []}
+        undiagnosed = score.to_json() | {"wrong": {}, "examples": ()}
         assert found.splits["interpolate"].modules[module].to_json() == undiagnosed
     assert found.name == "tp"
     assert found.model["sha256"] == expected.model["sha256"]

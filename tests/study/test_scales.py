@@ -13,8 +13,8 @@ from tp_transformer import cli
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.errors import FolderError
 from tp_transformer.interpret.analyses import ANALYSES
+from tp_transformer.model.checkpoint import from_config
 from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.family import from_config
 from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.study import reproduce as reproduction
 from tp_transformer.study.reproduce import Band, Reproduction, SplitAccuracy, compare, read_band

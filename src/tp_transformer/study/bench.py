@@ -26,9 +26,9 @@ from tp_transformer.data.generated import TASKS, write_task
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.errors import ResultsError, SettingsError
-from tp_transformer.model.binding import BINDINGS, binding_options
+from tp_transformer.model.binding import BINDINGS, options_of
+from tp_transformer.model.checkpoint import from_config, match_parameters, model_config
 from tp_transformer.model.config import TransformerConfig, WithoutWeights
-from tp_transformer.model.family import from_config, match_parameters, model_config
 from tp_transformer.registry import Registry
 from tp_transformer.runtime.files import refuse_other_content, write_json
 from tp_transformer.runtime.memory import keep_freed_memory
@@ -221,7 +221,7 @@ def variant_model(variant: str, fields: Mapping[str, Any]) -> TransformerConfig:
     if values["binding"] == "low-rank":  # the size of the paper's compression, unless given
         values["rank"] = values["d_model"] // values["n_heads"]
     changed = dict(_change(variant, text) for text in changes)
-    options = binding_options(values["binding"])
+    options = options_of(BINDINGS[values["binding"]])
     refuse_unknown(changed, [*options, *TransformerConfig.__dataclass_fields__], variant)
     values |= changed
     config: TransformerConfig = model_config(values)

@@ -29,8 +29,7 @@ from tp_transformer import settings
 from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import Store
 from tp_transformer.errors import FolderError, UserError
-from tp_transformer.model.family import load
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import load, model_hash
 from tp_transformer.runtime.files import write_json
 from tp_transformer.runtime.processes import n_cores, workers
 from tp_transformer.runtime.progress import progress

@@ -17,8 +17,8 @@ from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import MANIFEST, Store, open_store
 from tp_transformer.data.writer import write_store
+from tp_transformer.model.checkpoint import from_config
 from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.family import from_config
 from tp_transformer.runtime.ranks import choose_device
 from tp_transformer.study.engine import StudyRun, one_thread
 from tp_transformer.study.reproduce import Reproduction, read_band, runs_at_once
@@ -45,7 +45,7 @@ def plan_lines(study: Reproduction, seconds: float = MEASURED) -> Iterator[str]:
         if store.path == study.store:
             yield f"data        {store.path}"
         elif order is not None:
-            yield f"data        {sum(file.count for file in order.files()):,} questions to generate"
+            yield f"data        {sum(map(len, order.files())):,} questions to generate"
         else:
             yield "data        the published questions, by `tpt data prepare`: --data DIR"
         band = read_band(scale.name)
