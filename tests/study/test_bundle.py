@@ -11,11 +11,9 @@ import torch
 import runs
 import tp_transformer as tpt
 from tp_transformer.cli import parse
-from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.model.checkpoint import model_hash
-from tp_transformer.ops import library
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.model_card import CardFacts, generation_command, model_card
 from tp_transformer.study import bundle as bundling
@@ -388,50 +386,3 @@ def test_new_questions_are_answered_as_the_card_says(name):
         assert least <= high, split
         # Two 95% intervals are apart with a probability below 1%.
         assert n_apart <= 0.05 * len(counts), split
-
-
-@needs_model
-@pytest.mark.slow
-@pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled")
-@pytest.mark.parametrize("name", bundled.names(REAL))
-def test_the_kernels_give_the_answers_of_pytorch(monkeypatch, name):
-    """Rounding may decide between two tokens of almost the same probability, but rarely."""
-    model, questions = tpt.load(name), []
-    for module in MODULE_NAMES:
-        asked = tpt.data.generate(module, split="interpolate", count=20, seed=987_654)
-        questions += [one.question for one in asked]
-    found = model.solve(questions)
-    monkeypatch.setattr(library, "load", lambda: None)
-    wanted = model.solve(questions)
-    assert len(questions) > 1000
-    assert sum(a != b for a, b in zip(found, wanted, strict=True)) <= 0.002 * len(questions)
-
-
-@needs_model
-@pytest.mark.slow
-def test_continued_training_keeps_the_held_out_loss(tmp_path):
-    """With a lower rate: at that of the recipe, the loss rises before it falls."""
-    from tp_transformer.data.mathematics.produce import Order, produce
-    from tp_transformer.runtime.processes import workers
-
-    name = bundled.default()
-    last = max(
-        (REAL / name).glob("training-*.yaml"), key=lambda file: int(file.stem.partition("-")[2])
-    )
-    modules = tuple(Results.read(REAL / name / "results.json").splits["interpolate"].modules)
-    order = Order(modules=modules, splits=("train-easy",), count=3360 // len(modules), seed=987_654)
-    produce(order, tmp_path / "math", workers(1))
-    data = tpt.data.open(tmp_path / "math")
-    losses = {}
-    for steps in (1, 50):
-        config = tpt.RunConfig.of(
-            last,
-            optim={"learning_rate": 2e-4, "warmup": 20, "cooldown": 0.5},
-            training={"steps": steps, "budget": None, "precision": "float32"},
-            validation={"every": 10_000, "count": 280},
-        )
-        outcome = train(config, data, tmp_path / f"run-{steps}", init_from=name, quiet=True)
-        assert outcome.signal is None
-        losses[steps] = outcome.best.loss
-    # Both are measured on the same questions, the first after a step with a rate near zero.
-    assert losses[50] <= losses[1] + 0.005

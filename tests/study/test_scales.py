@@ -90,10 +90,6 @@ BAND = Band(
 )
 
 
-def accuracy(*values):
-    return {"interpolate": SplitAccuracy(accuracies=values, band=(0.0, 1.0))}
-
-
 @pytest.mark.parametrize(
     ("values", "where"),
     [
@@ -104,22 +100,19 @@ def accuracy(*values):
     ],
 )
 def test_the_mean_over_seeds_is_compared_with_the_band(values, where):
-    lines = compare("minutes", BAND, {"transformer": accuracy(*values)}, generated=True)
+    accuracy = {"interpolate": SplitAccuracy(accuracies=values, band=(0.0, 1.0))}
     mean = sum(values) / len(values)
-    assert lines == [
+    assert compare("minutes", BAND, {"transformer": accuracy}, generated=True) == [
         f"transformer, interpolate: {mean:.1%}, {where} 50.0% to 60.0%",
         "The band was measured 2026-01-02 on a processor (2 cores).",
     ]
-
-
-def test_without_a_measurement_there_is_no_band():
-    found = {"lstm-saxton": accuracy(0.5)}
-    (line,) = compare("hour", None, found, generated=True)
-    assert line.startswith("No band exists for the scale hour")
-    (line,) = compare("hour", BAND, found, generated=False)
-    assert line.startswith("No band exists for data that were given")
-    line, _ = compare("hour", BAND, found, generated=True)
-    assert line.endswith("no band exists for this row")
+    for band, row, generated, said in (
+        (None, "transformer", True, "No band exists for the scale minutes"),
+        (BAND, "transformer", False, "No band exists for data that were given"),
+        (BAND, "lstm-saxton", True, f"lstm-saxton, interpolate: {mean:.1%}; no band exists"),
+    ):
+        line, *_ = compare("minutes", band, {row: accuracy}, generated=generated)
+        assert line.startswith(said)
 
 
 def test_the_page_describes_the_scales():
