@@ -120,24 +120,15 @@ def bench_task(name: str) -> BenchTask:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchPlan:
-    """What a bench compares.
+    """What a bench compares."""
 
-    Attributes:
-        out: folder of all runs and of the table
-        tasks: names in `BENCH_TASKS`, or of other registered tasks
-        variants: bindings, `none-matched` or `tp-transformer`, each with changed fields of the
-            model, such as `sigmoid+per_head=true`
-        seeds: of the initial weights and the order of the samples
-        budget: samples of each run; absent: the default of each task
-        reference: the variant that the others are compared with; absent: `none`, or else the first
-    """
-
-    out: Path
-    tasks: Sequence[str]
+    out: Path  # folder of all runs and of the table
+    tasks: Sequence[str]  # names in `BENCH_TASKS`, or of other registered tasks
+    # Bindings or names in `NAMED`, each with fields of the model, such as sigmoid+per_head=true.
     variants: Sequence[str]
-    seeds: Sequence[int]
-    budget: int | None = None
-    reference: str | None = None
+    seeds: Sequence[int]  # of the initial weights and the order of the samples
+    budget: int | None = None  # samples of each run; absent: the default of each task
+    reference: str | None = None  # a variant to compare with; absent: `none`, or else the first
 
     def __post_init__(self) -> None:
         for name in ("tasks", "variants", "seeds"):
