@@ -44,13 +44,10 @@ class Bench(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.runtime.processes import workers
-        from tp_transformer.runtime.progress import progress
         from tp_transformer.runtime.provenance import command_line
         from tp_transformer.show.findings import written_line
-        from tp_transformer.study.bench.document import render, save
-        from tp_transformer.study.bench.plan import BenchPlan, samples_of
-        from tp_transformer.study.bench.run import bench, tabulated
+        from tp_transformer.study.bench import BenchPlan, bench, samples_of, tabulated
+        from tp_transformer.study.bench_table import render, save
 
         plan = BenchPlan(
             out=self.out,
@@ -60,10 +57,7 @@ class Bench(Verb):
             budget=None if self.budget is None else samples_of(self.budget),
             reference=self.reference,
         )
-        if self.tabulate:
-            table = tabulated(plan)
-        else:
-            table = bench(plan, workers(self.processes), workers(1), progress)
+        table = tabulated(plan) if self.tabulate else bench(plan, self.processes)
         made = {**table.made, "command": command_line("bench", self)}
         table = replace(table, made=made)
         render(table, Console(highlight=False))

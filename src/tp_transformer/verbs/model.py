@@ -31,7 +31,7 @@ class Demo(Verb):
 
     def __call__(self) -> None:
         if self.train:
-            from tp_transformer.study.live_demo import live_demo
+            from tp_transformer.study.demo import live_demo
 
             live_demo(self.out or Path("demo-train"))
         else:

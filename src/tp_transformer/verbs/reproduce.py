@@ -26,18 +26,15 @@ class Reproduce(Verb):
     dry_run: bool = False
 
     def __call__(self) -> None:
-        from rich.console import Console
-
         from tp_transformer.runtime.memory import keep_freed_memory
-        from tp_transformer.study.reproduce.describe import render_plan
-        from tp_transformer.study.reproduce.plan import plan_reproduction
-        from tp_transformer.study.reproduce.run import Reproduction, reproduce
-        from tp_transformer.study.reproduce.scale import SCALES
+        from tp_transformer.study.reproduce import Reproduction, reproduce
+        from tp_transformer.study.reproduction_plan import plan_lines
+        from tp_transformer.study.scales import SCALES
 
         keep_freed_memory()
         work = Reproduction(scale=SCALES[self.scale], out=self.out, data=self.data)
-        console = Console(highlight=False)
         if self.dry_run:
-            render_plan(work, plan_reproduction(work), console)
+            for line in plan_lines(work):
+                print(line, flush=True)
         else:
-            reproduce(work, console)
+            reproduce(work)
