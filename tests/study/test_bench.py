@@ -45,7 +45,7 @@ from tp_transformer.study.bench.plan import (
 )
 from tp_transformer.study.bench.run import bench, tabulated
 from tp_transformer.training.loop import Loop
-from tp_transformer.verbs.bench import Bench
+from tp_transformer.verbs.study import Bench
 
 TINY = {
     "model": {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_layers": 1},

@@ -29,7 +29,7 @@ from tp_transformer.study.reproduce.bands import (
 from tp_transformer.study.reproduce.run import Reproduction
 from tp_transformer.study.reproduce.scale import PAPER, SCALES
 from tp_transformer.training.config import RunConfig, config_values
-from tp_transformer.verbs.reproduce import Reproduce
+from tp_transformer.verbs.study import Reproduce
 
 SMALLER = [scale for scale in SCALES.values() if scale is not PAPER]
 

@@ -210,11 +210,9 @@ def read_as(kind: Any, value: Any, where: str) -> Any:
     if NoneType in parts:
         return None if value is None else read_as(parts[0], value, where)
     if origin is Annotated:
-        if type(value) is not int or not parts[1].least <= value <= _MOST:
+        if type(value) is not int or not parts[1].ge <= value <= _MOST:
             shown = reprlib.repr(value)
-            raise ValueError(
-                f"{where} must be a whole number from {parts[1].least} up, not {shown}"
-            )
+            raise ValueError(f"{where} must be a whole number from {parts[1].ge} up, not {shown}")
         return value
     if origin is tuple:
         items = _checked(value, list, where)

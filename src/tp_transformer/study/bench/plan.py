@@ -24,7 +24,7 @@ from tp_transformer.registry import Registry
 from tp_transformer.runtime.processes import OpenPool
 from tp_transformer.runtime.progress import Update
 from tp_transformer.runtime.run_folder import seed_folder
-from tp_transformer.settings import nearest, refuse_unknown
+from tp_transformer.settings import nearest, require_known
 from tp_transformer.training.config import RunConfig, config_values
 
 N_VALIDATIONS = 20  # of a run; the resolution of the samples to 90%
@@ -227,7 +227,7 @@ def variant_model(variant: str, fields: Mapping[str, Any]) -> TransformerConfig:
         values["rank"] = values["d_model"] // values["n_heads"]
     changed = dict(_change(variant, text) for text in changes)
     options = binding_options(values["binding"])
-    refuse_unknown(changed, [*options, *TransformerConfig.__dataclass_fields__], variant)
+    require_known(changed, [*options, *TransformerConfig.__dataclass_fields__], variant)
     values |= changed
     config: TransformerConfig = model_config(values)
     if name != MATCHED:

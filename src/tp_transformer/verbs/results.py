@@ -1,15 +1,16 @@
-"""Verbs about scores: evaluation and comparison."""
+"""Verbs about results: evaluation, comparison and the report."""
 
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Literal
+from typing import Annotated, Literal
 
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.verbs.verb import ModelVerb, Verb
+from tp_transformer.verbs.verb import FLATTENED, VERBS, ModelVerb, Verb
 
 
+@VERBS.register("evaluate")
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(ModelVerb):
     """Score a model: exact match on each module, with intervals; resumes after an interruption.
@@ -24,8 +25,8 @@ class Evaluate(ModelVerb):
     resumes = True
     data: Path
     out: Path
-    choice: Choice
-    work: Work
+    choice: Annotated[Choice, FLATTENED] = field(default_factory=Choice)
+    work: Annotated[Work, FLATTENED] = field(default_factory=Work)
 
     def __call__(self) -> None:
         from tp_transformer.runtime.memory import keep_freed_memory
@@ -60,6 +61,7 @@ def _of_seed(file: Path, run: Path) -> Path:
     return file.with_stem(f"{file.stem}-{run.name}")
 
 
+@VERBS.register("compare")
 @dataclass(frozen=True, kw_only=True)
 class Compare(Verb):
     """Compare results with each other and with Table 1 of the paper.
@@ -70,7 +72,7 @@ class Compare(Verb):
         figures: a folder for bar charts of all modules, as SVG, PDF and PNG
     """
 
-    results: tuple[Path, ...] = field(metadata={"flag": "results"})
+    results: tuple[Path, ...] = field(kw_only=False)
     format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
     figures: Path | None = None
 
@@ -91,3 +93,29 @@ class Compare(Verb):
             from tp_transformer.show.findings import written_line
 
             print(written_line(save_bars(results, self.figures)), file=sys.stderr)
+
+
+@VERBS.register("report")
+@dataclass(frozen=True, kw_only=True)
+class WriteReport(Verb):
+    """Write one HTML page on runs, results and analyses: tables, curves, figures, findings.
+
+    Attributes:
+        paths: run folders, results of `tpt evaluate`, folders of `tpt interpret`, or folders that
+            contain them
+        out: the HTML file to write; an earlier report is replaced
+        overwrite: replace a file that is not a report
+    """
+
+    paths: tuple[Path, ...] = field(kw_only=False)
+    out: Path = Path("report.html")
+    overwrite: bool = False
+
+    def __call__(self) -> None:
+        from tp_transformer.show.report.report import write_report
+
+        report = write_report(self.paths, self.out, overwrite=self.overwrite)
+        for file, problem in report.unreadable.items():
+            print(f"tpt: {file} is not shown: {problem}", file=sys.stderr)
+        sections = f"{len(report.sections)} section{'' if len(report.sections) == 1 else 's'}"
+        print(f"{self.out}: {sections}; open it in a browser, it needs no network")
