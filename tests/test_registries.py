@@ -34,6 +34,7 @@ from tp_transformer.settings import run_values
 from tp_transformer.training.config import run_config, section_kinds
 from tp_transformer.training.optim import OPTIMIZERS
 from tp_transformer.training.run import train
+from tp_transformer.verbs.verb import VERBS
 
 
 @pytest.fixture
@@ -385,6 +386,27 @@ def test_the_command_line_imports_extensions(register, store, tmp_path):
     assert "The mean norm of the value vectors is" in done.stdout
     assert json.loads((tmp_path / "out" / "norms.json").read_text("utf-8"))["mean"] > 0
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["norms.json"]
+
+
+def test_a_verb_of_the_page_on_extensions_is_listed_checked_and_run(
+    monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(VERBS, "_entries", {**VERBS._entries})
+    (tmp_path / "greeting.py").write_text(snippet("Greet"), "utf-8")
+    monkeypatch.setenv("TPT_IMPORT", str(tmp_path / "greeting.py"))
+    main(["greet", "Ada", "--times", "2"])
+    assert capsys.readouterr().out == "Hello, Ada!\nHello, Ada!\n"
+    for arguments, text in {
+        ("--help",): "Greet somebody.",
+        ("greet", "--help"): "how often [default: 1]",
+        ("greet", "Ada", "--times=0"): "tpt: --times must be 1 or more, not 0",
+        ("greet", "Ada", "--time=0"): "(did you mean --times?)",
+        ("greet",): "tpt: NAME is required",
+    }.items():
+        with pytest.raises(SystemExit):
+            main(arguments)
+        printed = capsys.readouterr()
+        assert text in printed.out + printed.err
 
 
 @pytest.mark.parametrize(

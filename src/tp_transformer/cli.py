@@ -5,10 +5,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import takewhile
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -26,15 +25,8 @@ from tp_transformer.ranges import convert
 from tp_transformer.registry import load_extensions
 from tp_transformer.runtime import signals
 from tp_transformer.runtime.signals import Terminated
+from tp_transformer.verbs import data, model, results, study, train  # noqa: F401, register verbs
 from tp_transformer.verbs.verb import GROUPS, VERBS, Verb, complain
-
-_DESCRIPTION = "The TP-Transformer of Schlag et al. (2020) and the Mathematics Dataset."
-_HELP = ("--help", "-h")
-
-# In this order, help lists their verbs.
-_MODULES = [f"tp_transformer.verbs.{n}" for n in ("model", "data", "train", "results", "study")]
-for _module in _MODULES:
-    import_module(_module)
 
 
 @VERBS.register("completion")
@@ -50,15 +42,16 @@ class PrintCompletion(Verb):
 
     def __call__(self) -> None:
         """Run the command."""
-        verbs = verbs_of("interpret")
-        print(application(verbs, complete=verbs).generate_completion(shell=self.shell))
+        print(application(verbs_of("interpret")).generate_completion(shell=self.shell))
 
 
 class Application(App):
     """A parser that converts the values of options as settings are converted (`ranges.py`)."""
 
     def assemble_argument_collection(self, **options: Any) -> ArgumentCollection:
-        """Return the arguments and options of a verb."""
+        """Return the arguments and options of a verb, with those from registries."""
+        if isinstance(self.default_command, type):  # not the function that prints the help
+            self.default_command = self.default_command.complete()
         arguments = super().assemble_argument_collection(**options)
         for argument in arguments:
             _adapt(argument)
@@ -86,14 +79,20 @@ def parse(arguments: Sequence[str]) -> Verb:
         SystemExit: if they ask for help or the version, which is printed
         UserError: if they are not a command
     """
-    words = _verb_words(arguments)
-    app = verb_app = application(verbs_of(*words[:1]), complete=[" ".join(words)])
-    for word in words:
-        verb_app = verb_app[word]
-    options = [*verb_app.help_flags, *verb_app.version_flags]
-    if verb_app.default_command is not None:
-        options += [name for each in verb_app.assemble_argument_collection() for name in each.names]
-    _require_options(arguments, options)
+    app = verb_app = application(verbs_of(*arguments[:1]))
+    words = list(arguments)
+    while words and words[0] in verb_app and not words[0].startswith("-"):
+        verb_app = verb_app[words.pop(0)]
+    is_group = verb_app.default_command is None
+    if is_group and words and not words[0].startswith("-"):
+        known = [name for name in verb_app if not name.startswith("-")]
+        raise UserError(
+            f"there is no verb {words[0]!r}{nearest(words[0], known)}; "
+            f"the verbs are {', '.join(known)}"
+        )
+    options = [] if is_group else verb_app.assemble_argument_collection()
+    names = [name for option in options for name in option.names]
+    _require_options(words, [*names, *verb_app.help_flags, *verb_app.version_flags])
     try:
         command, bound, _ = app.parse_args(arguments, print_error=False, exit_on_error=False)
     except CycloptsError as error:
@@ -105,25 +104,19 @@ def parse(arguments: Sequence[str]) -> Verb:
 
 
 def verbs_of(word: str = "") -> dict[str, type[Verb]]:
-    """Return the verbs by name; those of analyses, which take longer to import, if asked for."""
-    verbs = {
-        name: verb
-        for module in _MODULES
-        for name, verb in VERBS.items()
-        if verb.__module__ == module
-    }
-    if word == "interpret":
-        from tp_transformer.verbs.interpret import analysis_verbs
+    """Return the verbs by name; those of `tpt interpret`, which import more, if asked for."""
+    if word != "interpret":
+        return dict(VERBS)
+    from tp_transformer.verbs.interpret import analysis_verbs
 
-        verbs |= analysis_verbs()
-    return {**verbs, **VERBS}
+    return {**VERBS, **analysis_verbs()}
 
 
-def application(verbs: Mapping[str, type[Verb]], complete: Collection[str]) -> App:
-    """Return the parser of verbs; only those in `complete` have options from registries."""
+def application(verbs: Mapping[str, type[Verb]]) -> App:
+    """Return the parser of verbs."""
     app = Application(
         name="tpt",
-        help=_DESCRIPTION,
+        help="The TP-Transformer of Schlag et al. (2020) and the Mathematics Dataset.",
         version=__version__,
         help_format="plaintext",
         default_parameter=Parameter(
@@ -133,41 +126,13 @@ def application(verbs: Mapping[str, type[Verb]], complete: Collection[str]) -> A
             show_default=_default_text,
         ),
     )
-    groups = {
-        name: Application(name=name, help=text, version_flags=[]) for name, text in GROUPS.items()
-    }
-    for name, group in groups.items():
-        app.command(group, name=name)
-    for position, (name, verb) in enumerate(verbs.items()):
-        word, _, second = name.partition(" ")
-        (groups[word] if second else app).command(
-            verb.complete() if name in complete else verb,
-            name=second or word,
-            help=(verb.__doc__ or "").partition("\n")[0],
-            sort_key=position,
-            version_flags=[],
-        )
+    for group, text in GROUPS.items():
+        app.command(Application(name=group, help=text, version_flags=[]))
+    for name, verb in verbs.items():
+        group, _, word = name.rpartition(" ")
+        summary = (verb.__doc__ or "").partition("\n")[0]
+        (app[group] if group else app).command(verb, name=word, help=summary, version_flags=[])
     return app
-
-
-def _verb_words(arguments: Sequence[str]) -> list[str]:
-    """Return the words that name a verb or a group of verbs; none if there are only options."""
-    words = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    if not words:
-        return []
-    _require_verb(words[0], [*(name for name in VERBS if " " not in name), *GROUPS])
-    if words[0] not in GROUPS or len(words) == 1:
-        return words[:1]
-    names = (name.partition(" ") for name in verbs_of(words[0]))
-    _require_verb(words[1], [second for first, _, second in names if first == words[0]])
-    return words[:2]
-
-
-def _require_verb(word: str, known: Collection[str]) -> None:
-    if word not in known:
-        raise UserError(
-            f"there is no verb {word!r}{nearest(word, known)}; the verbs are {', '.join(known)}"
-        )
 
 
 def _require_options(arguments: Sequence[str], known: Sequence[str]) -> None:
@@ -179,22 +144,17 @@ def _require_options(arguments: Sequence[str], known: Sequence[str]) -> None:
             raise UserError(f"there is no option {option}{_meant(option, known)}")
 
 
-def _meant(option: str, known: Collection[str]) -> str:
+def _meant(option: str, known: Sequence[str]) -> str:
     """Suggest the intended option; often only the section of a setting is missing."""
-    by_field = {flag.rpartition(".")[2]: flag for flag in known if "." in flag}
-    by_name = {flag.removeprefix("--"): flag for flag in known}
-    name = option.removeprefix("--")
-    field = name.replace("-", "_")
-    candidates = (
-        by_field.get(field),
-        by_name.get(name.rpartition(".")[2]) if "." in name else None,
-        next((flag for flag in known if flag.startswith(option)), None),
-        next((flag for flag in known if field in re.split("[-._]", flag)), None),
-        by_name.get(closest(name, by_name) or ""),
-        by_field.get(closest(field, by_field) or ""),
-    )
-    suggestion = next(filter(None, candidates), None)
-    return f" (did you mean {suggestion}?)" if suggestion else ""
+    by_part: dict[str, str] = {}  # options by their names, the fields of settings, and words
+    for pattern in ("^--", r"^--|.*\.", r"^--|[-._]"):
+        for flag in known:
+            for part in filter(None, re.split(pattern, flag)):
+                by_part.setdefault(part.replace("-", "_"), flag)
+    name = option.removeprefix("--").replace("-", "_")
+    candidates = (name, name.rpartition(".")[2], closest(name, by_part))
+    part = next((part for part in candidates if part in by_part), None)
+    return "" if part is None else f" (did you mean {by_part[part]}?)"
 
 
 def _adapt(argument: Argument) -> None:

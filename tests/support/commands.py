@@ -19,7 +19,7 @@ def groups():
 
 def options(words):
     """The arguments and options of a verb as cyclopts has them."""
-    parser = application(verbs_of("interpret"), complete=[" ".join(words)])
+    parser = application(verbs_of("interpret"))
     for word in words:
         parser = parser[word]
     found = parser.assemble_argument_collection(parse_docstring=True)

@@ -1,6 +1,6 @@
 """`tpt data`: generate, prepare, show, export and verify stores."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
 _MATHEMATICS, MATHEMATICS_COUNT = "mathematics", 1000
-_OF_PAIRS = ("tokenisation", "splits", "seed")  # options of `tpt data prepare` with a task
+_COLUMNS = ("question", "answer", "split", "group")
 _COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
 
 
@@ -95,14 +95,13 @@ class Generate(Verb):
         from tp_transformer.data.generated import task_options, write_task
 
         known = task_options(self.task)
-        defaults = {each.name: each.default for each in fields(self)}
         for name in ("modules", "splits", "difficulties", "workers", "executor"):
-            if getattr(self, name) != defaults[name]:
+            if getattr(self, name) != getattr(Generate, name):
                 raise SettingsError(f"--{name} is an option of mathematics, not of {self.task}")
         common = {
             name: value
             for name in _COMMON
-            if (value := getattr(self, name)) != defaults[name]
+            if (value := getattr(self, name)) != getattr(Generate, name)
             or (value is not None and name in known)
         }
         options = {**common, **self._task_options()}
@@ -179,12 +178,7 @@ class Prepare(Verb):
         from tp_transformer.runtime.progress import progress
 
         is_pairs = self.task is not None
-        columns = Columns(
-            question=self.question_column,
-            answer=self.answer_column,
-            split=self.split_column,
-            group=self.group_column,
-        )
+        columns = Columns(**{name: getattr(self, f"{name}_column") for name in _COLUMNS})
         if not is_pairs:
             self._check_no_options_of_pairs()
         with progress("writing" if is_pairs else "reading", in_bytes=not is_pairs) as update:
@@ -202,10 +196,14 @@ class Prepare(Verb):
             )
 
     def _check_no_options_of_pairs(self) -> None:
-        for option in fields(self):
-            is_of_pairs = option.name in _OF_PAIRS or option.name.endswith("_column")
-            if is_of_pairs and getattr(self, option.name) != option.default:
-                flag = f"--{option.name.replace('_', '-')}"
+        for name in (
+            "tokenisation",
+            "splits",
+            "seed",
+            *(f"{column}_column" for column in _COLUMNS),
+        ):
+            if getattr(self, name) != getattr(Prepare, name):
+                flag = f"--{name.replace('_', '-')}"
                 raise SettingsError(f"{flag} is for pairs of your own; name their --task")
 
 

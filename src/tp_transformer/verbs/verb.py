@@ -69,40 +69,32 @@ class TextOptions:
     """Options whose values the verb parses; an option of several owners has a text for each."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-        self._parameters: dict[str, dict[str, Any]] = {}
+        self._parameters: dict[str, Parameter] = {}
 
     def add(
         self, name: str, text: str, default: Any, group: str, choices: Sequence[str] = ()
     ) -> None:
         """Add the option `--name`; its help has the default as YAML."""
         text = with_default(text, default)
-        self._texts[name] = f"{self._texts.get(name, '')} {text}".strip()
-        limits = {"choices": tuple(choices)} if choices else {"metavar": "VALUE"}
-        self._parameters[name] = {"group": group, **limits}
-
-    def added_to(self, verb: type[T], name: str) -> type[T]:
-        """Return a verb with a field for these options: `option_texts` returns its values."""
-        options = [
-            (
-                option.replace(".", "__"),
-                Annotated[str | None, Parameter(name=f"--{option}", help=text, **parameter)],
-                None,
-            )
-            for (option, text), parameter in zip(
-                self._texts.items(), self._parameters.values(), strict=True
-            )
-        ]
-        options_class = make_dataclass(
-            "Texts", options, namespace={"__module__": __name__}, frozen=True, kw_only=True
+        if name in self._parameters:
+            text = f"{self._parameters[name].help} {text}"
+        self._parameters[name] = Parameter(
+            name=f"--{name}", help=text, group=group, choices=choices or None, metavar="VALUE"
         )
-        option_field = (name, Annotated[options_class, FLATTENED], field(default=options_class()))
-        namespace = {"__doc__": verb.__doc__, "__module__": verb.__module__}
+
+    def added_to(self, verb: type[T], field_name: str) -> type[T]:
+        """Return a verb with these options in a field, of which `option_texts` has the values."""
+        options = [
+            (name.replace(".", "__"), Annotated[str | None, parameter], None)
+            for name, parameter in self._parameters.items()
+        ]
+        options_class = make_dataclass("Texts", options, namespace={"__module__": __name__})
+        options_hint = Annotated[options_class, FLATTENED]
         return make_dataclass(
             verb.__name__,
-            [option_field],
+            [(field_name, options_hint, field(default_factory=options_class))],
             bases=(verb,),
-            namespace=namespace,
+            namespace={"__doc__": verb.__doc__, "complete": classmethod(lambda verb: verb)},
             frozen=True,
             kw_only=True,
         )
