@@ -6,7 +6,6 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -26,11 +25,10 @@ from tp_transformer.registry import load_extensions
 from tp_transformer.runtime import signals
 from tp_transformer.runtime.signals import Terminated
 from tp_transformer.verbs import data, model, results, study, train  # noqa: F401, register verbs
-from tp_transformer.verbs.verb import GROUPS, VERBS, Verb, complain
+from tp_transformer.verbs.verb import GROUPS, VERBS, Verb, complain, register_verb
 
 
-@VERBS.register("completion")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("completion")
 class PrintCompletion(Verb):
     """Print the script that completes verbs and options in a shell.
 

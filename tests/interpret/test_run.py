@@ -14,7 +14,6 @@ from tp_transformer import UserError, cli
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.run import TRIES, interpret
-from tp_transformer.runtime import progress
 
 MODULE = "arithmetic__add_or_sub"
 WRITTEN = {
@@ -61,7 +60,7 @@ def test_an_analysis_says_what_it_found_and_writes_it(
         shown[title] = []
         yield lambda done, total: shown[title].append((done, total))
 
-    monkeypatch.setattr(progress, "progress", show)
+    monkeypatch.setattr("tp_transformer.verbs.interpret.progress", show)
     cli.main(arguments(name, half_trained, sums_store, tmp_path / "out"))
     assert set(shown) - {"asking the model", "drawing figures"}
     for title, updates in shown.items():

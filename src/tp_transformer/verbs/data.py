@@ -14,7 +14,8 @@ from tp_transformer.data.mathematics.modules import (
 from tp_transformer.data.pair_options import Columns
 from tp_transformer.errors import SettingsError
 from tp_transformer.ranges import Count, PositiveInt, Seed, Workers
-from tp_transformer.verbs.verb import VERBS, TextOptions, Verb, option_texts, with_default
+from tp_transformer.runtime.progress import progress
+from tp_transformer.verbs.verb import TextOptions, Verb, option_texts, register_verb, with_default
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
@@ -24,8 +25,7 @@ _COLUMNS = ("question", "answer", "split", "group")
 _COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
 
 
-@VERBS.register("data generate")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data generate")
 class Generate(Verb):
     """Generate the questions of a task; the same seed gives the same questions.
 
@@ -77,7 +77,6 @@ class Generate(Verb):
         from tp_transformer.data.generated import resolved_options
         from tp_transformer.data.mathematics.produce import Order, produce
         from tp_transformer.runtime.processes import workers
-        from tp_transformer.runtime.progress import progress
 
         resolved_options(self.task, self._task_options())  # raises for those of other tasks
         order = Order(
@@ -112,8 +111,7 @@ class Generate(Verb):
         return {name.removeprefix("task."): text for name, text in texts.items()}
 
 
-@VERBS.register("data tasks")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data tasks")
 class Tasks(Verb):
     """List the tasks that `tpt data generate` knows, and their options."""
 
@@ -128,8 +126,7 @@ class Tasks(Verb):
         print("docs/tasks.md describes the tasks of the package, and presets of the same names")
 
 
-@VERBS.register("data prepare")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data prepare")
 class Prepare(Verb):
     """Read questions and answers into a store: pairs of your own, or the Mathematics Dataset.
 
@@ -175,7 +172,6 @@ class Prepare(Verb):
     def _store(self) -> "Store":
         from tp_transformer.data.pair_options import split_shares
         from tp_transformer.data.pairs import prepare
-        from tp_transformer.runtime.progress import progress
 
         is_pairs = self.task is not None
         columns = Columns(**{name: getattr(self, f"{name}_column") for name in _COLUMNS})
@@ -220,8 +216,7 @@ class StoreVerb(Verb):
     modules: tuple[str, ...] = ("*",)
 
 
-@VERBS.register("data show")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data show")
 class Show(StoreVerb):
     """Show the contents of a store: counts, lengths, sample questions.
 
@@ -250,8 +245,7 @@ class Show(StoreVerb):
             render(summary, Console(highlight=False))
 
 
-@VERBS.register("data export")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data export")
 class Export(StoreVerb):
     """Export a store for other tools.
 
@@ -266,7 +260,6 @@ class Export(StoreVerb):
     def __call__(self) -> None:
         from tp_transformer.data.export import export
         from tp_transformer.data.store import open_store
-        from tp_transformer.runtime.progress import progress
 
         store = open_store(self.store)
         with progress("writing") as update:
@@ -276,8 +269,7 @@ class Export(StoreVerb):
         print(f"{self.out}: {n_rows:,} rows as {self.format}")
 
 
-@VERBS.register("data verify")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data verify")
 class Verify(Verb):
     """Compare a store with the hashes that were recorded when it was written.
 
@@ -289,7 +281,6 @@ class Verify(Verb):
 
     def __call__(self) -> None:
         from tp_transformer.data.store import verify
-        from tp_transformer.runtime.progress import progress
 
         with progress("verifying", in_bytes=True) as update:
             lines = verify(self.store, progress=update)
@@ -304,7 +295,7 @@ def _task_options() -> TextOptions:
         for name, option in task_options(task).items():
             if name not in _COMMON:
                 text = f"[{task}] {option.metadata['help']}"
-                options.add(f"task.{name}", text, option.default, group="Options of tasks")
+                options.add(f"task.{name}", text, option.default)
     return options
 
 

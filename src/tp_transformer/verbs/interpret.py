@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.core.options import AnalysisOptions
+from tp_transformer.runtime.progress import progress, showing
 from tp_transformer.verbs.verb import FLATTENED, Verb
 
 
@@ -30,7 +31,6 @@ class Interpret(Verb):
         from rich.console import Console
 
         from tp_transformer.interpret.run import interpret
-        from tp_transformer.runtime.progress import progress, showing
         from tp_transformer.show.findings import render_findings, written_line
 
         with showing(progress):

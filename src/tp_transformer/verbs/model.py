@@ -1,18 +1,19 @@
 """Verbs about models: the demo, presets, solving, the explorer, import and export."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from tp_transformer.errors import SettingsError
+from tp_transformer.model import bundled
 from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, Port, Precision, Size
-from tp_transformer.verbs.verb import VERBS, ModelVerb, Verb, complain
+from tp_transformer.runtime.memory import keep_freed_memory, without_collection
+from tp_transformer.verbs.verb import ModelVerb, Verb, complain, register_verb
 
 
-@VERBS.register("demo")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("demo")
 class Demo(Verb):
     """Show what the bundled models answer, their scores, and a report; needs no network.
 
@@ -36,15 +37,13 @@ class Demo(Verb):
             demo(self.out or Path("demo"))
 
 
-@VERBS.register("models")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("models")
 class Models(Verb):
     """List all presets with their parameter counts and those of the paper, and bundled models."""
 
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.model import bundled
         from tp_transformer.show.presets import bundled_lines, models_table
 
         Console().print(models_table())
@@ -52,8 +51,7 @@ class Models(Verb):
             print(line)
 
 
-@VERBS.register("solve")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("solve")
 class Solve(ModelVerb):
     """Answer questions from the arguments, from a file, or from standard input, one per line.
 
@@ -81,8 +79,6 @@ class Solve(ModelVerb):
     json: bool = False
 
     def __call__(self) -> None:
-        from tp_transformer.runtime.memory import keep_freed_memory, without_collection
-
         with without_collection():
             from tp_transformer.model.family import load
             from tp_transformer.model.stream import questions_from, solve_each
@@ -114,8 +110,7 @@ class Solve(ModelVerb):
             raise SystemExit(2)
 
 
-@VERBS.register("explore")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("explore")
 class Explore(Verb):
     """Explore a model in the browser: its answers, attention and roles, and operations on roles.
 
@@ -161,8 +156,7 @@ class Explore(Verb):
             write(page, self.out)
 
 
-@VERBS.register("import-authors")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("import-authors")
 class ImportAuthors(Verb):
     """Convert a checkpoint of the authors of the paper to a model folder.
 
@@ -191,8 +185,7 @@ class ImportAuthors(Verb):
         )
 
 
-@VERBS.register("export")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("export")
 class ExportModel(Verb):
     """Write a model for other libraries: Hugging Face transformers, or ONNX runtimes.
 
@@ -209,7 +202,6 @@ class ExportModel(Verb):
     model: Path | None = None
 
     def __call__(self) -> None:
-        from tp_transformer.model import bundled
         from tp_transformer.model.family import load
 
         model = load(self.model)

@@ -1,17 +1,18 @@
 """Verbs about results: evaluation, comparison and the report."""
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Literal
 
+from tp_transformer.runtime.memory import keep_freed_memory
+from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.verbs.verb import FLATTENED, VERBS, ModelVerb, Verb
+from tp_transformer.verbs.verb import FLATTENED, ModelVerb, Verb, register_verb
 
 
-@VERBS.register("evaluate")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("evaluate")
 class Evaluate(ModelVerb):
     """Score a model: exact match on each module, with intervals; resumes after an interruption.
 
@@ -29,7 +30,6 @@ class Evaluate(ModelVerb):
     work: Annotated[Work, FLATTENED] = field(default_factory=Work)
 
     def __call__(self) -> None:
-        from tp_transformer.runtime.memory import keep_freed_memory
         from tp_transformer.runtime.run_folder import seed_runs
 
         keep_freed_memory()
@@ -43,7 +43,6 @@ class Evaluate(ModelVerb):
     def _score(self, model: Path | None, out: Path, work: Work) -> None:
         from rich.console import Console
 
-        from tp_transformer.runtime.progress import progress
         from tp_transformer.runtime.ranks import is_first_process
         from tp_transformer.scoring.evaluate import evaluate
         from tp_transformer.show.results import render_results
@@ -61,8 +60,7 @@ def _of_seed(file: Path, run: Path) -> Path:
     return file.with_stem(f"{file.stem}-{run.name}")
 
 
-@VERBS.register("compare")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("compare")
 class Compare(Verb):
     """Compare results with each other and with Table 1 of the paper.
 
@@ -95,8 +93,7 @@ class Compare(Verb):
             print(written_line(save_bars(results, self.figures)), file=sys.stderr)
 
 
-@VERBS.register("report")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("report")
 class WriteReport(Verb):
     """Write one HTML page on runs, results and analyses: tables, curves, figures, findings.
 

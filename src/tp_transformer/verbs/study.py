@@ -1,16 +1,17 @@
 """Verbs that combine several runs: the bench of bindings, the reproduction, bundling."""
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
 from tp_transformer.ranges import Device, Seed, Workers
-from tp_transformer.verbs.verb import VERBS, Verb
+from tp_transformer.runtime.memory import keep_freed_memory
+from tp_transformer.runtime.progress import progress
+from tp_transformer.verbs.verb import Verb, register_verb
 
 
-@VERBS.register("bench")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("bench")
 class Bench(Verb):
     """Train several bindings on the same samples at one budget, and compare them.
 
@@ -47,7 +48,6 @@ class Bench(Verb):
         from rich.console import Console
 
         from tp_transformer.runtime.processes import workers
-        from tp_transformer.runtime.progress import progress
         from tp_transformer.runtime.provenance import command_line
         from tp_transformer.show.findings import written_line
         from tp_transformer.study.bench.document import render, save
@@ -72,8 +72,7 @@ class Bench(Verb):
         print(written_line(save(table, self.out)), file=sys.stderr)
 
 
-@VERBS.register("reproduce")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("reproduce")
 class Reproduce(Verb):
     """Train, score, interpret and report the rows of Table 1 at a scale that fits the machine.
 
@@ -94,7 +93,6 @@ class Reproduce(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.runtime.memory import keep_freed_memory
         from tp_transformer.study.reproduce.describe import render_plan
         from tp_transformer.study.reproduce.plan import plan_reproduction
         from tp_transformer.study.reproduce.run import Reproduction, reproduce
@@ -109,8 +107,7 @@ class Reproduce(Verb):
             reproduce(work, console)
 
 
-@VERBS.register("bundle")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("bundle")
 class Bundle(Verb):
     """Make the model of a run the default of the package: weights, card and scores.
 
@@ -129,8 +126,6 @@ class Bundle(Verb):
     device: Device = "auto"
 
     def __call__(self) -> None:
-        from tp_transformer.runtime.memory import keep_freed_memory
-        from tp_transformer.runtime.progress import progress
         from tp_transformer.show.presets import bundled_lines
         from tp_transformer.study.bundle import bundle
 

@@ -1,8 +1,7 @@
 """Verbs that train models and plot the errors of runs."""
 
 import json
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -10,16 +9,15 @@ from cyclopts import Parameter
 
 from tp_transformer.errors import SettingsError
 from tp_transformer.ranges import Device, PositiveInt, Seed
+from tp_transformer.runtime.memory import keep_freed_memory
 from tp_transformer.runtime.run_folder import CONFIG, seed_folder, seed_runs
-from tp_transformer.verbs.verb import VERBS, TextOptions, Verb, documented, option_texts
+from tp_transformer.verbs.verb import TextOptions, Verb, documented, option_texts, register_verb
 
 if TYPE_CHECKING:
     from tp_transformer.training.config import RunConfig
-    from tp_transformer.training.run import Outcome
 
 
-@VERBS.register("train")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("train")
 class Train(Verb):
     """Train a model, or resume a run.
 
@@ -67,7 +65,6 @@ class Train(Verb):
     def __call__(self) -> None:
         import torch
 
-        from tp_transformer.runtime.memory import keep_freed_memory
         from tp_transformer.settings import dump
         from tp_transformer.training.config import config_values
 
@@ -105,7 +102,10 @@ class Train(Verb):
         else:
             outcomes = [train(config, self.data, run, **options)]
             lines = outcomes[0].lines()
-        _end(outcomes[-1], lines)
+        if outcomes[-1].is_first:
+            print(*lines, sep="\n")
+        if outcomes[-1].signal is not None:
+            raise SystemExit(128 + outcomes[-1].signal)
 
     def _plan(self, config: "RunConfig | None", run: Path) -> None:
         from tp_transformer.training.plan import plan_run
@@ -140,8 +140,7 @@ class Train(Verb):
         return next((run / CONFIG for run in folders if (run / CONFIG).is_file()), None)
 
 
-@VERBS.register("curve")
-@dataclass(frozen=True, kw_only=True)
+@register_verb("curve")
 class DrawCurve(Verb):
     """Plot the validation error of runs.
 
@@ -162,14 +161,6 @@ class DrawCurve(Verb):
         print(f"figures: {', '.join(map(str, files))}")
 
 
-def _end(outcome: "Outcome", lines: Sequence[str]) -> None:
-    """Print the result on the first rank, and exit if the last run was interrupted."""
-    if outcome.is_first:
-        print(*lines, sep="\n")
-    if outcome.signal is not None:
-        raise SystemExit(128 + outcome.signal)
-
-
 def _settings() -> TextOptions:
     """Return the settings of a run as options, whose values `run_values` parses."""
     from tp_transformer.model.base import ARCHITECTURES
@@ -180,36 +171,26 @@ def _settings() -> TextOptions:
     options = TextOptions()
     names = {model.config_type: name for name, model in ARCHITECTURES.items()}
     usual = Transformer.architecture()
-    options.add(
-        "model.architecture", "the kind of model", usual, "Settings of model", sorted(ARCHITECTURES)
-    )
+    options.add("model.architecture", "the kind of model", usual, sorted(ARCHITECTURES))
     for section, kinds in section_kinds().items():
         for kind in kinds:
-            hints, label = get_type_hints(kind), f"[{names[kind]}] " if kind in names else ""
-            for setting, text in _described_fields(kind, names):
+            texts, hints = documented(kind), get_type_hints(kind)
+            label = f"[{names[kind]}] " if kind in names else ""
+            bases = [base for base in kind.__mro__[1:] if base in names]
+            for setting in fields(kind):
+                if any(setting.name in get_type_hints(base) for base in bases):
+                    continue  # described with that architecture
                 hint = hints[setting.name]
                 options.add(
                     f"{section}.{setting.name}",
-                    label + text,
+                    label + texts.get(setting.name, "a setting"),
                     setting.default,
-                    f"Settings of {section}",
                     get_args(hint) if get_origin(hint) is Literal else (),
                 )
     for binding, binding_class in BINDINGS.items():
+        texts = documented(binding_class)
         for name, option in binding_options(binding).items():
-            text = documented(binding_class).get(name, "an option")
-            text = f"[{usual}] of the {binding} binding: {text}"
+            text = f"[{usual}] of the {binding} binding: {texts.get(name, 'an option')}"
             default = MISSING if option.default is option.empty else option.default
-            options.add(f"model.{name}", text, default, "Settings of model")
+            options.add(f"model.{name}", text, default)
     return options
-
-
-def _described_fields(
-    kind: type[Any], described: Container[type]
-) -> Iterator[tuple[Field[Any], str]]:
-    """Yield the fields of a dataclass and their help, except for those of bases in `described`."""
-    texts = documented(kind)
-    bases = [base for base in kind.__mro__[1:] if base in described]
-    for setting in fields(kind):
-        if not any(setting.name in get_type_hints(base) for base in bases):
-            yield setting, texts.get(setting.name, "a setting")

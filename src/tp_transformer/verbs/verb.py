@@ -3,18 +3,17 @@
 cyclopts reads the fields and the docstring of a verb, parses its arguments and prints its help. A
 verb of another package is a class with one decorator:
 
->>> @VERBS.register("greet")
-... @dataclass(frozen=True, kw_only=True)
+>>> @register_verb("greet")
 ... class Greet(Verb): ...
 """
 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from cyclopts import Parameter
 
@@ -51,6 +50,18 @@ class Verb:
         return cls
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def register_verb(name: str) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that makes a class a frozen dataclass and a verb, such as `data show`."""
+
+    def register(verb: type[T]) -> type[T]:
+        verb = dataclass(frozen=True, kw_only=True)(verb)
+        VERBS.register(name)(verb)
+        return verb
+
+    return register
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelVerb(Verb):
     """Base class for verbs that use a model.
@@ -71,15 +82,17 @@ class TextOptions:
     def __init__(self) -> None:
         self._parameters: dict[str, Parameter] = {}
 
-    def add(
-        self, name: str, text: str, default: Any, group: str, choices: Sequence[str] = ()
-    ) -> None:
-        """Add the option `--name`; its help has the default as YAML."""
+    def add(self, name: str, text: str, default: Any, choices: Sequence[str] = ()) -> None:
+        """Add the option `--section.field`; its help has the default as YAML."""
         text = with_default(text, default)
         if name in self._parameters:
             text = f"{self._parameters[name].help} {text}"
         self._parameters[name] = Parameter(
-            name=f"--{name}", help=text, group=group, choices=choices or None, metavar="VALUE"
+            name=f"--{name}",
+            help=text,
+            group=f"Settings of {name.partition('.')[0]}",
+            choices=choices or None,
+            metavar="VALUE",
         )
 
     def added_to(self, verb: type[T], field_name: str) -> type[T]:
