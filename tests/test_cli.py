@@ -53,7 +53,7 @@ def test_models_prints_the_counts_beside_the_papers(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("nonsense", "there is no verb 'nonsense'; the verbs are demo, models,"),
+        ("nonsense", "there is no verb 'nonsense'; the verbs are data, interpret,"),
         ("trian", "there is no verb 'trian' (did you mean 'train'?)"),
         ("data exprot", "there is no verb 'exprot' (did you mean 'export'?); the verbs are gene"),
         ("models --nonsense", "there is no option --nonsense"),

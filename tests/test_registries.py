@@ -264,7 +264,7 @@ def test_a_task_is_made_trained_scored_compared_shown_and_exported(
     longer = results.splits["longer"].modules
     assert list(longer) == ["odds", "evens"]
     answers = store["longer"].rows(store["longer"].modules["odds"])[1]
-    assert longer["odds"].n_symbols == (store.task.vocabulary.encode(answers).lengths - 1).sum()
+    assert longer["odds"].n_tokens == (store.task.vocabulary.encode(answers).lengths - 1).sum()
     main(["compare", str(out), str(out)])
     main(["data", "show", str(data)])
     shown = capsys.readouterr().out

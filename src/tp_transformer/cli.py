@@ -48,8 +48,9 @@ class Application(App):
 
     def assemble_argument_collection(self, **options: Any) -> ArgumentCollection:
         """Return the arguments and options of a verb, with those from registries."""
-        if isinstance(self.default_command, type):  # not the function that prints the help
-            self.default_command = self.default_command.complete()
+        verb = self.default_command
+        if isinstance(verb, type) and issubclass(verb, Verb):  # not the function that prints help
+            self.default_command = verb.complete()
         arguments = super().assemble_argument_collection(**options)
         for argument in arguments:
             _adapt(argument)

@@ -102,10 +102,10 @@ class TextOptions:
             for name, parameter in self._parameters.items()
         ]
         options_class = make_dataclass("Texts", options, namespace={"__module__": __name__})
-        options_hint = Annotated[options_class, FLATTENED]
+        options_field = field(default_factory=options_class)
         return make_dataclass(
             verb.__name__,
-            [(field_name, options_hint, field(default_factory=options_class))],
+            [(field_name, Annotated[options_class, FLATTENED], options_field)],
             bases=(verb,),
             namespace={"__doc__": verb.__doc__, "complete": classmethod(lambda verb: verb)},
             frozen=True,
