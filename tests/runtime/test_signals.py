@@ -75,7 +75,7 @@ def assert_nobody_left(pids):
 @pytest.mark.parametrize("number", CODES)
 def test_while_modules_are_imported(tmp_path, number):
     """A module that is imported first sends the signal, and then takes its time."""
-    (tmp_path / "jsonargparse.py").write_text(
+    (tmp_path / "cyclopts.py").write_text(
         f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(60)\n"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])

@@ -45,7 +45,7 @@ from tp_transformer.study.bench_table import (
     tables,
 )
 from tp_transformer.training.config import RunConfig
-from tp_transformer.verbs.bench import Bench
+from tp_transformer.verbs.study import Bench
 
 TINY = {
     "model": {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_layers": 1},

@@ -20,7 +20,7 @@ from tp_transformer.study import reproduce as reproduction
 from tp_transformer.study.reproduce import Band, Reproduction, SplitAccuracy, compare, read_band
 from tp_transformer.study.scales import PAPER, SCALES
 from tp_transformer.training.config import RunConfig, config_values
-from tp_transformer.verbs.reproduce import Reproduce
+from tp_transformer.verbs.study import Reproduce
 
 SMALLER = [scale for scale in SCALES.values() if scale is not PAPER]
 
