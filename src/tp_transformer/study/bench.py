@@ -36,7 +36,7 @@ from tp_transformer.runtime.processes import n_cores
 from tp_transformer.runtime.ranks import open_ranks
 from tp_transformer.runtime.run_folder import seed_folder
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
-from tp_transformer.settings import nearest, refuse_unknown
+from tp_transformer.settings import nearest, require_known
 from tp_transformer.study.bench_table import BenchTable, RunKey, StepSeconds, tabulate
 from tp_transformer.study.engine import (
     StudyRun,
@@ -213,7 +213,7 @@ def variant_model(variant: str, fields: Mapping[str, Any]) -> TransformerConfig:
         values["rank"] = values["d_model"] // values["n_heads"]
     changed = dict(_change(variant, text) for text in changes)
     options = options_of(BINDINGS[values["binding"]])
-    refuse_unknown(changed, [*options, *TransformerConfig.__dataclass_fields__], variant)
+    require_known(changed, [*options, *TransformerConfig.__dataclass_fields__], variant)
     values |= changed
     config: TransformerConfig = model_config(values)
     if name != MATCHED:
