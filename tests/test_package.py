@@ -25,7 +25,7 @@ LAYERS = (
         "registry",
         "runtime",
         "html",
-        "frames",
+        "table",
         "figures",
     ),
     *("data", "ops", "model", "scoring", "training"),

@@ -1,44 +1,35 @@
-"""Small HTML tables and texts, which notebooks show for objects of the package.
+"""HTML elements. Text is escaped unless it is `Markup`, which only this module makes."""
 
-Texts are escaped, and nothing is loaded from elsewhere.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 
-LONGEST = 120  # characters of a cell
-MOST = 20  # rows of a table
+
+class Markup(str):
+    """Complete HTML or SVG, in which every text has been escaped."""
+
+    __slots__ = ()
 
 
-def table(
-    title: str,
-    heads: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    notes: Iterable[str] = (),
-) -> str:
-    """Return a titled table with notes below it.
-
-    Long texts in cells are cut, and rows beyond the first ones only counted.
-    """
-    body = list(rows)
-    lines = [_row("th", heads), *(_row("td", cells) for cells in body[:MOST])]
-    more = [f"and {len(body) - MOST:,} more"] if len(body) > MOST else []
-    below = _lines([*more, *notes])
-    return f"<div><p><b>{escape(title)}</b></p><table>{''.join(lines)}</table>{below}</div>"
+def element(name: str, *children: str, **attributes: object) -> Markup:
+    """Return an element; names of attributes have _ for -, and a _ at the end if reserved."""
+    start = name + "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{start}>" if name == "img" else f"<{start}>{joined(children)}</{name}>")
 
 
-def paragraphs(title: str, lines: Iterable[str]) -> str:
-    """Return a titled text."""
-    return f"<div><p><b>{escape(title)}</b></p>{_lines(lines)}</div>"
+def joined(children: Iterable[str]) -> Markup:
+    """Concatenate texts and markup; texts are escaped."""
+    return Markup("".join(x if isinstance(x, Markup) else escape(x) for x in children))
 
 
-def _lines(lines: Iterable[str]) -> str:
-    return "".join(f"<p>{escape(line)}</p>" for line in lines if line)
+def paragraph(text: str, class_: str | None = None) -> Markup:
+    """Return a paragraph."""
+    return element("p", text, class_=class_)
 
 
-def _row(tag: str, cells: Sequence[object]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(_cut(str(cell)))}</{tag}>' for cell in cells)}</tr>"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+def titled_paragraphs(title: str, lines: Iterable[str]) -> Markup:
+    """Return a bold title and a paragraph for each line, as notebooks show them."""
+    return element("div", element("p", element("b", title)), *map(paragraph, lines))

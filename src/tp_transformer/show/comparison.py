@@ -12,10 +12,8 @@ from rich.rule import Rule
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tp_transformer import html
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.errors import ResultsError
-from tp_transformer.frames import frame
 from tp_transformer.scoring.compare import (
     OURS,
     PAPER,
@@ -39,7 +37,15 @@ from tp_transformer.scoring.seeds import (
     seed_tests,
 )
 from tp_transformer.show.results import LEGEND, interval_bar
-from tp_transformer.show.table import Cell, NumberCell, Table, latex_note, plain_table, text_of
+from tp_transformer.table import (
+    Cell,
+    NumberCell,
+    Table,
+    frame,
+    latex_note,
+    notebook_table,
+    plain_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,8 +90,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         table = averages_table(self.results)
-        cells = [list(map(text_of, row)) for row in table.rows]
-        return html.table(table.title, table.heads, cells, notes=[*self.differences, *table.notes])
+        notes = [*self.differences, *table.notes]
+        return notebook_table(table.title, table.heads, table.rows, notes)
 
     @property
     def differences(self) -> list[str]:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.rule import Rule
 from rich.text import Text
 
 from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.roles.result import RolesResult
 from tp_transformer.show.roles import most_structural, roles_figure
-from tp_transformer.show.table import Table
+from tp_transformer.table import Table
 
 
 def render_findings(found: Result, console: Console) -> None:
@@ -38,6 +39,12 @@ def _print_wrapped(text: str, console: Console, style: str = "") -> None:
     """Print a text in lines that end between words, all but the first indented."""
     lines = textwrap.fill(text, console.width, subsequent_indent="  ", break_long_words=False)
     console.print(Text(lines, style=style), soft_wrap=True)
+
+
+def heading(console: Console, text: str) -> None:
+    """Print the heading of a part."""
+    console.print()
+    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
 
 
 def written_line(files: Sequence[Path]) -> str:

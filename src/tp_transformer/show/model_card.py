@@ -14,7 +14,7 @@ from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.show.comparison import pair_line
-from tp_transformer.show.table import markdown_table
+from tp_transformer.table import markdown_table
 from tp_transformer.training.history import History, Stage
 from tp_transformer.training.records import duration, number, share
 

@@ -12,7 +12,7 @@ from tp_transformer.scoring.compare import HELD_OUT_UNKNOWN, coverage
 from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
 from tp_transformer.scoring.statistics import Interval
-from tp_transformer.show.table import plain_table
+from tp_transformer.table import plain_table
 
 _WIDE = 100  # columns from which more is shown
 _NAME = 40  # the longest name of a module

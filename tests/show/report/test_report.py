@@ -16,7 +16,6 @@ from scores import made_up
 from tp_transformer.errors import FolderError, ResultsError, SettingsError, UserError
 from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.show.report import charts
-from tp_transformer.show.report.markup import Markup, element
 from tp_transformer.show.report.report import write_report
 
 
@@ -103,13 +102,6 @@ def test_texts_of_files_are_escaped(tmp_path):
     assert shown.count(HOSTILE) >= 8  # name, module, split, question, answers, command, findings
     assert "a<b>&'\"/roles.json" in shown
     assert "<i>run" in shown
-
-
-def test_only_markup_is_not_escaped():
-    inner = element("b", "<&>", title='"')
-    assert inner == '<b title="&quot;">&lt;&amp;&gt;</b>'
-    assert element("p", inner, "<b>") == f"<p>{inner}&lt;b&gt;</p>"
-    assert isinstance(inner, Markup)
 
 
 def test_charts_are_svg_of_their_own(report):

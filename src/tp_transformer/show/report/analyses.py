@@ -17,7 +17,7 @@ from tp_transformer.show.report.markup import (
     picture,
     table,
 )
-from tp_transformer.show.table import Table
+from tp_transformer.table import Table
 
 # What a reader should know before the findings; docs/interpretation.md has the details.
 SUMMARIES = {

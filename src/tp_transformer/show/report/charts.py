@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tp_transformer.figures import COLOURS
+from tp_transformer.html import Markup, element
 from tp_transformer.scoring.statistics import Interval
-from tp_transformer.show.report.markup import Markup, cut, element
+from tp_transformer.table import cut
 
 WIDTH = 380  # of a chart; two are side by side on a wide screen
 INK, FAINT, LINE, TRACK = "#23272e", "#626974", "#dcdfe4", "#eef0f3"

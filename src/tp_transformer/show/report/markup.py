@@ -1,29 +1,17 @@
-"""HTML for the report. Text is escaped unless it is `Markup`, which only this module makes."""
+"""Sections of the report, and the HTML that they consist of."""
 
 import base64
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from tp_transformer.figures import COLUMN
-from tp_transformer.show.table import Cell, NumberCell, Table
+from tp_transformer.html import Markup, element, joined, paragraph
+from tp_transformer.table import Table
 
-LONGEST_CELL = 160  # characters
 _WIDTH = re.compile(rb'<svg[^>]*? width="(\d{1,6}(?:\.\d+)?)pt"')
 _NARROW = 72 * COLUMN  # points; such figures are side by side
-_VOID = {"img", "line", "rect", "polyline", "polygon", "circle"}
-_NUMBER = re.compile(r"[+\-−±<>=~ ]*\d[\d,]*(\.\d+)?")  # noqa: RUF001  tables have a minus sign
-
-
-class Markup(str):
-    """Complete HTML or SVG, in which every text has been escaped."""
-
-    __slots__ = ()
-
-
-_BREAKS = {"\n": Markup("<br>"), "_": Markup("_<wbr>"), "__": Markup("__<wbr>")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,28 +29,6 @@ class Section:
     summary: str
     body: Sequence[Markup]
     sources: Sequence[Path]
-
-
-def element(name: str, *children: str, **attributes: object) -> Markup:
-    """Return an element; names of attributes have _ for -, and a _ at the end if reserved."""
-    given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    if name in _VOID and not children:
-        return Markup(f"<{name}{given}>" if name == "img" else f"<{name}{given}/>")
-    return Markup(f"<{name}{given}>{joined(children)}</{name}>")
-
-
-def joined(parts: Iterable[str]) -> Markup:
-    """Return parts one after another; those that are not markup are escaped."""
-    return Markup("".join(part if isinstance(part, Markup) else escape(part) for part in parts))
-
-
-def paragraph(text: str, class_: str | None = None) -> Markup:
-    """Return a paragraph."""
-    return element("p", text, class_=class_)
 
 
 def heading(text: str) -> Markup:
@@ -89,48 +55,13 @@ def folded(title: str, *body: Markup) -> Markup:
     return element("details", element("summary", title), *body)
 
 
-def table(shown: Table, *, whole: Sequence[int] = ()) -> Markup:
-    """Return a table that can be sorted; the texts of the columns in `whole` stay on one line."""
-    sides = ["text" if place < shown.n_texts else "number" for place in range(len(shown.heads))]
-    sides = [f"{side} whole" if place in whole else side for place, side in enumerate(sides)]
-    head = element("tr", *_heads(shown.heads, sides))
-    body = [
-        element("tr", *(_cell(cell, side) for cell, side in zip(row, sides, strict=True)))
-        for row in shown.rows
-    ]
-    drawn = element(
-        "table", element("caption", shown.title), element("thead", head), element("tbody", *body)
-    )
+def table(shown: Table) -> Markup:
+    """Return a table that can be sorted, with its notes below it."""
     scrolled = element(
-        "div", drawn, class_="scroll", role="region", aria_label=shown.title, tabindex=0
+        "div", shown.html(), class_="scroll", role="region", aria_label=shown.title, tabindex=0
     )
-    below = joined(paragraph(note, "note") for note in shown.notes if note)
-    return element("div", scrolled, below, class_="table")
-
-
-def _heads(heads: Sequence[str], sides: Sequence[str]) -> list[Markup]:
-    return [
-        element("th", element("button", text or "name", type="button"), class_=side, scope="col")
-        for text, side in zip(heads, sides, strict=True)
-    ]
-
-
-def _cell(cell: Cell, side: str) -> Markup:
-    if isinstance(cell, NumberCell):
-        return element("td", *_lines(cell.text), class_=side, data_sort=repr(float(cell.value)))
-    number = _NUMBER.match(cell) if side.startswith("number") else None
-    key = None if number is None else re.sub(r"[^\d.\-]", "", number[0].replace("−", "-"))  # noqa: RUF001
-    return element("td", *_lines(cut(cell)), class_=side, data_sort=key)
-
-
-def _lines(text: str) -> list[str]:
-    """Return a text with its ends of lines; a long name may continue on the next after a `_`."""
-    return [_BREAKS.get(part, part) for part in re.split(r"(\n|__?)", text)]
-
-
-def cut(text: str, longest: int = LONGEST_CELL) -> str:
-    """Shorten a text."""
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    notes = joined(paragraph(note, "note") for note in shown.notes if note)
+    return element("div", scrolled, notes, class_="table")
 
 
 def chart(drawn: Markup, name: str, caption: str) -> Markup:

@@ -25,7 +25,7 @@ from tp_transformer.show.report.markup import (
     paragraph,
     table,
 )
-from tp_transformer.show.table import Cell, NumberCell, Table
+from tp_transformer.table import Cell, NumberCell, Table
 
 _EXAMPLES = 4  # mistakes of each kind and model
 
@@ -159,7 +159,7 @@ def _mistakes(results: Sequence[Results]) -> Section | None:
     heads = ["Kind", "Module", "Question", "Correct", "Answered", "Model"]
     rows = _example_rows(counted)
     examples = Table(title="Examples", heads=heads, rows=rows, n_texts=len(heads))
-    shown = [table(examples, whole=[len(heads) - 1])] if rows else []
+    shown = [table(examples)] if rows else []
     return Section(
         title="Mistakes",
         summary="What is wrong with the wrong answers. Those that were decoded are counted: a "

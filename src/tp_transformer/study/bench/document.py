@@ -12,9 +12,9 @@ from rich.text import Text
 
 from tp_transformer import figures
 from tp_transformer.runtime.files import atomic_write
-from tp_transformer.show.table import Table, latex_escaped, latex_note, text_of
 from tp_transformer.study.bench.figure import plot
 from tp_transformer.study.bench.table import HELD_OUT, BenchRow, BenchTable, BenchTest
+from tp_transformer.table import Table, latex_escaped, latex_note, text_of
 
 NAME = "bench"  # of the files
 ABSENT = "-"

@@ -38,9 +38,13 @@ function sortTable(table, column) {
 }
 
 for (const table of document.querySelectorAll("table")) {
-  [...table.tHead.rows[0].cells].forEach((head, column) =>
-    head.querySelector("button").addEventListener("click", () => sortTable(table, column)),
-  );
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent || "name";
+    button.addEventListener("click", () => sortTable(table, column));
+    head.replaceChildren(button);
+  });
 }
 
 // Figures: each can be saved as an SVG file.

@@ -1,12 +1,22 @@
-"""Tables: the same one for a terminal, as Markdown, as LaTeX and, by `report.markup`, as HTML."""
+"""Tables: for terminals, notebooks and pages, as Markdown, as LaTeX and as pandas frames."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-from rich import table as rich_table
-from rich.console import Console
-from rich.rule import Rule
-from rich.text import Text
+from tp_transformer.errors import UserError
+from tp_transformer.html import Markup, element, paragraph
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+NOTEBOOK_ROWS = 20  # of a table in a notebook
+LONGEST_CELL = 160  # characters of a cell of an HTML page
+_NUMBER = re.compile(r"[+\-−±<>=~ ]*\d[\d,]*(\.\d+)?")  # noqa: RUF001  tables have a minus sign
 
 
 @dataclass(frozen=True)
@@ -41,32 +51,29 @@ class Table:
     n_texts: int = 1
     groups: dict[str, str] | None = None
 
-    def terminal(self, wrapped: bool = True) -> rich_table.Table:
+    def terminal(self, wrapped: bool = True) -> "RichTable":
         """Return the table for a terminal; the first column is wrapped if there is little room."""
+        from rich.text import Text
+
         heads, rows = self._grouped()
         drawn = plain_table()
-        cells = [row for row in rows if not isinstance(row, str)]
-        for place, head in enumerate(heads):
+        rows_of_cells = [row for row in rows if not isinstance(row, str)]
+        for column, head in enumerate(heads):
             # Headings are wrapped at words, cells are not.
-            texts = [
-                *head.split(),
-                *(line for row in cells for line in text_of(row[place]).split("\n")),
-            ]
-            is_text = place < self.n_texts - (self.groups is not None)
+            lines = [line for row in rows_of_cells for line in text_of(row[column]).split("\n")]
             drawn.add_column(
                 Text(head),
-                justify="left" if is_text else "right",
-                no_wrap=not place and not wrapped,
+                justify="left" if column < self._n_names else "right",
+                no_wrap=not column and not wrapped,
                 overflow="fold",
-                min_width=max(map(len, texts), default=0) if place else None,
+                min_width=max(map(len, [*head.split(), *lines]), default=0) if column else None,
             )
         for row in rows:
             if isinstance(row, str):
                 drawn.add_row(Text(row, style="bold cyan"))
-                continue
-            first, *others = row
-            name = f"  {text_of(first)}" if self.groups else text_of(first)
-            drawn.add_row(Text(name), *map(_dim_below, others))
+            else:
+                name = f"  {text_of(row[0])}" if self.groups else text_of(row[0])
+                drawn.add_row(Text(name), *map(_dim_below, row[1:]))
         return drawn
 
     def markdown(self) -> list[str]:
@@ -92,6 +99,29 @@ class Table:
                 lines.append(_latex_row([text_of(cell) for cell in row]))
         return [*lines, r"\bottomrule", rf"\end{{{kind}}}"]
 
+    def html(self) -> Markup:
+        """Return the table as HTML; cells have the numbers by which a page sorts its rows."""
+        kinds = [None if n < self.n_texts else "number" for n in range(len(self.heads))]
+        heads = (
+            element("th", head, class_=kind, scope="col")
+            for head, kind in zip(self.heads, kinds, strict=True)
+        )
+        body = (
+            element("tr", *(_html_cell(x, kind) for x, kind in zip(row, kinds, strict=True)))
+            for row in self.rows
+        )
+        return element(
+            "table",
+            element("caption", self.title),
+            element("thead", element("tr", *heads)),
+            element("tbody", *body),
+        )
+
+    @property
+    def _n_names(self) -> int:
+        """The number of columns with texts in `_grouped`."""
+        return self.n_texts - (self.groups is not None)
+
     def _grouped(self) -> tuple[Sequence[str], list[Sequence[Cell] | str]]:
         """Return headings and rows without the second column, whose texts precede their rows."""
         if self.groups is None:
@@ -106,6 +136,29 @@ class Table:
         return [self.heads[0], *self.heads[2:]], rows
 
 
+def notebook_table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()
+) -> str:
+    """Return a table with notes below it as a notebook shows it; many rows are only counted."""
+    texts = [list(map(text_of, row)) for row in rows]
+    n_more = len(texts) - NOTEBOOK_ROWS
+    lines = [f"and {n_more:,} more", *notes] if n_more > 0 else notes
+    table = Table(title=title, heads=heads, rows=texts[:NOTEBOOK_ROWS], n_texts=len(heads))
+    return element("div", table.html(), *(paragraph(line) for line in lines if line))
+
+
+def frame(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
+) -> "pd.DataFrame":
+    """Return rows of named values as a frame, whose columns are by default those of the rows."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        message = "frames need pandas: pip install 'tp-transformer[pandas]'"
+        raise UserError(message) from error
+    return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))
+
+
 def markdown_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], n_texts: int = 1
 ) -> list[str]:
@@ -113,16 +166,18 @@ def markdown_table(
     return Table(heads=heads, rows=rows, n_texts=n_texts).markdown()
 
 
-def plain_table(show_header: bool = True) -> rich_table.Table:
+def plain_table(show_header: bool = True) -> "RichTable":
     """Return an empty table for a terminal in the common style."""
-    return rich_table.Table(
+    from rich.table import Table as RichTable
+
+    return RichTable(
         box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=show_header
     )
 
 
-def text_of(cell: Cell) -> str:
+def text_of(cell: object) -> str:
     """Return a cell as it is printed."""
-    return cell.text if isinstance(cell, NumberCell) else cell
+    return cell.text if isinstance(cell, NumberCell) else str(cell)
 
 
 def latex_note(line: str) -> str:
@@ -146,7 +201,9 @@ def _in_line(text: str) -> str:
     return " ".join(text.split("\n"))
 
 
-def _dim_below(cell: Cell) -> Text:
+def _dim_below(cell: Cell) -> "Text":
+    from rich.text import Text
+
     first, *others = text_of(cell).split("\n")
     text = Text(first)
     for line in others:
@@ -154,7 +211,16 @@ def _dim_below(cell: Cell) -> Text:
     return text
 
 
-def heading(console: Console, text: str) -> None:
-    """Print the heading of a part."""
-    console.print()
-    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
+def _html_cell(cell: Cell, kind: str | None) -> Markup:
+    text, key = text_of(cell), None
+    if isinstance(cell, NumberCell):
+        key = repr(float(cell.value))
+    elif kind == "number" and (number := _NUMBER.match(text)):
+        key = re.sub(r"[^\d.\-]", "", number[0].replace("−", "-"))  # noqa: RUF001
+    lines = Markup(escape(cut(text)).replace("\n", "<br>"))
+    return element("td", lines, class_=kind, data_sort=key)
+
+
+def cut(text: str, longest: int = LONGEST_CELL) -> str:
+    """Shorten a text."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
