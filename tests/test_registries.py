@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -337,10 +338,14 @@ def test_results_on_different_tasks_are_not_compared():
         compare.rows(results)
 
 
+def read_page(name):
+    return (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+
+
 def snippet(word):
     """The Python in the pages on extensions that has a word."""
     pages = ("extending", "new-analysis", "new-binding")
-    text = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in pages)
+    text = "".join(map(read_page, pages))
     (found,) = (code for code in blocks("python", text) if word in code)
     return found
 
@@ -385,6 +390,18 @@ def test_the_command_line_imports_extensions(register, store, tmp_path):
     assert "The mean norm of the value vectors is" in done.stdout
     assert json.loads((tmp_path / "out" / "norms.json").read_text("utf-8"))["mean"] > 0
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["norms.json"]
+
+
+def test_a_section_of_another_package_is_in_the_report(tmp_path):
+    """A file with a decorator shows another kind of file; built-in sections come first."""
+    code = next(code for code in blocks("python", read_page("report")) if "SECTIONS" in code)
+    (tmp_path / "timings.py").write_text(code, "utf-8")
+    (tmp_path / "timings.json").write_text('{"timings": {"<solve>": 0.25}}', "utf-8")
+    done = tpt_in(tmp_path, "report", "timings.json", TPT_IMPORT="timings.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert re.search("<h2[^>]*>Timings</h2>", page)
+    assert "<td>&lt;solve&gt;</td>" in page
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tp_transformer.scoring.options import Work as Work
     from tp_transformer.scoring.results import Results as Results
     from tp_transformer.settings import preset_names as preset_names
-    from tp_transformer.show.bars import plot as plot
+    from tp_transformer.show.charts import plot as plot
     from tp_transformer.show.comparison import compare as compare
     from tp_transformer.training.config import RunConfig as RunConfig
     from tp_transformer.training.run import train as train
@@ -65,7 +65,7 @@ _HOMES = {
     "compare": "show.comparison",
     "evaluate": "scoring.evaluate",
     "load": "model.family",
-    "plot": "show.bars",
+    "plot": "show.charts",
     "preset_names": "settings",
     "trace": "model.trace",
     "train": "training.run",

@@ -23,7 +23,7 @@ from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pa
 from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.scoring.results import ModuleScore, Results
 from tp_transformer.scoring.statistics import holm, wilson
-from tp_transformer.show.bars import save_bars
+from tp_transformer.show.charts import save_bars
 from tp_transformer.show.comparison import Comparison, pair_line
 from tp_transformer.show.results import interval_bar, render_results
 

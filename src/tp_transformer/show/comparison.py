@@ -2,14 +2,12 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.rule import Rule
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from tp_transformer.data.task import TRAIN, Task
@@ -24,11 +22,11 @@ from tp_transformer.scoring.compare import (
     is_published,
     module_names,
     named_apart,
-    rows,
     task_of,
 )
+from tp_transformer.scoring.compare import rows as score_rows
 from tp_transformer.scoring.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
-from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
+from tp_transformer.scoring.results import ModuleScore, Results
 from tp_transformer.scoring.seeds import (
     SeedTest,
     question_pairs,
@@ -36,7 +34,8 @@ from tp_transformer.scoring.seeds import (
     seed_scores,
     seed_tests,
 )
-from tp_transformer.show.results import LEGEND, interval_bar
+from tp_transformer.scoring.statistics import Interval
+from tp_transformer.show.results import render_modules
 from tp_transformer.table import (
     Cell,
     NumberCell,
@@ -57,8 +56,6 @@ ONE_SEED = (
 NO_PAIRS = "The two have no module with the same questions."
 _SOURCES = {PAPER: f"as printed in the paper ({SOURCE})", OURS: "measured here"}
 _WIDTH = 100  # columns of the text
-_PERCENT = 7  # columns of an accuracy, with a space
-_SHORTEST_BAR = 4
 
 
 def compare(*results: Results | str | Path) -> "Comparison":
@@ -99,11 +96,7 @@ class Comparison:
 
         On the same questions, or over seeds where there are several.
         """
-        return [
-            f"{first.name} minus {other.name}, {pair_line(pair, first.name, other.name)}"
-            for first, other, found in question_pairs(self.results)
-            for pair in found
-        ] + seed_lines(self.results)
+        return question_lines(self.results) + seed_lines(self.results)
 
     def frame(self) -> "pd.DataFrame":
         """Return all numbers in long format.
@@ -111,12 +104,12 @@ class Comparison:
         The column `kind` is average, module, difference (of two averages), module difference, seeds
         (mean and spread over seeds), seeds difference, or note (what makes results incomparable).
         """
-        return frame(long_rows(self.results), CSV_COLUMNS)
+        return frame(long_rows(self.results), COLUMNS)
 
     def to_csv(self) -> str:
         """Return the rows of `frame` as CSV."""
         output = io.StringIO()
-        writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(output, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(long_rows(self.results))
         return output.getvalue()
@@ -128,13 +121,12 @@ class Comparison:
         lines += [f"{line}  " for line in averages.notes]
         for table in self._module_tables():
             lines += ["", f"## {table.title}", "", *table.markdown()]
-        for first, other, found in question_pairs(self.results):
+        for first, other, pairs in question_pairs(self.results):
             lines += ["", f"## {first.name} minus {other.name}, on the same questions", ""]
-            lines += [f"- {pair_line(pair, first.name, other.name)}" for pair in found] or [
-                NO_PAIRS
-            ]
-        if of_seeds := seed_lines(self.results):
-            lines += ["", "## Seeds", "", *(f"- {line}" for line in of_seeds)]
+            differences = [f"- {pair_line(pair, first.name, other.name)}" for pair in pairs]
+            lines += differences or [NO_PAIRS]
+        if seeds := seed_lines(self.results):
+            lines += ["", "## Seeds", "", *(f"- {line}" for line in seeds)]
         return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
@@ -156,13 +148,13 @@ class Comparison:
         for split in self.task.test_splits:
             if any(split in each.splits for each in self.results):
                 console.print(Rule(f"[bold]{self.task.title(split)}[/]", align="left"))
-                _render_modules(self.results, split, console)
+                render_modules(self.results, split, console)
                 console.print()
-        for first, other, found in question_pairs(self.results):
-            _render_pairs(first.name, other.name, found, console)
-        if of_seeds := seed_lines(self.results):
+        for first, other, pairs in question_pairs(self.results):
+            _render_pairs(first.name, other.name, pairs, console)
+        if seeds := seed_lines(self.results):
             console.print(Rule("[bold]Seeds[/]", align="left"))
-            for line in of_seeds:
+            for line in seeds:
                 console.print(Text(line))
             console.print()
         averages = averages_table(self.results, longest_title=9)
@@ -181,8 +173,8 @@ def averages_table(results: Sequence[Results], longest_title: int = 100) -> Tabl
         short = title if len(title) <= longest_title else f"{title[: longest_title - 1]}."
         heads += [short] if split == TRAIN else [short, ">95%"]
     body: list[list[Cell]] = []
-    for row in rows(results):
-        steps = "-" if row.steps is None else NumberCell(row.steps, steps_of(row.steps))
+    for row in score_rows(results):
+        steps = "-" if row.steps is None else NumberCell(row.steps, _steps(row.steps))
         body.append([row.name, row.source, _weights(row.weights), steps])
         for split in task.splits:
             cell = row.cells.get(split)
@@ -205,7 +197,7 @@ def _weights(text: str) -> Cell:
     return text if factor is None else NumberCell(float(text[:-1]) * factor, text)
 
 
-def steps_of(steps: int) -> str:
+def _steps(steps: int) -> str:
     """Format training steps as in the paper."""
     return f"{steps // 1000}k" if steps >= 10_000 else f"{steps:,}"
 
@@ -228,70 +220,24 @@ def modules_table(results: Sequence[Results], split: str) -> Table:
     for name in module_names(scored, split) if scored else ():
         scores = [each.splits[split].modules.get(name) for each in scored]
         n_questions = max(score.n for score in scores if score is not None)
-        cells = ["-" if score is None else accuracy_cell(score) for score in scores]
+        cells = ["-" if score is None else _accuracy_cell(score) for score in scores]
         body.append([name, NumberCell(n_questions, f"{n_questions:,}"), *cells])
     heads = ["Module", "Questions", *(each.name for each in scored)]
     return Table(title=task_of(results).title(split), heads=heads, rows=body)
 
 
-def accuracy_cell(score: ModuleScore) -> Cell:
+def _accuracy_cell(score: ModuleScore) -> Cell:
     """Return an accuracy with its interval."""
     low, high = score.interval
     return NumberCell(score.accuracy, f"{score.accuracy:.1%} ({low:.1%} to {high:.1%})")
 
 
-def _render_modules(results: Sequence[Results], split: str, console: Console) -> None:
-    """Print the modules of a split, in as many tables as needed, and a legend."""
-    scored = [each for each in results if split in each.splits]
-    names = module_names(scored, split)
-    room = console.width - max(map(len, names)) - 1
-    at_once = max(1, room // _PERCENT)
-    has_bars = False
-    for start in range(0, len(scored), at_once):
-        some = scored[start : start + at_once]
-        bar = min(30, room // len(some) - _PERCENT - 1)
-        bar = bar if bar >= _SHORTEST_BAR else 0
-        has_bars = has_bars or bar > 0
-        heads = {f"({number})": each.name for number, each in enumerate(some, start + 1)}
-        if max(map(cell_len, heads.values())) > (bar or _PERCENT - 1):
-            for number, name in heads.items():
-                console.print(Text(f"{number} {name}"))
-        else:
-            heads = {name: name for name in heads.values()}
-        splits = [each.splits[split] for each in some]
-        console.print(_side_by_side(names, splits, list(heads), bar))
-    if has_bars:
-        console.print(Text(LEGEND, style="dim"))
-
-
-def _side_by_side(
-    names: Sequence[str], splits: Sequence[SplitScore], heads: Sequence[str], bar: int
-) -> RichTable:
-    """Return a table of modules with a bar, if `bar` is positive, and accuracy per model."""
-    table = plain_table()
-    table.add_column("module", no_wrap=True)
-    for head in heads:
-        if bar:
-            table.add_column(Text(head, no_wrap=True), width=bar)
-        table.add_column("" if bar else Text(head), justify="right", no_wrap=True)
-    for name in names:
-        scores = [split.modules.get(name) for split in splits]
-        table.add_row(name, *(cell for score in scores for cell in _score_cells(score, bar)))
-    return table
-
-
-def _score_cells(score: ModuleScore | None, bar: int) -> Iterator[Text]:
-    if bar:
-        yield interval_bar(score.interval, bar) if score else Text()
-    yield Text(f"{score.accuracy:.1%}" if score else "-")
-
-
-def _render_pairs(first: str, second: str, found: Sequence[SplitPair], console: Console) -> None:
+def _render_pairs(first: str, second: str, pairs: Sequence[SplitPair], console: Console) -> None:
     title = Text.assemble((first, "bold"), " minus ", (second, "bold"))
     console.print(Rule(title.append(", on the same questions"), align="left"))
-    if not found:
+    if not pairs:
         console.print(Text(NO_PAIRS))
-    for pair in found:
+    for pair in pairs:
         console.print(Text(pair_line(pair, first, second)))
         sure = [item for item in pair.modules.items() if item[1].is_sure]
         table = plain_table(show_header=False)
@@ -308,16 +254,25 @@ def _render_pairs(first: str, second: str, found: Sequence[SplitPair], console: 
     console.print()
 
 
-def pair_line(one: SplitPair, first: str, second: str) -> str:
+def question_lines(results: Sequence[Results]) -> list[str]:
+    """Describe the differences of the first result from the others, on the same questions."""
+    return [
+        f"{first.name} minus {other.name}, {pair_line(pair, first.name, other.name)}"
+        for first, other, pairs in question_pairs(results)
+        for pair in pairs
+    ]
+
+
+def pair_line(pair: SplitPair, first: str, second: str) -> str:
     """Describe the difference of two models on a split."""
-    low, high = one.interval
-    better = sum(m.is_sure and m.agreement.difference > 0 for m in one.modules.values())
-    worse = sum(m.is_sure and m.agreement.difference < 0 for m in one.modules.values())
-    left = f"; {len(one.left_out)} are excluded, whose questions differ" if one.left_out else ""
+    low, high = pair.interval
+    sure = [module.agreement.difference for module in pair.modules.values() if module.is_sure]
+    better, worse = sum(x > 0 for x in sure), sum(x < 0 for x in sure)
+    left = f"; {len(pair.left_out)} are excluded, whose questions differ" if pair.left_out else ""
     return (
-        f"{one.title}: {100 * one.difference:+.2f} points ({100 * low:+.2f} to "
-        f"{100 * high:+.2f}), p {_p(one.p_holm)} by sign flips within modules, Holm-adjusted. "
-        f"Of {len(one.modules)} modules, {first} is significantly better on {better}, "
+        f"{pair.title}: {100 * pair.difference:+.2f} points ({100 * low:+.2f} to "
+        f"{100 * high:+.2f}), p {_p(pair.p_holm)} by sign flips within modules, Holm-adjusted. "
+        f"Of {len(pair.modules)} modules, {first} is significantly better on {better}, "
         f"{second} on {worse}{left}."
     )
 
@@ -332,31 +287,29 @@ def seed_lines(results: Sequence[Results]) -> list[str]:
         return []
     lines = []
     for group in groups:
-        scores = seed_scores(group)
         seeds = ", ".join(map(str, group.seeds))
         lines += [
-            f"{group.name}, {one.title}: {one.mean:.2%} on average over {one.n_seeds} seeds "
-            f"({seeds}), standard deviation {100 * one.spread:.2f} points, from "
-            f"{one.range[0]:.2%} to {one.range[1]:.2%}."
-            for one in scores
+            f"{group.name}, {score.title}: {score.mean:.2%} on average over {score.n_seeds} seeds "
+            f"({seeds}), standard deviation {100 * score.spread:.2f} points, from "
+            f"{score.range[0]:.2%} to {score.range[1]:.2%}."
+            for score in seed_scores(group)
         ] or [f"{group.name}: one seed; the variation between its seeds is unknown."]
     for other, tests in zip(others, seed_tests(first, others), strict=True):
         versus = f"{first.name} minus {other.name}"
-        lines += [f"{versus}, {seed_test_line(one)}" for one in tests] or [
+        lines += [f"{versus}, {_seed_test_line(test)}" for test in tests] or [
             f"{versus}: no test over seeds, which needs two seeds of each."
         ]
     return lines
 
 
-def seed_test_line(one: SeedTest) -> str:
-    """Describe the difference of two recipes on a split."""
-    text = f"{one.title}: {100 * one.difference:+.2f} points"
-    if one.interval is None or one.p_holm is None:
+def _seed_test_line(test: SeedTest) -> str:
+    text = f"{test.title}: {100 * test.difference:+.2f} points"
+    if test.interval is None or test.p_holm is None:
         return f"{text}; no test: the seeds do not vary, or scipy is not installed."
-    low, high = one.interval
+    low, high = test.interval
     return (
-        f"{text} ({100 * low:+.2f} to {100 * high:+.2f}), p {_p(one.p_holm)} by Welch's t-test "
-        f"over {one.n_seeds[0]} and {one.n_seeds[1]} seeds, Holm-adjusted."
+        f"{text} ({100 * low:+.2f} to {100 * high:+.2f}), p {_p(test.p_holm)} by Welch's t-test "
+        f"over {test.n_seeds[0]} and {test.n_seeds[1]} seeds, Holm-adjusted."
     )
 
 
@@ -375,7 +328,7 @@ def footnotes(results: Sequence[Results]) -> list[str]:
     ]
 
 
-CSV_COLUMNS = (
+COLUMNS = (
     *("kind", "source", "model", "versus", "split", "module", "n_modules", "n", "right"),
     *("accuracy", "low", "high", "above_95", "loss", "steps", "weights", "p", "p_holm", "note"),
     *("seeds", "spread"),
@@ -389,114 +342,68 @@ def long_rows(results: Sequence[Results]) -> list[dict[str, Any]]:
     `spread` the standard deviation), seeds difference, or note (a caveat).
     """
     results = named_apart(results)
-    found = _csv_averages(results)
-    for one in results:
-        found += _csv_modules(one)
-    for first, other, differences in question_pairs(results):
-        found += _csv_pairs(first.name, other.name, differences)
-    found += _csv_seeds(results)
-    return [*found, *({"kind": "note", "note": line} for line in caveats(results))]
-
-
-def _csv_averages(results: Sequence[Results]) -> list[dict[str, Any]]:
-    found = []
-    for row in rows(results):
-        for split, cell in row.cells.items():
-            low, high = cell.interval or (None, None)
-            found.append(
-                {
-                    "kind": "average",
-                    "source": row.source,
-                    "model": row.name,
-                    "split": split,
-                    "n_modules": cell.n_modules,
-                    "n": cell.n,
-                    "accuracy": cell.accuracy,
-                    "low": low,
-                    "high": high,
-                    "above_95": cell.above_95,
-                    "steps": row.steps,
-                    "weights": row.weights,
-                }
-            )
-    return found
-
-
-def _csv_modules(results: Results) -> list[dict[str, Any]]:
-    return [
-        {"kind": "module", "source": OURS, **{key: row[key] for key in CSV_COLUMNS if key in row}}
-        for row in results.module_rows()
-    ]
-
-
-def _csv_pairs(first: str, second: str, found: Sequence[SplitPair]) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
-    names = {"source": OURS, "model": first, "versus": second}
-    for one in found:
-        low, high = one.interval
-        lines.append(
-            {
-                "kind": "difference",
-                **names,
-                "split": one.split,
-                "n_modules": len(one.modules),
-                "n": sum(module.agreement.n for module in one.modules.values()),
-                "accuracy": one.difference,
-                "low": low,
-                "high": high,
-                "p": one.p,
-                "p_holm": one.p_holm,
-            }
-        )
-        lines += [
-            {
-                "kind": "module difference",
-                **names,
-                "split": one.split,
-                "module": name,
-                "n": module.agreement.n,
-                "accuracy": module.agreement.difference,
-                "p": module.p,
-                "p_holm": module.p_holm,
-            }
-            for name, module in one.modules.items()
-        ]
-    return lines
-
-
-def _csv_seeds(results: Sequence[Results]) -> list[dict[str, Any]]:
-    first, *others = groups = seed_groups(results)
-    found: list[dict[str, Any]] = [
+    rows = [
         {
-            "kind": "seeds",
-            "source": OURS,
-            "model": group.name,
-            "split": one.split,
-            "accuracy": one.mean,
-            "low": one.range[0],
-            "high": one.range[1],
-            "seeds": one.n_seeds,
-            "spread": one.spread,
+            **_values("average", cell, cell.interval),
+            **{"source": row.source, "model": row.name, "split": split},
+            **{"steps": row.steps, "weights": row.weights},
+        }
+        for row in score_rows(results)
+        for split, cell in row.cells.items()
+    ]
+    for each in results:
+        rows += [
+            {"kind": "module", "source": OURS, **{key: row[key] for key in row if key in COLUMNS}}
+            for row in each.module_rows()
+        ]
+    for first, other, pairs in question_pairs(results):
+        for pair in pairs:
+            rows += _pair_rows(pair, {"model": first.name, "versus": other.name})
+    rows += _seed_rows(results)
+    return [*rows, *({"kind": "note", "note": line} for line in caveats(results))]
+
+
+def _values(kind: str, value: object, interval: Interval | None) -> dict[str, Any]:
+    """Return a row with the fields of a value that are columns."""
+    low, high = interval or (None, None)
+    columns = {name: field for name, field in vars(value).items() if name in COLUMNS}
+    return {"kind": kind, "source": OURS, "low": low, "high": high, **columns}
+
+
+def _pair_rows(pair: SplitPair, names: dict[str, str]) -> list[dict[str, Any]]:
+    of_split = {
+        **_values("difference", pair, pair.interval),
+        **{"n_modules": len(pair.modules), "accuracy": pair.difference, **names},
+        "n": sum(module.agreement.n for module in pair.modules.values()),
+    }
+    of_modules = [
+        {
+            **_values("module difference", module, None),
+            **{"split": pair.split, "module": name, **names},
+            **{"n": module.agreement.n, "accuracy": module.agreement.difference},
+        }
+        for name, module in pair.modules.items()
+    ]
+    return [of_split, *of_modules]
+
+
+def _seed_rows(results: Sequence[Results]) -> list[dict[str, Any]]:
+    first, *others = groups = seed_groups(results)
+    rows = [
+        {
+            **_values("seeds", score, score.range),
+            **{"model": group.name, "accuracy": score.mean, "seeds": score.n_seeds},
         }
         for group in groups
-        for one in seed_scores(group)
+        for score in seed_scores(group)
     ]
     for other, tests in zip(others, seed_tests(first, others), strict=True):
-        for test in tests:
-            low, high = test.interval or (None, None)
-            found.append(
-                {
-                    "kind": "seeds difference",
-                    "source": OURS,
-                    "model": first.name,
-                    "versus": other.name,
-                    "split": test.split,
-                    "accuracy": test.difference,
-                    "low": low,
-                    "high": high,
-                    "p": test.p,
-                    "p_holm": test.p_holm,
-                    "seeds": min(test.n_seeds),
-                }
-            )
-    return found
+        rows += [
+            {
+                **_values("seeds difference", test, test.interval),
+                **{"model": first.name, "versus": other.name},
+                **{"accuracy": test.difference, "seeds": min(test.n_seeds)},
+            }
+            for test in tests
+        ]
+    return rows

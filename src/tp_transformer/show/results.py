@@ -1,23 +1,26 @@
-"""Results of an evaluation in a terminal: modules by decreasing accuracy, then averages."""
+"""Results in a terminal: of one evaluation, and the modules of several side by side."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.rule import Rule
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from tp_transformer.data.task import TRAIN
-from tp_transformer.scoring.compare import HELD_OUT_UNKNOWN, coverage
+from tp_transformer.scoring.compare import HELD_OUT_UNKNOWN, coverage, module_names
 from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
 from tp_transformer.scoring.statistics import Interval
-from tp_transformer.table import plain_table
+from tp_transformer.table import Table, plain_table
 
 _WIDE = 100  # columns from which more is shown
 _NAME = 40  # the longest name of a module
+_PERCENT = 7  # columns of an accuracy, with a space
+_SHORTEST_BAR = 4
 _SURE, _UNSURE = "█", "▒"
-LEGEND = f"{_SURE} lower limit of the accuracy   {_UNSURE} its 95% interval (Wilson)"
+_LEGEND = f"{_SURE} lower limit of the accuracy   {_UNSURE} its 95% interval (Wilson)"
 _CLASSES = (
     (HIGH, 1.0, "strong: above 95%", "green"),
     (0.5, HIGH, "in between", "yellow"),
@@ -41,13 +44,14 @@ def render_results(results: Results, console: Console) -> None:
         console.print(Rule(f"[bold]{results.task.title(name)}[/]", align="left"))
         console.print(_modules_table(split, console.width))
         console.print()
-    console.print(Text(LEGEND, style="dim"))
-    console.print(_summary(results, console.width))
+    console.print(Text(_LEGEND, style="dim"))
+    console.print(Text(results.name, style="bold"))
+    console.print(_averages(results, console.width).terminal())
     for line in _notes(results):
         console.print(Text(line, style="dim"))
 
 
-def _modules_table(split: SplitScore, width: int) -> Table:
+def _modules_table(split: SplitScore, width: int) -> RichTable:
     is_wide = width >= _WIDE
     fixed = _NAME + 2 + 7 + 17 + (28 if is_wide else 0)
     bar = max(8, min(40, width - fixed))
@@ -95,26 +99,18 @@ def _commonest(score: ModuleScore) -> str:
     return f"{kind} {named[kind] / total:.0%}" if kind and named[kind] >= 0.1 * total else ""
 
 
-def _summary(results: Results, width: int) -> Table:
-    table = Table(title=Text(results.name, style="bold"), title_justify="left", box=None)
-    table.header_style, table.pad_edge = "bold", False
-    table.add_column("average over modules")  # wrapped where there is little room
-    for heading in ("accuracy", "95% interval", ">95%", "surely", "questions", "loss"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _averages(results: Results, width: int) -> Table:
+    rows = []
     for name, split in results.splits.items():
         average, (low, high) = split.average
         n_modules = len(split.modules)
         covered = coverage(results.task, name, n_modules).removesuffix(" modules") or n_modules
-        table.add_row(
-            f"{results.task.title(name)} ({covered})",
-            Text(f"{average:.2%}", style="bold"),
-            f"{low:.2%} - {high:.2%}" if width >= _WIDE else f"{low:.1%} - {high:.1%}",
-            str(split.above_95),
-            str(split.surely_above_95),
-            f"{split.n:,}",
-            f"{split.loss:.3f}",
-        )
-    return table
+        row = [f"{results.task.title(name)} ({covered})", f"{average:.2%}"]
+        row.append(f"{low:.2%} - {high:.2%}" if width >= _WIDE else f"{low:.1%} - {high:.1%}")
+        row += [str(split.above_95), str(split.surely_above_95), f"{split.n:,}"]
+        rows.append([*row, f"{split.loss:.3f}"])
+    heads = ["average over modules", "accuracy", "95% interval", ">95%", "surely", "questions"]
+    return Table(heads=[*heads, "loss"], rows=rows)
 
 
 def _notes(results: Results) -> Iterator[str]:
@@ -148,3 +144,49 @@ def _notes(results: Results) -> Iterator[str]:
             f"Greedy decoding of {results.decoding['n']:,} questions gives the same verdict "
             f"on {agrees}."
         )
+
+
+def render_modules(results: Sequence[Results], split: str, console: Console) -> None:
+    """Print the modules of a split, in as many tables as needed, and a legend."""
+    scored = [each for each in results if split in each.splits]
+    names = module_names(scored, split)
+    room = console.width - max(map(len, names)) - 1
+    at_once = max(1, room // _PERCENT)
+    has_bars = False
+    for start in range(0, len(scored), at_once):
+        some = scored[start : start + at_once]
+        bar = min(30, room // len(some) - _PERCENT - 1)
+        bar = bar if bar >= _SHORTEST_BAR else 0
+        has_bars = has_bars or bar > 0
+        heads = {f"({number})": each.name for number, each in enumerate(some, start + 1)}
+        if max(map(cell_len, heads.values())) > (bar or _PERCENT - 1):
+            for number, name in heads.items():
+                console.print(Text(f"{number} {name}"))
+        else:
+            heads = {name: name for name in heads.values()}
+        splits = [each.splits[split] for each in some]
+        console.print(_side_by_side(names, splits, list(heads), bar))
+    if has_bars:
+        console.print(Text(_LEGEND, style="dim"))
+
+
+def _side_by_side(
+    names: Sequence[str], splits: Sequence[SplitScore], heads: Sequence[str], bar: int
+) -> RichTable:
+    """Return a table of modules with a bar, if `bar` is positive, and accuracy per model."""
+    table = plain_table()
+    table.add_column("module", no_wrap=True)
+    for head in heads:
+        if bar:
+            table.add_column(Text(head, no_wrap=True), width=bar)
+        table.add_column("" if bar else Text(head), justify="right", no_wrap=True)
+    for name in names:
+        scores = [split.modules.get(name) for split in splits]
+        table.add_row(name, *(cell for score in scores for cell in _score_cells(score, bar)))
+    return table
+
+
+def _score_cells(score: ModuleScore | None, bar: int) -> Iterator[Text]:
+    if bar:
+        yield interval_bar(score.interval, bar) if score else Text()
+    yield Text(f"{score.accuracy:.1%}" if score else "-")

@@ -30,7 +30,7 @@ from tp_transformer.scoring.results import Results, SplitScore
 from tp_transformer.scoring.statistics import average_interval
 from tp_transformer.show.comparison import pair_line
 from tp_transformer.show.findings import heading
-from tp_transformer.show.report.report import write_report
+from tp_transformer.show.page import write_report
 from tp_transformer.show.roles import most_structural, roles_figure
 from tp_transformer.study.parts import generated, predicted, show_files
 

@@ -34,12 +34,11 @@ class Explore(Verb):
     port: Port = 8765
 
     def __call__(self) -> None:
-        from tp_transformer.show.explorer.explore import make_page, serve, write
-        from tp_transformer.show.explorer.page import KIND
-        from tp_transformer.show.page_file import refuse_other_file
+        from tp_transformer.html import check_replaceable
+        from tp_transformer.show.explorer.page import KIND, make_page
 
         if self.out is not None:
-            refuse_other_file(self.out, KIND, overwrite=self.overwrite)
+            check_replaceable(self.out, KIND, overwrite=self.overwrite)
         page = make_page(
             self.model,
             beside=self.beside,
@@ -48,6 +47,7 @@ class Explore(Verb):
             data=self.data,
         )
         if self.out is None:
-            serve(page, self.port)
+            page.serve(self.port)
         else:
-            write(page, self.out)
+            page.write(self.out)
+            print(f"{self.out}: open it in a browser; it needs no server and no network")

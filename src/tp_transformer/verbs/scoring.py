@@ -87,7 +87,7 @@ class Compare(Verb):
         else:
             print(getattr(comparison, f"to_{self.format}")(), end="")
         if self.figures is not None:
-            from tp_transformer.show.bars import save_bars
+            from tp_transformer.show.charts import save_bars
             from tp_transformer.show.findings import written_line
 
             print(written_line(save_bars(results, self.figures)), file=sys.stderr)

@@ -191,7 +191,7 @@ class DrawCurve(Verb):
     out: Path
 
     def __call__(self) -> None:
-        from tp_transformer.show.curve import read_curves, save_curves
+        from tp_transformer.show.charts import read_curves, save_curves
 
         curves = [curve for run in self.runs for curve in read_curves(run)]
         files = save_curves(curves, self.out)

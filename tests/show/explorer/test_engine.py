@@ -10,11 +10,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 import tp_transformer as tpt
-from tp_transformer.data.mathematics.modules import MODULES
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.show.explorer import packing
+from tp_transformer.show.explorer.contents import example_questions
 from tp_transformer.show.explorer.page import Page
-from tp_transformer.show.explorer.questions import examples
 
 MODELS = {
     "none": {"binding": "none", "embedding_binding": False},
@@ -38,7 +37,7 @@ TOLERANCE = 1e-4
 
 def asked(count):
     """Different questions: examples of every module, and sums."""
-    texts = [example["question"] for example in examples()]
+    texts = [example["question"] for example in example_questions()]
     texts += [f"What is {a} + {b}?" for a in range(30) for b in range(30)]
     return random.Random(0).sample(texts, count)
 
@@ -169,10 +168,6 @@ def test_a_question_that_cannot_be_read_gets_a_sentence(page):
         asking = f"explorer.client.run(0, {json.dumps(question)})"
         error = page.run(f"{asking}.then(() => '', (error) => error.message)")
         assert said in error
-
-
-def test_the_examples_are_of_every_module():
-    assert [each["module"] for each in examples()[::2]] == [module.name for module in MODULES]
 
 
 @pytest.mark.slow

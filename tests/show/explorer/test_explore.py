@@ -21,9 +21,9 @@ from tp_transformer.model.binding import BINDINGS, HadamardBinding
 from tp_transformer.model.solver import Answer
 from tp_transformer.model.stream import SolvedQuestion
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.show.explorer import packing, questions
-from tp_transformer.show.explorer.explore import make_page
-from tp_transformer.show.explorer.questions import EXAMPLE_SEED, examples
+from tp_transformer.show.explorer import contents, packing
+from tp_transformer.show.explorer.contents import EXAMPLE_SEED, example_questions
+from tp_transformer.show.explorer.page import make_page
 from tp_transformer.show.explorer.server import serving
 from tp_transformer.show.roles import most_structural
 from tp_transformer.study import bundle as bundling
@@ -109,10 +109,10 @@ def test_a_binding_or_a_field_that_the_page_does_not_compute_is_refused(monkeypa
         ),
     ):
         with pytest.raises(tpt.UserError, match=said):
-            packing.refuse_unsupported(model, "it")
+            packing.require_supported(model, "it")
     monkeypatch.setattr(packing, "IRRELEVANT_FIELDS", packing.IRRELEVANT_FIELDS - {"d_ff"})
     with pytest.raises(tpt.UserError, match="its d_ff is 256"):
-        packing.refuse_unsupported(tpt.build("tp-transformer-tiny"), "it")
+        packing.require_supported(tpt.build("tp-transformer-tiny"), "it")
 
 
 def test_weights_are_all_there_in_their_order(folders, monkeypatch):
@@ -126,7 +126,7 @@ def test_weights_are_all_there_in_their_order(folders, monkeypatch):
 
 
 def test_the_page_opens_on_a_fraction_that_the_model_answers(folders, monkeypatch):
-    offered = drawn_sample(questions.OFFERED, seed=0)
+    offered = drawn_sample(contents.OFFERED, seed=0)
     right = dict(zip(offered.questions, offered.answers, strict=True))
     known = offered.questions[5:7]
 
@@ -138,7 +138,7 @@ def test_the_page_opens_on_a_fraction_that_the_model_answers(folders, monkeypatc
             answer = Answer(text=said, log_probability=0.0, score=0.0, is_complete=True)
             yield SolvedQuestion(question=text, answers=(answer,))
 
-    monkeypatch.setattr(questions, "solve_each", solve)
+    monkeypatch.setattr(contents, "solve_each", solve)
     assert data_of(make_page(folders[0]))["opening"] == known[0]
     known = ()
     assert data_of(make_page(folders[0]))["opening"] is None
@@ -217,13 +217,13 @@ def test_examples_come_from_a_store(folders, tmp_path):
 
 
 def test_the_examples_are_what_the_generator_gives():
-    assert [each["module"] for each in examples()] == [m.name for m in MODULES for _ in range(2)]
-    for place in (0, 22, 80):
-        module = examples()[place]["module"]
-        made = tpt.data.generate(module, split="interpolate", count=2, seed=EXAMPLE_SEED)
-        assert [each.question for each in made] == [
-            each["question"] for each in examples()[place : place + 2]
-        ]
+    examples = example_questions()
+    assert [each["module"] for each in examples] == [m.name for m in MODULES for _ in range(2)]
+    for start in (0, 22, 80):
+        module = examples[start]["module"]
+        again = tpt.data.generate(module, split="interpolate", count=2, seed=EXAMPLE_SEED)
+        questions = [each["question"] for each in examples[start : start + 2]]
+        assert [each.question for each in again] == questions
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 
 from reports import write_analysis, write_bench, write_run
 from scores import made_up
-from tp_transformer.show.report.report import write_report
+from tp_transformer.show.page import write_report
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from reports import HOSTILE, SVG, hostile_results, write_analysis
-from tp_transformer.show.report.report import write_report
+from tp_transformer.show.page import write_report
 
 
 @pytest.fixture
@@ -97,14 +97,14 @@ def test_figures_are_saved_as_svg(page):
         })()"""
     )
     names = [name for name, _ in files]
-    assert len(names) == len(set(names)) == 6 + 3
+    assert len(names) == len(set(names)) == 4 + 3
     for name, content in files:
         assert name.endswith(".svg")
         if content.startswith("data:"):
             content = base64.b64decode(content.partition(",")[2]).decode()
             assert content == SVG
         assert content.startswith("<svg")
-    assert "first, " in dict(files)["accuracy-interpolate-1.svg"]
+    assert "first (" in dict(files)["accuracy-interpolate.svg"]
 
 
 def test_the_theme_follows_the_system_and_the_button(page):
@@ -117,7 +117,7 @@ def test_the_theme_follows_the_system_and_the_button(page):
     assert page.run(shown) == "rgb(255, 255, 255)"
     page.open(page.run("location.href"))
     assert page.run(shown) == "rgb(22, 25, 29)"
-    assert page.run("getComputedStyle(document.querySelector('svg text.ink')).fill") == (
+    assert page.run("getComputedStyle(document.querySelector('svg text')).fill") == (
         "rgb(228, 231, 234)"
     )
     assert page.run("getComputedStyle(document.querySelector('.plate')).backgroundColor") == (

@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shutil
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -15,8 +16,7 @@ from runs import tpt
 from scores import made_up
 from tp_transformer.errors import FolderError, ResultsError, SettingsError, UserError
 from tp_transformer.scoring.published import TABLE_1
-from tp_transformer.show.report import charts
-from tp_transformer.show.report.report import write_report
+from tp_transformer.show.page import write_report
 
 
 def text_of(page):
@@ -85,7 +85,7 @@ def test_the_same_inputs_give_the_same_file_wherever_they_are(material, report, 
 def test_nothing_is_loaded_from_elsewhere_and_no_time_is_written(report):
     page = report.file.read_text("utf-8")
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
-    assert not re.search(r"url\(|@import", page)
+    assert not re.search(r"url\((?!#)|@import", page)
     assert "'unsafe" not in page
 
 
@@ -104,45 +104,27 @@ def test_texts_of_files_are_escaped(tmp_path):
     assert "<i>run" in shown
 
 
-def test_charts_are_svg_of_their_own(report):
+def test_charts_are_svg_with_tooltips_that_the_policy_admits(report):
     page = report.file.read_text("utf-8")
-    drawn = re.findall(r"<svg.*?</svg>", page, re.S)
-    assert len(drawn) == 3 + 1 + 2  # interpolation, extrapolation, two curves
-    for one in drawn:
-        root = ET.fromstring(one)  # noqa: S314, our own
-        width, height = (float(root.get(name)) for name in ("width", "height"))
-        for box in root.iter("{http://www.w3.org/2000/svg}rect"):
-            assert float(box.get("x")) + float(box.get("width")) <= width
-            assert float(box.get("y")) + float(box.get("height")) <= height
+    charts = [ET.fromstring(chart) for chart in re.findall(r"<svg.*?</svg>", page, re.S)]  # noqa: S314, our own
+    labels = [chart.get("aria-label") for chart in charts]
+    assert [label.partition(":")[0] for label in labels[:2]] == ["Interpolation", "Extrapolation"]
+    assert len(charts) == 2 + 2
+    assert not any("style" in part.attrib for chart in charts for part in chart.iter())
+    titles = [part.text for part in charts[1].iter("{http://www.w3.org/2000/svg}title")]
+    score = made_up("first", n=40).splits["extrapolate"].modules["arithmetic__mul_big"]
+    assert len(titles) == 2 * 15
+    assert any(
+        title.startswith(f"arithmetic__mul_big: {score.right} of 40 correct") for title in titles
+    )
 
 
-def test_bars_have_the_length_of_their_share():
-    bars = {"all": charts.Bar(share=1.0, interval=(0.9, 1.0), tip="")}
-    bars |= {"half": charts.Bar(share=0.5, interval=(0.4, 0.6), tip="")}
-    root = ET.fromstring(charts.bars("title", ["all", "half"], [bars], ["one"]))  # noqa: S314, our own
-    boxes = [
-        float(box.get("width"))
-        for box in root.iter("{http://www.w3.org/2000/svg}rect")
-        if box.get("class") == "series-0"
-    ]
-    assert boxes[1] == pytest.approx(boxes[0] / 2, abs=0.1)
-
-
-@pytest.mark.parametrize("high", [1e-9, 0.3, 1.0, 7.0, 97.3, 100.0, 229.0, 1_000_000.0])
-def test_ticks_are_few_round_and_cover_the_values(high):
-    found = charts.ticks(high)
-    assert found[0] == 0
-    assert found[-1] >= high * (1 - 1e-6)
-    assert found[-2] < high
-    assert 2 <= len(found) <= 6
-
-
-def test_rows_of_bars_are_divided_evenly():
-    names = [str(number) for number in range(56)]
-    found = charts.divided(names, 2)
-    assert [len(part) for part in found] == [19, 19, 18]
-    assert [name for part in found for name in part] == names
-    assert charts.divided(["one"], 30) == [["one"]]
+def test_without_matplotlib_the_charts_are_replaced_by_a_note(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    run = write_run(tmp_path / "run")
+    page = write_report([run], tmp_path / "report.html").file.read_text("utf-8")
+    assert "figures need matplotlib: pip install &#x27;tp-transformer[interpret]&#x27;" in page
+    assert "50.00% at step 500" in page
 
 
 def test_results_of_several_tasks_have_sections_of_their_own(tmp_path):
@@ -315,7 +297,7 @@ def test_the_python_of_its_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs" / "one")
     made_up("ours", n=40).save("first.json")
-    (code,) = blocks("python", (ROOT / "docs" / "report.md").read_text("utf-8"))
+    code = blocks("python", (ROOT / "docs" / "report.md").read_text("utf-8"))[0]
     names = {}
     exec(compile(code, "report.md", "exec"), names)  # noqa: S102
     assert names["report"].sections == (

@@ -23,10 +23,9 @@ IRRELEVANT_FIELDS = {"d_ff", "n_vocab", "binding_options", "initialisation", "dr
 CHUNK = 3 << 21  # bytes; a multiple of 3, so that only the last chunk is padded
 
 
-def refuse_unsupported(model: AnyModel, folder: str | Path) -> None:
+def require_supported(model: AnyModel, folder: str | Path) -> None:
     """Raise if the page cannot compute a model."""
-    reason = _unsupported_reason(model)
-    if reason is not None:
+    if reason := _unsupported_reason(model):
         raise UserError(
             f"the explorer does not support {folder}: {reason}; it runs Transformers with the "
             f"bindings {', '.join(BINDINGS)}"

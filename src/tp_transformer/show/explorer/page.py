@@ -1,19 +1,33 @@
-"""The page: one HTML file with style, scripts, models and questions."""
+"""`tpt explore`: one HTML file with style, scripts, models and questions, written or served."""
 
 import json
+import sys
+import webbrowser
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from tp_transformer import __version__
-from tp_transformer.model.family import AnyModel
+from tp_transformer.errors import SettingsError
+from tp_transformer.html import content_policy, page_mark
+from tp_transformer.model import bundled
+from tp_transformer.model.family import AnyModel, load
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.provenance import Values
 from tp_transformer.show.explorer import packing
-from tp_transformer.show.page_file import content_policy, mark
+from tp_transformer.show.explorer.contents import (
+    answered_fraction,
+    evaluated_questions,
+    example_questions,
+    read_roles,
+    stored_questions,
+)
+from tp_transformer.show.explorer.server import address, serving
 
 KIND = "explorer"
+STYLE = "page.css"
 WORKER = ("bindings.js", "engine.js", "run.js", "worker.js")
 SCRIPT = (
     *(
@@ -27,7 +41,7 @@ SCRIPT = (
     ),
     *("figures.js", "pane.js", "heads.js", "inspector.js", "dialog.js", "controls.js", "app.js"),
 )
-WEIGHTS_PLACE = "<!-- weights -->"
+WEIGHTS_MARK = "<!-- weights -->"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +66,17 @@ class Page:
 
     def parts(self) -> Iterator[bytes]:
         """Yield the page in pieces, from its beginning to its end."""
-        filled = _asset("page.html")
-        for place, text in (
-            ("mark", mark(KIND)),
+        filled = _assets("page.html")
+        for name, text in (
+            ("mark", page_mark(KIND)),
             ("policy", self.policy),
-            ("style", _style()),
-            ("script", _script()),
-            ("worker", _joined(WORKER)),
+            ("style", _assets(STYLE)),
+            ("script", _assets(*SCRIPT)),
+            ("worker", _assets(*WORKER)),
             ("data", _data(self._values())),
         ):
-            filled = filled.replace(f"<!-- {place} -->", text, 1)
-        before, after = filled.split(WEIGHTS_PLACE)
+            filled = filled.replace(f"<!-- {name} -->", text, 1)
+        before, after = filled.split(WEIGHTS_MARK)
         yield before.encode()
         for index, model in enumerate(self.models):
             for chunk in packing.weights(model):
@@ -74,12 +88,22 @@ class Page:
     @property
     def policy(self) -> str:
         """The content-security policy: this style, this script, workers, and nothing else."""
-        return content_policy(_script(), _style(), "worker-src blob:")
+        return content_policy(_assets(*SCRIPT), _assets(STYLE), "worker-src blob:")
 
     def write(self, file: str | Path) -> None:
         """Write the page atomically."""
         with atomic_write(file) as unfinished, unfinished.open("wb") as page:
             page.writelines(self.parts())
+
+    def serve(self, port: int) -> None:
+        """Serve the page on this machine until interrupted."""
+        with serving(b"".join(self.parts()), self.policy, port) as server:
+            url = address(server)
+            print(f"{url}: the explorer, on this machine only; Ctrl-C ends it", flush=True)
+            if sys.stdout.isatty():
+                webbrowser.open(url)
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
 
     def _values(self) -> Values:
         return {
@@ -95,22 +119,40 @@ class Page:
         }
 
 
-def _style() -> str:
-    return _asset("page.css")
-
-
-def _script() -> str:
-    return _joined(SCRIPT)
-
-
-def _asset(name: str) -> str:
-    return (files(__package__) / "assets" / name).read_text("utf-8")
-
-
-def _joined(names: Sequence[str]) -> str:
-    return "\n".join(map(_asset, names))
+def _assets(*names: str) -> str:
+    return "\n".join((files(__package__) / "assets" / name).read_text("utf-8") for name in names)
 
 
 def _data(values: Values) -> str:
     """Return JSON that is safe inside a script element, for any texts."""
     return json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def make_page(
+    model: Path | None,
+    *,
+    beside: Path | None = None,
+    roles: Path | None = None,
+    results: Path | None = None,
+    data: Path | None = None,
+) -> Page:
+    """Return the page of one or two models; nothing is written."""
+    if results is not None and data is None:
+        raise SettingsError("--results needs --data, the store that was evaluated")
+    first = model or bundled.default()
+    folders = [first] if beside is None else [first, beside]
+    models = []
+    for folder in folders:
+        models.append(load(folder))
+        packing.require_supported(models[-1], folder)
+    bundled_roles = bundled.find(first) / bundled.ROLES
+    if roles is None and bundled_roles.is_file():
+        roles = bundled_roles
+    return Page(
+        models=models,
+        folders=folders,
+        opening=answered_fraction(models[0]),
+        roles=None if roles is None else read_roles(roles, models[0]),
+        examples=example_questions() if data is None else stored_questions(data),
+        questions=evaluated_questions(results, data) if results and data else [],
+    )

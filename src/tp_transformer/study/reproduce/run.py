@@ -42,7 +42,7 @@ from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.comparison import Comparison
 from tp_transformer.show.findings import heading
-from tp_transformer.show.report.report import write_report
+from tp_transformer.show.page import write_report
 from tp_transformer.study.parts import generated
 from tp_transformer.study.reproduce.bands import Accuracies, SplitAccuracy, compare, read_band
 from tp_transformer.study.reproduce.scale import Scale, ScaleRow

@@ -2,16 +2,21 @@
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tp_transformer.figures import COLUMN
+from tp_transformer import figures
+from tp_transformer.errors import UserError
 from tp_transformer.html import Markup, element, joined, paragraph
 from tp_transformer.table import Table
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _WIDTH = re.compile(rb'<svg[^>]*? width="(\d{1,6}(?:\.\d+)?)pt"')
-_NARROW = 72 * COLUMN  # points; such figures are side by side
+_NARROW = 72 * figures.COLUMN  # points; such figures are side by side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +33,7 @@ class Section:
     title: str
     summary: str
     body: Sequence[Markup]
-    sources: Sequence[Path]
+    sources: Sequence[Path] = ()
 
 
 def heading(text: str) -> Markup:
@@ -42,12 +47,12 @@ def bullets(lines: Iterable[str]) -> Markup:
     return element("ul", *items, class_="findings") if items else Markup()
 
 
-def command(text: str | None) -> Markup:
-    """Return the command that made something, if it is known."""
+def command(text: object) -> Markup:
+    """Return the command that made something, or None if it is unknown."""
     if text is None:
         return paragraph("The file does not record the command that made it.", "made")
     label = element("span", "Made by", class_="label")
-    return element("p", label, " ", element("code", text), class_="made")
+    return element("p", label, " ", element("code", str(text)), class_="made")
 
 
 def folded(title: str, *body: Markup) -> Markup:
@@ -64,9 +69,22 @@ def table(shown: Table) -> Markup:
     return element("div", scrolled, notes, class_="table")
 
 
-def chart(drawn: Markup, name: str, caption: str) -> Markup:
-    """Return a figure of the report, drawn as SVG in the colours of the page."""
-    return _figure(element("div", drawn, class_="chart"), name, caption)
+def charts(plot: Callable[[], "Mapping[str, Figure]"]) -> Markup:
+    """Return figures by their names, in the colours of the page, with their captions."""
+    try:
+        plots = plot()
+    except UserError as error:  # matplotlib is not installed
+        return paragraph(str(error), "note")
+    drawn = (_chart(name, figure) for name, figure in plots.items())
+    return element("div", *drawn, class_="figures")
+
+
+def _chart(name: str, drawn: "Figure") -> Markup:
+    caption = figures.caption_of(drawn) or drawn.get_suptitle()
+    figures.remove_caption(drawn)
+    drawn.suptitle("")
+    svg = element("div", figures.inline_svg(drawn, caption), class_="chart")
+    return _figure(svg, name, caption)
 
 
 def picture(file: Path, name: str, caption: str, text: str) -> Markup:
@@ -78,11 +96,11 @@ def picture(file: Path, name: str, caption: str, text: str) -> Markup:
     encoded = base64.b64encode(content).decode()
     image = element("img", src=f"data:image/svg+xml;base64,{encoded}", alt=text)
     width = _WIDTH.search(content)
-    size = None if width is not None and float(width[1]) <= _NARROW else "wide"
-    return _figure(element("div", image, class_="plate"), name, caption, size)
+    is_wide = width is None or float(width[1]) > _NARROW
+    return _figure(element("div", image, class_="plate"), name, caption, is_wide=is_wide)
 
 
-def _figure(drawn: Markup, name: str, caption: str, size: str | None = None) -> Markup:
+def _figure(drawn: Markup, name: str, caption: str, *, is_wide: bool = True) -> Markup:
     save = element("button", "Save SVG", type="button", class_="save", data_name=f"{name}.svg")
     below = element("figcaption", element("span", caption), save)
-    return element("figure", drawn, below, class_=size)
+    return element("figure", drawn, below, class_="wide" if is_wide else None)

@@ -9,17 +9,30 @@ from string import Template
 
 from tp_transformer import __version__
 from tp_transformer.errors import ResultsError, SettingsError
+from tp_transformer.html import (
+    Markup,
+    check_replaceable,
+    content_policy,
+    element,
+    joined,
+    page_mark,
+    paragraph,
+)
+from tp_transformer.registry import Registry
 from tp_transformer.runtime.files import atomic_write
-from tp_transformer.show.page_file import content_policy, mark, refuse_other_file
-from tp_transformer.show.report.analyses import analyses
-from tp_transformer.show.report.bench import bench
-from tp_transformer.show.report.inputs import Inputs, gather
-from tp_transformer.show.report.markup import Markup, Section, element, joined, paragraph
-from tp_transformer.show.report.runs import runs
-from tp_transformer.show.report.scores import scores
+from tp_transformer.show.analyses import analyses, bench
+from tp_transformer.show.inputs import Inputs
+from tp_transformer.show.runs import runs
+from tp_transformer.show.scores import scores
+from tp_transformer.show.sections import Section
 
-SECTIONS: tuple[Callable[[Inputs], list[Section]], ...] = (scores, runs, analyses, bench)
-"""What a report can show, in its order. A function selects its files among the inputs."""
+SECTIONS: Registry[Callable[[Inputs], list[Section]]] = Registry("section")
+"""What a report can show, in its order: functions that select their files among the inputs."""
+
+SECTIONS.register("scores")(scores)
+SECTIONS.register("runs")(runs)
+SECTIONS.register("analyses")(analyses)
+SECTIONS.register("bench")(bench)
 
 TITLE = "TP-Transformer report"
 KIND = "report"
@@ -56,14 +69,14 @@ def write_report(
         overwrite: whether to replace a file that is not a report, too
     """
     out = Path(out)
-    refuse_other_file(out, KIND, overwrite=overwrite)
+    check_replaceable(out, KIND, overwrite=overwrite)
     if not paths:
         raise SettingsError("there is nothing to report on: name runs, results or analyses")
-    inputs = gather(paths, out.absolute().parent)
-    sections = [section for make in SECTIONS for section in make(inputs)]
+    inputs = Inputs.find(paths, out.absolute().parent)
+    sections = [section for make in SECTIONS.values() for section in make(inputs)]
     sources = dict.fromkeys(source for section in sections for source in section.sources)
     for path in map(Path, paths):
-        _refuse_unshown(path, list(sources))
+        _require_shown(path, list(sources))
     page = _page(sections, inputs, [inputs.shown(path) for path in paths])
     with atomic_write(out) as unfinished:
         unfinished.write_text(page, "utf-8", errors="replace")  # JSON may have half a character
@@ -71,11 +84,9 @@ def write_report(
     return WrittenReport(out, titles, tuple(sources), inputs.unreadable)
 
 
-def _refuse_unshown(path: Path, sources: Sequence[Path]) -> None:
-    """Refuse a path that no section shows anything of."""
-    place = path.resolve()
-    shown = [source.resolve() for source in sources]
-    if any(place == source or place in source.parents for source in shown):
+def _require_shown(path: Path, sources: Sequence[Path]) -> None:
+    """Raise if no section shows anything of a path."""
+    if any(source.resolve().is_relative_to(path.resolve()) for source in sources):
         return
     raise ResultsError(
         f"{path} is not a run, results or an analysis, and contains none; "
@@ -90,9 +101,9 @@ def _page(sections: Sequence[Section], inputs: Inputs, paths: Sequence[str]) -> 
         element("li", element("a", section.title, href=f"#{name}"))
         for name, section in zip(names, sections, strict=True)
     ]
-    body = [_drawn(section, name) for name, section in zip(names, sections, strict=True)]
+    body = [_section(section, name) for name, section in zip(names, sections, strict=True)]
     return Template(_asset("page.html")).substitute(
-        mark=mark(KIND),
+        mark=page_mark(KIND),
         policy=content_policy(script, style),
         style=style,
         script=script,
@@ -105,7 +116,7 @@ def _page(sections: Sequence[Section], inputs: Inputs, paths: Sequence[str]) -> 
     )
 
 
-def _drawn(section: Section, name: str) -> Markup:
+def _section(section: Section, name: str) -> Markup:
     title = element("h2", section.title, id=f"{name}-title")
     summary = paragraph(section.summary, "summary")
     return element(
@@ -119,8 +130,8 @@ def _sources(sections: Sequence[Section], inputs: Inputs) -> Markup:
         for source in section.sources:
             titles.setdefault(inputs.shown(source), []).append(section.title)
     return joined(
-        element("li", element("code", source), f": {', '.join(own)}")
-        for source, own in titles.items()
+        element("li", element("code", source), f": {', '.join(shown_in)}")
+        for source, shown_in in titles.items()
     )
 
 
