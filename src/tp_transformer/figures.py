@@ -135,8 +135,8 @@ def qualitative(number: int) -> tuple[str, str]:
     import matplotlib as mpl
 
     palette = mpl.colormaps[QUALITATIVE]
-    place = number % palette.N
-    return _with_ink(palette(2 * place % palette.N + 2 * place // palette.N))
+    number %= palette.N
+    return _with_ink(palette(2 * number % palette.N + 2 * number // palette.N))
 
 
 def shades(colormap: str, first: float, last: float, count: int) -> list[tuple[str, str]]:
@@ -144,7 +144,7 @@ def shades(colormap: str, first: float, last: float, count: int) -> list[tuple[s
     import matplotlib as mpl
 
     step = (last - first) / max(count - 1, 1)
-    return [_with_ink(mpl.colormaps[colormap](first + step * place)) for place in range(count)]
+    return [_with_ink(mpl.colormaps[colormap](first + step * number)) for number in range(count)]
 
 
 def _with_ink(colour: tuple[float, float, float, float]) -> tuple[str, str]:
@@ -152,8 +152,8 @@ def _with_ink(colour: tuple[float, float, float, float]) -> tuple[str, str]:
 
     red, green, blue, _ = colour
     # The relative luminance at which black and white have the same contrast (WCAG 2).
-    weights = zip((0.2126, 0.7152, 0.0722), (red, green, blue), strict=True)
-    luminance = sum(weight * ((own + 0.055) / 1.055) ** 2.4 for weight, own in weights)
+    channels = zip((0.2126, 0.7152, 0.0722), (red, green, blue), strict=True)
+    luminance = sum(weight * ((value + 0.055) / 1.055) ** 2.4 for weight, value in channels)
     return to_hex((red, green, blue)), "black" if luminance > 0.179 else "white"
 
 

@@ -213,12 +213,6 @@ def test_any_name_can_be_shown(tmp_path, monkeypatch, name):
     assert f"{one.name} (" in svg
 
 
-def test_bars_and_what_they_mean_come_together():
-    for results, width, has_bars in (([ONE], 80, True), ([ONE] * 5, 80, False)):
-        text = shown(render_comparison, results, width)
-        assert ("█" in text) == ("▒ its 95% interval" in text) == has_bars
-
-
 @pytest.mark.parametrize("n_results", [2, 5, 9])
 def test_many_results_are_told_apart_in_a_narrow_terminal(n_results):
     long = [made_up(f"a-run-with-a-rather-long-name-{i}", seed=i) for i in range(n_results)]

@@ -323,7 +323,7 @@ def footnotes(results: Sequence[Results]) -> list[str]:
     return [
         "Exact match averaged over modules; ± is half of a 95% interval; >95% counts modules.",
         *([f"The paper also has {after}."] if is_published(results) else []),
-        *([ONE_SEED] if all(len(one.results) == 1 for one in seed_groups(results)) else []),
+        *([ONE_SEED] if all(len(group.results) == 1 for group in seed_groups(results)) else []),
         *(f"Not fully comparable: {line}." for line in caveats(results)),
     ]
 

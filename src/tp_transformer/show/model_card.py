@@ -10,10 +10,10 @@ from tp_transformer.data.mathematics.modules import SPLITS, TRAIN_SPLITS
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
 from tp_transformer.model.family import AnyModel
-from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.show.comparison import pair_line
+from tp_transformer.show.models import description
 from tp_transformer.table import markdown_table
 from tp_transformer.training.history import History, Stage
 from tp_transformer.training.records import duration, number, share
@@ -55,19 +55,6 @@ def model_card(facts: CardFacts, twin: CardFacts | None) -> str:
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def description(model: AnyModel) -> str:
-    """Return the kind and the sizes of a model, as the beginning of a sentence."""
-    config, kind = model.config, f"A model of the architecture {model.architecture()}"
-    if isinstance(model, Transformer):
-        named = "plain Transformer" if config.binding == "none" else "TP-Transformer"
-        binding = "" if config.binding == "none" else f", binding {config.binding}"
-        kind = (
-            f"A {named} with {config.n_layers}+{config.n_layers} layers, d_model {config.d_model}, "
-            f"d_ff {config.d_ff}, {config.n_heads} heads{binding}"
-        )
-    return f"{kind}: {model.n_parameters:,} parameters"
-
-
 def _summary(facts: CardFacts) -> str:
     return (
         f"{description(facts.model)}, trained on {facts.history.samples:,} samples of the task "
@@ -78,15 +65,18 @@ def _summary(facts: CardFacts) -> str:
 def _averages(facts: CardFacts) -> list[str]:
     results, splits = facts.results, facts.results.splits
     rows = [
-        ["modules", *(str(len(one.modules)) for one in splits.values())],
-        ["questions", *(f"{one.n:,}" for one in splits.values())],
-        ["exact match, average over modules", *(_average(one) for one in splits.values())],
+        ["modules", *(str(len(split.modules)) for split in splits.values())],
+        ["questions", *(f"{split.n:,}" for split in splits.values())],
+        ["exact match, average over modules", *(_average(split) for split in splits.values())],
         *(
-            [f"modules above {limit:.0%}", *(str(_above(one, limit)) for one in splits.values())]
+            [
+                f"modules above {limit:.0%}",
+                *(str(_above(split, limit)) for split in splits.values()),
+            ]
             for limit in COUNTED
         ),
-        [f"modules below {FAILED:.0%}", *(str(len(_failed(one))) for one in splits.values())],
-        ["loss per token", *(number(one.loss) for one in splits.values())],
+        [f"modules below {FAILED:.0%}", *(str(len(_failed(split))) for split in splits.values())],
+        ["loss per token", *(number(split.loss) for split in splits.values())],
     ]
     data = results.data
     seed = f", seed {data['seed']}" if data.get("seed") is not None else ""
@@ -115,11 +105,11 @@ def _average(score: SplitScore) -> str:
 
 
 def _above(score: SplitScore, limit: float) -> int:
-    return sum(one.accuracy > limit for one in score.modules.values())
+    return sum(module.accuracy > limit for module in score.modules.values())
 
 
 def _failed(score: SplitScore) -> list[str]:
-    return [name for name, one in score.modules.items() if one.accuracy < FAILED]
+    return [name for name, module in score.modules.items() if module.accuracy < FAILED]
 
 
 def _use(facts: CardFacts) -> list[str]:
@@ -163,22 +153,22 @@ def _limits(facts: CardFacts) -> list[str]:
 def _training(history: History) -> list[str]:
     stages = history.stages
     rows = [
-        ["steps", *(f"{one.step:,}" for one in stages)],
-        ["samples", *(f"{one.samples:,}" for one in stages)],
-        ["training time", *(_time(one) for one in stages)],
-        ["core-hours", *(_hours(one.core_seconds) for one in stages)],
-        ["precision", *(_precision(one) for one in stages)],
-        ["seed", *(str(one.settings["training"].get("seed")) for one in stages)],
-        ["held-out questions", *(_validation(one) for one in stages)],
-        ["data", *(_data(one) for one in stages)],
-        ["SHA-256 of the data's description", *(f"`{one.data['sha256']}`" for one in stages)],
-        ["commit", *(_each(one, "commit") for one in stages)],
-        ["machine", *(_machines(one) for one in stages)],
-        ["torch", *(_each(one, "torch") for one in stages)],
+        ["steps", *(f"{stage.step:,}" for stage in stages)],
+        ["samples", *(f"{stage.samples:,}" for stage in stages)],
+        ["training time", *(_time(stage) for stage in stages)],
+        ["core-hours", *(_hours(stage.core_seconds) for stage in stages)],
+        ["precision", *(_precision(stage) for stage in stages)],
+        ["seed", *(str(stage.settings["training"].get("seed")) for stage in stages)],
+        ["held-out questions", *(_validation(stage) for stage in stages)],
+        ["data", *(_data(stage) for stage in stages)],
+        ["SHA-256 of the data's description", *(f"`{stage.data['sha256']}`" for stage in stages)],
+        ["commit", *(_each(stage, "commit") for stage in stages)],
+        ["machine", *(_machines(stage) for stage in stages)],
+        ["torch", *(_each(stage, "torch") for stage in stages)],
     ]
     hours = NOT_RECORDED if history.core_hours is None else f"{history.core_hours:.1f}"
     lines = [
-        *markdown_table(["run", *(f"`{one.run}`" for one in stages)], rows),
+        *markdown_table(["run", *(f"`{stage.run}`" for stage in stages)], rows),
         "",
         f"Total: {history.samples:,} samples, {hours} core-hours: training time, validations "
         "included, times threads. If other programs used the machine, the processor time is less.",
@@ -210,9 +200,9 @@ def _hours(seconds: float | None) -> str:
 def _validation(stage: Stage) -> str:
     if stage.validation is None:
         return NOT_RECORDED
-    found = stage.validation
-    score = f"{share(found['exact_match'], 1)} correct, loss {number(found['loss'])}"
-    return f"{found['n']:,}: {score}"
+    values = stage.validation
+    score = f"{share(values['exact_match'], 1)} correct, loss {number(values['loss'])}"
+    return f"{values['n']:,}: {score}"
 
 
 def _data(stage: Stage) -> str:
@@ -226,35 +216,36 @@ def _data(stage: Stage) -> str:
 
 def _each(stage: Stage, name: str) -> str:
     """Return the different values of all sessions of a run."""
-    found = (one.get(name) or NOT_RECORDED for one in stage.sessions)
-    return ", ".join(dict.fromkeys(map(str, found)))
+    values = (session.get(name) or NOT_RECORDED for session in stage.sessions)
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _precision(stage: Stage) -> str:
     """Return the precisions of products; earlier versions recorded only the setting."""
     setting = stage.settings["training"].get("precision")
-    return ", ".join(dict.fromkeys(str(one.get("precision") or setting) for one in stage.sessions))
+    values = (session.get("precision") or setting for session in stage.sessions)
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _machines(stage: Stage) -> str:
-    found = []
-    for one in stage.sessions:
-        processor = one.get("processor") or f"processor {NOT_RECORDED}"
-        ranks = "" if one["n_ranks"] in (1, None) else f", {one['n_ranks']} processes"
-        threads = f", threads: {one['threads']}" if one["threads"] else ""
-        found.append(f"{processor} ({one['device']}{threads}{ranks})")
-    return "; ".join(dict.fromkeys(found))
+    machines = []
+    for session in stage.sessions:
+        processor = session.get("processor") or f"processor {NOT_RECORDED}"
+        ranks = "" if session["n_ranks"] in (1, None) else f", {session['n_ranks']} processes"
+        threads = f", threads: {session['threads']}" if session["threads"] else ""
+        machines.append(f"{processor} ({session['device']}{threads}{ranks})")
+    return "; ".join(dict.fromkeys(machines))
 
 
 def _commands(facts: CardFacts) -> list[str]:
     history, last = facts.history, facts.history.stages[-1]
     lines: list[list[str]] = []
     earlier = None
-    for place, stage in enumerate(history.stages, 1):
-        made = generation_command(stage.data)
-        if made is not None and made not in lines:
-            lines.append(made)
-        lines.append(_train_command(stage, settings_file(place), stage.run, earlier))
+    for position, stage in enumerate(history.stages, 1):
+        generation = generation_command(stage.data)
+        if generation is not None and generation not in lines:
+            lines.append(generation)
+        lines.append(_train_command(stage, settings_file(position), stage.run, earlier))
         earlier = f"runs/{stage.run}"
     more = _train_command(last, settings_file(len(history.stages)), "more", facts.name)
     files = ", ".join(f"`{settings_file(n)}`" for n in range(1, len(history.stages) + 1))
@@ -335,11 +326,11 @@ def generation_command(data: Values) -> list[str] | None:
 
 def _twin(facts: CardFacts, twin: CardFacts) -> list[str]:
     ours, theirs = facts.history.stages[-1], twin.history.stages[-1]
-    found = settings.differences(ours.settings, theirs.settings)
+    others = settings.differences(ours.settings, theirs.settings)
     same = "the same" if ours.data["sha256"] == theirs.data["sha256"] else "other"
     lines = [
         f"`{twin.name}` was trained on {same} data with {twin.history.samples:,} samples. Settings "
-        f"of `{ours.run}` that differ from those of `{theirs.run}`: {'; '.join(found) or 'none'}.",
+        f"of `{ours.run}` that differ from those of `{theirs.run}`: {'; '.join(others) or 'none'}.",
         "",
         *markdown_table(
             ["", facts.name, twin.name],
@@ -354,7 +345,7 @@ def _twin(facts: CardFacts, twin: CardFacts) -> list[str]:
         "",
     ]
     (compared,) = pairs(facts.results, [twin.results])
-    return [*lines, *(f"- {pair_line(one, facts.name, twin.name)}" for one in compared)]
+    return [*lines, *(f"- {pair_line(pair, facts.name, twin.name)}" for pair in compared)]
 
 
 def _modules(results: Results, split: str) -> list[str]:

@@ -18,7 +18,6 @@ from tp_transformer.table import Table, plain_table
 _WIDE = 100  # columns from which more is shown
 _NAME = 40  # the longest name of a module
 _PERCENT = 7  # columns of an accuracy, with a space
-_SHORTEST_BAR = 4
 _SURE, _UNSURE = "█", "▒"
 _LEGEND = f"{_SURE} lower limit of the accuracy   {_UNSURE} its 95% interval (Wilson)"
 _CLASSES = (
@@ -77,12 +76,12 @@ def _modules_table(split: SplitScore, width: int) -> RichTable:
 
 
 def _module_cells(
-    name: str, score: ModuleScore, bar: int, colour: str, is_wide: bool
+    name: str, score: ModuleScore, width: int, colour: str, is_wide: bool
 ) -> Iterator[Text]:
     yield Text(f"  {name}")
-    drawn = interval_bar(score.interval, bar)
-    drawn.stylize(colour)
-    yield drawn
+    bar = interval_bar(score.interval, width)
+    bar.stylize(colour)
+    yield bar
     low, high = score.interval
     yield Text(f"{score.accuracy:.1%}", style="bold")
     yield Text(f"{low:.1%} - {high:.1%}", style="dim")
@@ -147,46 +146,23 @@ def _notes(results: Results) -> Iterator[str]:
 
 
 def render_modules(results: Sequence[Results], split: str, console: Console) -> None:
-    """Print the modules of a split, in as many tables as needed, and a legend."""
+    """Print the accuracies on the modules of a split, in as many tables as needed."""
     scored = [each for each in results if split in each.splits]
-    names = module_names(scored, split)
-    room = console.width - max(map(len, names)) - 1
-    at_once = max(1, room // _PERCENT)
-    has_bars = False
+    modules = module_names(scored, split)
+    room = console.width - max(map(len, modules)) - 1
+    width = max(_PERCENT, *(cell_len(each.name) + 1 for each in scored))
+    heads = [each.name for each in scored]
+    if width * len(scored) > room:
+        width = _PERCENT
+        heads = [f"({number})" for number in range(1, len(scored) + 1)]
+        for head, each in zip(heads, scored, strict=True):
+            console.print(Text(f"{head} {each.name}"))
+    at_once = max(1, room // width)
     for start in range(0, len(scored), at_once):
-        some = scored[start : start + at_once]
-        bar = min(30, room // len(some) - _PERCENT - 1)
-        bar = bar if bar >= _SHORTEST_BAR else 0
-        has_bars = has_bars or bar > 0
-        heads = {f"({number})": each.name for number, each in enumerate(some, start + 1)}
-        if max(map(cell_len, heads.values())) > (bar or _PERCENT - 1):
-            for number, name in heads.items():
-                console.print(Text(f"{number} {name}"))
-        else:
-            heads = {name: name for name in heads.values()}
-        splits = [each.splits[split] for each in some]
-        console.print(_side_by_side(names, splits, list(heads), bar))
-    if has_bars:
-        console.print(Text(_LEGEND, style="dim"))
-
-
-def _side_by_side(
-    names: Sequence[str], splits: Sequence[SplitScore], heads: Sequence[str], bar: int
-) -> RichTable:
-    """Return a table of modules with a bar, if `bar` is positive, and accuracy per model."""
-    table = plain_table()
-    table.add_column("module", no_wrap=True)
-    for head in heads:
-        if bar:
-            table.add_column(Text(head, no_wrap=True), width=bar)
-        table.add_column("" if bar else Text(head), justify="right", no_wrap=True)
-    for name in names:
-        scores = [split.modules.get(name) for split in splits]
-        table.add_row(name, *(cell for score in scores for cell in _score_cells(score, bar)))
-    return table
-
-
-def _score_cells(score: ModuleScore | None, bar: int) -> Iterator[Text]:
-    if bar:
-        yield interval_bar(score.interval, bar) if score else Text()
-    yield Text(f"{score.accuracy:.1%}" if score else "-")
+        some = slice(start, start + at_once)
+        splits = [each.splits[split].modules for each in scored[some]]
+        rows = [
+            [name, *(f"{of[name].accuracy:.1%}" if name in of else "-" for of in splits)]
+            for name in modules
+        ]
+        console.print(Table(heads=["module", *heads[some]], rows=rows).terminal())
