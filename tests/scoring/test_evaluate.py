@@ -28,7 +28,7 @@ from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.results import render_results
+from tp_transformer.show.terminal import render_results
 
 QUICK = Work(diagnose=0)
 

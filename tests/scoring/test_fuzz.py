@@ -12,7 +12,7 @@ from tp_transformer.cli import main
 from tp_transformer.scoring.journal import OPEN, Answers, Journal
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.results import render_results
+from tp_transformer.show.terminal import render_results
 
 QUICK = pytest.param(200, 0, id="quick")
 

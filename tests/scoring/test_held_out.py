@@ -16,7 +16,7 @@ from tp_transformer.scoring.compare import caveats
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.results import render_results
+from tp_transformer.show.terminal import render_results
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from tp_transformer.scoring.results import ModuleScore, Results
 from tp_transformer.scoring.statistics import holm, wilson
 from tp_transformer.show.charts import save_bars
 from tp_transformer.show.comparison import Comparison, pair_line
-from tp_transformer.show.results import interval_bar, render_results
+from tp_transformer.show.terminal import interval_bar, render_results
 
 ONE, TWO = made_up("ours"), made_up("theirs", seed=2, better=-0.08)
 

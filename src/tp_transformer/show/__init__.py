@@ -1,8 +1,7 @@
 """Output for people. This package displays what earlier packages compute; they do not import it.
 
-- table: a table with renderers for terminals, Markdown, LaTeX and HTML.
-- results, comparison, findings, store, presets, roles, panel: results, comparisons, analyses,
-  stores, models, role clusters and running trainings; model_card, hub_card: cards of models.
-- bars, curve: figures of accuracies and learning curves.
-- report, explorer: HTML pages; page_file: what these may do, and which files they replace.
+- terminal, comparison, store, roles, panel: results and findings, comparisons, stores, role clusters
+  and running trainings in a terminal; comparisons also as documents.
+- charts: figures of accuracies and learning curves. cards: model cards and the list of models.
+- page, sections, markup, inputs: the report. explorer: the page in which a model runs.
 """

@@ -35,7 +35,7 @@ from tp_transformer.scoring.seeds import (
     seed_tests,
 )
 from tp_transformer.scoring.statistics import Interval
-from tp_transformer.show.results import render_modules
+from tp_transformer.show.terminal import render_modules
 from tp_transformer.table import (
     Cell,
     NumberCell,

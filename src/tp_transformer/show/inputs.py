@@ -88,7 +88,7 @@ class Inputs:
                 self._add(entry, is_named=False)
 
     def _add(self, file: Path, *, is_named: bool) -> None:
-        values = _read(file)
+        values = read_object(file)
         if not isinstance(values, str):
             self.files.append(JsonFile(file, values))
         elif is_named:
@@ -99,12 +99,12 @@ class Inputs:
 
 def _is_bench(file: Path) -> bool:
     """Whether a file is of `tpt bench`, and not of another program."""
-    values = _read(file)
+    values = read_object(file)
     return not isinstance(values, str) and values.get("format") == BENCH_FORMAT
 
 
-def _read(file: Path) -> Values | str:
-    """Return the object in a JSON file, or why it cannot be read."""
+def read_object(file: Path) -> Values | str:
+    """Return the object in a JSON file; a text if it cannot be read, which says why."""
     try:
         values = json.loads(file.read_text("utf-8"))
     except OSError as error:

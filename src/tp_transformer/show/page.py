@@ -1,7 +1,7 @@
 """`tpt report`: one self-contained HTML file from runs, results and analyses."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -18,21 +18,10 @@ from tp_transformer.html import (
     page_mark,
     paragraph,
 )
-from tp_transformer.registry import Registry
 from tp_transformer.runtime.files import atomic_write
-from tp_transformer.show.analyses import analyses, bench
 from tp_transformer.show.inputs import Inputs
-from tp_transformer.show.runs import runs
-from tp_transformer.show.scores import scores
-from tp_transformer.show.sections import Section
-
-SECTIONS: Registry[Callable[[Inputs], list[Section]]] = Registry("section")
-"""What a report can show, in its order: functions that select their files among the inputs."""
-
-SECTIONS.register("scores")(scores)
-SECTIONS.register("runs")(runs)
-SECTIONS.register("analyses")(analyses)
-SECTIONS.register("bench")(bench)
+from tp_transformer.show.markup import Section
+from tp_transformer.show.sections import SECTIONS
 
 TITLE = "TP-Transformer report"
 KIND = "report"

@@ -15,7 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from tp_transformer.training.display import Display, Lines
-from tp_transformer.training.records import Record, duration, number, share, split_of
+from tp_transformer.training.records import (
+    MONITOR,
+    TRAIN,
+    VALIDATION,
+    Record,
+    duration,
+    number,
+    share,
+    split_of,
+)
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 32
@@ -71,77 +80,66 @@ class View:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._train: Record | None = None
-        self._shown_at = 0.0
-        self._validation: Record | None = None
+        self._last: dict[str, Record] = {}  # of each kind
         self._best: Record | None = None
-        self._monitor: Record | None = None
+        self._shown_at = 0.0
         self._losses: list[float] = []
         self._curve = ""
 
     def take(self, records: Sequence[Record]) -> None:
         """Add records."""
         for record in records:
-            self._take(record)
+            self.update(record)
+            if record.get("best"):
+                self._best = record
+            if record["kind"] == TRAIN and record["loss"] is not None:
+                self._losses.append(record["loss"])
         self._curve = curve(self._losses)  # not at each refresh, because a long run has many losses
 
     def update(self, record: Record) -> None:
-        """Show averages of training, without adding them to the curve."""
-        self._train = record
-        self._shown_at = time.monotonic()
+        """Show a record, without adding it to the curve."""
+        self._last[record["kind"]] = record
+        if record["kind"] == TRAIN:
+            self._shown_at = time.monotonic()
 
     def leave_off(self) -> None:
         """Discard the speed and the time left of the run before it was resumed."""
-        self._train = None
-
-    def _take(self, record: Record) -> None:
-        if record["kind"] == "validation":
-            self._validation = record
-            if record["best"]:
-                self._best = record
-        elif record["kind"] == "monitor":
-            self._monitor = record
-        else:
-            self.update(record)
-            if record["loss"] is not None:
-                self._losses.append(record["loss"])
+        self._last.pop(TRAIN, None)
 
     def render(self) -> RenderableType:
         """Return the current panel."""
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="dim", no_wrap=True)
         rows.add_column()
-        if self._train is not None:
-            rows.add_row("loss", f"{number(self._train['loss'])}  {self._curve}")
-        rows.add_row("exact match", self._exact_match_row())
-        if self._monitor is not None:
-            monitored = share(self._monitor["exact_match"], 1)
-            rows.add_row(split_of(self._monitor), f"{monitored} (step {self._monitor['step']:,})")
-        if self._train is not None:
-            rows.add_row("speed", self._speed_row(self._train))
-            rows.add_row("learning rate", f"{self._train['learning_rate']:.2g}")
-            if self._train["skipped"]:
-                rows.add_row("skipped", Text(self._skipped(self._train["skipped"]), style="red"))
-        return Group(
-            Text(self._title, style="bold", overflow="ellipsis", no_wrap=True),
-            self._progress_row(),
-            rows,
-        )
+        train, monitor = self._last.get(TRAIN), self._last.get(MONITOR)
+        if train is not None:
+            rows.add_row("loss", f"{number(train['loss'])}  {self._curve}")
+        rows.add_row("exact match", self._exact_match())
+        if monitor is not None:
+            monitored = share(monitor["exact_match"], 1)
+            rows.add_row(split_of(monitor), f"{monitored} (step {monitor['step']:,})")
+        if train is not None:
+            speed = f"{train['samples_per_second']:,.0f} samples/s   padding "
+            speed += f"{share(train['padding'])}   waiting for data {share(train['waiting'])}"
+            rows.add_row("speed", speed)
+            rows.add_row("learning rate", f"{train['learning_rate']:.2g}")
+            if count := train["skipped"]:
+                steps = "step" if count == 1 else "steps"
+                skipped = f"{count:,} {steps} whose loss or gradient was not finite"
+                rows.add_row("skipped", Text(skipped, style="red"))
+        title = Text(self._title, style="bold", overflow="ellipsis", no_wrap=True)
+        return Group(title, self._progress(train), rows)
 
-    def _progress_row(self) -> RenderableType:
-        if self._train is None:
+    def _progress(self, train: Record | None) -> RenderableType:
+        if train is None:
             return Text("starting …", style="dim")
         row = Table.grid(padding=(0, 2), expand=True)
         row.add_column(ratio=1)
         for _ in range(3):
             row.add_column(no_wrap=True)
-        progress = self._train["progress"]
-        row.add_row(
-            ProgressBar(total=1.0, completed=progress),
-            share(progress),
-            f"step {self._train['step']:,}",
-            self._time(self._train),
-        )
+        bar = ProgressBar(total=1.0, completed=train["progress"])
+        step, remaining = f"step {train['step']:,}", self._time(train)
+        row.add_row(bar, share(train["progress"]), step, remaining)
         return row
 
     def _time(self, record: Record) -> str:
@@ -150,27 +148,16 @@ class View:
         passed = time.monotonic() - self._shown_at
         return f"{duration(record['time_left'] - passed)} left"
 
-    def _exact_match_row(self) -> str:
-        parts = []
-        if self._train is not None:
-            parts.append(f"training {share(self._train['exact_match'], 1)}")
-        if self._validation is not None:
-            parts.append(f"held-out {share(self._validation['exact_match'], 1)}")
+    def _exact_match(self) -> str:
+        texts = []
+        if train := self._last.get(TRAIN):
+            texts.append(f"training {share(train['exact_match'], 1)}")
+        if validation := self._last.get(VALIDATION):
+            texts.append(f"held-out {share(validation['exact_match'], 1)}")
         if self._best is not None:
             best = share(self._best["exact_match"], 1)
-            parts.append(f"best {best} (step {self._best['step']:,})")
-        return "   ".join(parts) or "not yet"
-
-    def _speed_row(self, record: Record) -> str:
-        return (
-            f"{record['samples_per_second']:,.0f} samples/s   padding {share(record['padding'])}   "
-            f"waiting for data {share(record['waiting'])}"
-        )
-
-    @staticmethod
-    def _skipped(count: int) -> str:
-        steps = "step" if count == 1 else "steps"
-        return f"{count:,} {steps} whose loss or gradient was not finite"
+            texts.append(f"best {best} (step {self._best['step']:,})")
+        return "   ".join(texts) or "not yet"
 
 
 def display(title: str) -> Display:

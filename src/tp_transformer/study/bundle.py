@@ -34,7 +34,7 @@ from tp_transformer.runtime.provenance import Values
 from tp_transformer.runtime.run_folder import read_origin, run_of
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.show.model_card import CardFacts, model_card, settings_file
+from tp_transformer.show.cards import CardFacts, model_card, settings_file
 from tp_transformer.training.history import HISTORY, History, history_of
 
 MODEL_BYTES = 12_000_000  # the largest weights of a bundled model

@@ -29,8 +29,9 @@ from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results, SplitScore
 from tp_transformer.scoring.statistics import average_interval
 from tp_transformer.show.comparison import pair_line
-from tp_transformer.show.findings import heading, most_structural, roles_figure
 from tp_transformer.show.page import write_report
+from tp_transformer.show.roles import most_structural, roles_figure
+from tp_transformer.show.terminal import heading
 from tp_transformer.study.parts import generated, predicted, show_files
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models

@@ -23,7 +23,7 @@ from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.findings import heading
+from tp_transformer.show.terminal import heading
 from tp_transformer.study.parts import generated, headed_table, predicted, show_files
 from tp_transformer.study.watch import Run, train_side_by_side
 

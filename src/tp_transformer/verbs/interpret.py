@@ -32,7 +32,7 @@ class Interpret(Verb):
 
         from tp_transformer.interpret.run import interpret
         from tp_transformer.runtime.progress import progress, showing
-        from tp_transformer.show.findings import render_findings, written_line
+        from tp_transformer.show.terminal import render_findings, written_line
 
         with showing(progress):
             found, files = interpret(

@@ -45,7 +45,7 @@ class Evaluate(ModelVerb):
         from tp_transformer.runtime.progress import progress
         from tp_transformer.runtime.ranks import is_first_process
         from tp_transformer.scoring.evaluate import evaluate
-        from tp_transformer.show.results import render_results
+        from tp_transformer.show.terminal import render_results
 
         results = evaluate(
             model, self.data, out, self.choice, work, device=self.device, show=progress
@@ -88,6 +88,6 @@ class Compare(Verb):
             print(getattr(comparison, f"to_{self.format}")(), end="")
         if self.figures is not None:
             from tp_transformer.show.charts import save_bars
-            from tp_transformer.show.findings import written_line
+            from tp_transformer.show.terminal import written_line
 
             print(written_line(save_bars(results, self.figures)), file=sys.stderr)

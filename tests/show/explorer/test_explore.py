@@ -25,7 +25,7 @@ from tp_transformer.show.explorer import contents, packing
 from tp_transformer.show.explorer.contents import EXAMPLE_SEED, example_questions
 from tp_transformer.show.explorer.page import make_page
 from tp_transformer.show.explorer.server import serving
-from tp_transformer.show.findings import most_structural
+from tp_transformer.show.roles import most_structural
 from tp_transformer.study import bundle as bundling
 
 NESTED = ["(2/3)/(5/7)", "(7/2)/(3/9)", "(8/5)/(6/4)"]

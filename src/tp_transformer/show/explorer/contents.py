@@ -17,6 +17,7 @@ from tp_transformer.runtime.provenance import Values
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.questions import choose
 from tp_transformer.scoring.results import Results
+from tp_transformer.show.inputs import read_object
 
 PER_MODULE = 20  # questions of each module of a store or an evaluation, wrong ones first
 EXAMPLE_SEED = 19101106611
@@ -89,36 +90,31 @@ def read_roles(file: str | Path, model: AnyModel) -> Values:
 
     `head` is the head to show first: the one with the most names that say more than the character.
     """
-    try:
-        values = json.loads(Path(file).read_text("utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is damaged or not JSON: {error}") from error
-    if not isinstance(values, dict) or values.get("analysis") != "roles":
+    values = read_object(Path(file))
+    if isinstance(values, str):
+        raise UserError(f"cannot read {file}: {values}")
+    if values.get("analysis") != "roles":
         raise UserError(f"{file} holds no clusters of roles; `tpt interpret roles` writes them")
     try:
-        return _checked(values, model, str(file))
+        if values["model"]["sha256"] != model_hash(model):
+            raise UserError(f"{file} was made with another model")
+        if values["vectors"] != ("role" if model.config.d_role else "value"):
+            raise UserError(f"{file} has clusters of {values['vectors']} vectors")
+        heads = [_clusters(head, model) for head in values["heads"]]
+        n_structural = [
+            sum(bool(name["is_structural"]) for name in head["names"] if name)
+            for head in values["heads"]
+        ]
+        first = heads[n_structural.index(max(n_structural))]["head"]  # as in `tpt demo`
+        return {"layer": int(values["layer"]), "head": first, "heads": heads}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{file} is damaged or of an earlier version: {error!r:.200}") from error
 
 
-def _checked(values: Values, model: AnyModel, file: str) -> Values:
-    vectors = "role" if model.config.d_role else "value"
-    if values["model"]["sha256"] != model_hash(model):
-        raise UserError(f"{file} was made with another model")
-    if values["vectors"] != vectors:
-        raise UserError(f"{file} has clusters of {values['vectors']} vectors, not of {vectors}s")
+def _clusters(head: Values, model: AnyModel) -> Values:
+    centroids = np.array(head["centroids"], dtype=np.float64)
+    names = [None if name is None else str(name["name"]) for name in head["names"]]
     size = model.config.d_role or model.config.d_model // model.config.n_heads
-    heads, n_structural = [], []
-    for head in values["heads"]:
-        centroids = np.array(head["centroids"], dtype=np.float64)
-        if centroids.ndim != 2 or centroids.shape[1] != size or not np.isfinite(centroids).all():
-            raise ValueError(f"the centroids of head {head['head']}")
-        names = [None if name is None else str(name["name"]) for name in head["names"]]
-        if len(names) != len(centroids):
-            raise ValueError(f"the names of head {head['head']}")
-        heads.append({"head": int(head["head"]), "centroids": centroids.tolist(), "names": names})
-        n_structural.append(sum(bool(name["is_structural"]) for name in head["names"] if name))
-    first = heads[n_structural.index(max(n_structural))]["head"]  # as in `tpt demo`
-    return {"layer": int(values["layer"]), "head": first, "heads": heads}
+    if centroids.shape != (len(names), size) or not np.isfinite(centroids).all():
+        raise ValueError(f"the centroids of head {head['head']}")
+    return {"head": int(head["head"]), "centroids": centroids.tolist(), "names": names}

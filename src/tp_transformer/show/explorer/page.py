@@ -30,16 +30,9 @@ KIND = "explorer"
 STYLE = "page.css"
 WORKER = ("bindings.js", "engine.js", "run.js", "worker.js")
 SCRIPT = (
-    *(
-        "client.js",
-        "elements.js",
-        "points.js",
-        "colours.js",
-        "clusters.js",
-        "state.js",
-        "python.js",
-    ),
-    *("figures.js", "pane.js", "heads.js", "inspector.js", "dialog.js", "controls.js", "app.js"),
+    *("client.js", "elements.js", "points.js", "colours.js", "clusters.js", "state.js"),
+    *("python.js", "figures.js", "pane.js", "heads.js", "inspector.js", "dialog.js"),
+    *("controls.js", "app.js"),
 )
 WEIGHTS_MARK = "<!-- weights -->"
 

@@ -41,8 +41,8 @@ from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.findings import heading
 from tp_transformer.show.page import write_report
+from tp_transformer.show.terminal import heading
 from tp_transformer.study.parts import generated
 from tp_transformer.study.reproduce.bands import Accuracies, SplitAccuracy, compare, read_band
 from tp_transformer.study.reproduce.scale import Scale, ScaleRow

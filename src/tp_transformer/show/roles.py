@@ -1,13 +1,9 @@
-"""Results of analyses in a terminal: findings in sentences, clusters of roles, tables."""
+"""Role clusters of questions in a terminal."""
 
-import os
-import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from string import ascii_letters, digits
 
 from rich.console import Console, Group
-from rich.rule import Rule
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -15,42 +11,25 @@ from tp_transformer.figures import TOKENS
 from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.roles.result import HeadClusters, Look, RolesResult, cluster_looks
-from tp_transformer.table import Table
 
 NARROWEST_LEGEND = 36  # characters of a column of the legend
 SHOWN = 3  # questions
 MARKS = digits + ascii_letters
 
 
-def render_findings(result: Result, console: Console) -> None:
-    """Print the findings, wrapped at words to the width of the terminal, and the tables.
-
-    Of roles, also the clusters of one head in some questions.
-    """
-    for line in result.summary():
-        _print_wrapped(line, console)
-    if isinstance(result, RolesResult):
-        head = most_structural(result.heads)
-        console.print()
-        title = f"{result.vectors} clusters of head {head.head}, encoder layer {result.layer}"
-        console.print(Text(title.capitalize(), style="bold"))
-        console.print(roles_figure(result.context.sample, head, console))
-    for table in result.tables():
-        console.print()
-        console.print(Text(table.title, style="bold"))
-        console.print(Table(heads=table.columns, rows=table.rows).terminal())
-        _print_wrapped(table.note, console, style="dim")
-
-
-def _print_wrapped(text: str, console: Console, style: str = "") -> None:
-    """Print a text in lines that end between words, all but the first indented."""
-    lines = textwrap.fill(text, console.width, subsequent_indent="  ", break_long_words=False)
-    console.print(Text(lines, style=style), soft_wrap=True)
-
-
 def most_structural(heads: Sequence[HeadClusters]) -> HeadClusters:
     """Return the head with the most clusters whose names say more than the character."""
     return max(heads, key=lambda head: head.n_structural)
+
+
+def render_clusters(result: Result, console: Console) -> None:
+    """Print the clusters of one head in some questions."""
+    assert isinstance(result, RolesResult)  # noqa: S101, for the type checker
+    head = most_structural(result.heads)
+    title = f"{result.vectors} clusters of head {head.head}, encoder layer {result.layer}"
+    console.print()
+    console.print(Text(title.capitalize(), style="bold"))
+    console.print(roles_figure(result.context.sample, head, console))
 
 
 def roles_figure(sample: Sample, head: HeadClusters, console: Console) -> Group:
@@ -105,35 +84,3 @@ def _mark(cluster: int) -> str:
 def _style(look: Look) -> str:
     background, foreground = look
     return f"{foreground} on {background}"
-
-
-def heading(console: Console, text: str) -> None:
-    """Print the heading of a part."""
-    console.print()
-    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
-
-
-def written_line(files: Sequence[Path]) -> str:
-    """Name all files that were written into a folder in one line."""
-    kinds: dict[str, list[str]] = {}  # the suffixes of each name
-    for file in files:
-        kinds.setdefault(file.stem, []).append(file.suffix.removeprefix("."))
-    names: dict[tuple[str, ...], list[str]] = {}  # those that have the same suffixes
-    for name, suffixes in kinds.items():
-        names.setdefault(tuple(suffixes), []).append(name)
-    listed = ", ".join(
-        str(files[0].parent / f"{_pattern(stems)}.{_alternatives(suffixes)}")
-        for suffixes, stems in names.items()
-    )
-    return f"written: {listed}"
-
-
-def _pattern(names: Sequence[str]) -> str:
-    """Return a name, or a pattern that several names match."""
-    if len(names) == 1:
-        return names[0]
-    return os.path.commonprefix(list(names)) + "*"  # noqa: RUF071  of names, not of paths
-
-
-def _alternatives(suffixes: Sequence[str]) -> str:
-    return suffixes[0] if len(suffixes) == 1 else f"{{{','.join(suffixes)}}}"

@@ -1,6 +1,10 @@
-"""Results in a terminal: of one evaluation, and the modules of several side by side."""
+"""What verbs print: results of an evaluation, modules side by side, findings of an analysis."""
 
+import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -14,6 +18,9 @@ from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results, SplitScore
 from tp_transformer.scoring.statistics import Interval
 from tp_transformer.table import Table, plain_table
+
+if TYPE_CHECKING:
+    from tp_transformer.interpret.core.result import Result
 
 _WIDE = 100  # columns from which more is shown
 _NAME = 40  # the longest name of a module
@@ -113,11 +120,10 @@ def _averages(results: Results, width: int) -> Table:
 
 
 def _notes(results: Results) -> Iterator[str]:
-    wrong: dict[str, int] = {}
+    wrong: Counter[str] = Counter()
     for split in results.splits.values():
         for score in split.modules.values():
-            for kind, count in score.wrong.items():
-                wrong[kind] = wrong.get(kind, 0) + count
+            wrong.update(score.wrong)
     if total := sum(wrong.values()):
         kinds = (f"{KINDS[kind]} {wrong[kind] / total:.1%}" for kind in KINDS if kind in wrong)
         yield f"Of {total:,} diagnosed wrong answers: {'; '.join(kinds)}."
@@ -166,3 +172,42 @@ def render_modules(results: Sequence[Results], split: str, console: Console) -> 
             for name in modules
         ]
         console.print(Table(heads=["module", *heads[some]], rows=rows).terminal())
+
+
+def render_findings(result: "Result", console: Console) -> None:
+    """Print the findings, wrapped at words to the width of the terminal, figures and tables."""
+    for line in result.summary():
+        _print_wrapped(line, console)
+    if result.name == "roles":
+        from tp_transformer.show.roles import render_clusters
+
+        render_clusters(result, console)
+    for table in result.tables():
+        console.print()
+        console.print(Text(table.title, style="bold"))
+        console.print(Table(heads=table.columns, rows=table.rows).terminal())
+        _print_wrapped(table.note, console, style="dim")
+
+
+def _print_wrapped(text: str, console: Console, style: str = "") -> None:
+    """Print a text in lines that end between words, all but the first indented."""
+    lines = textwrap.fill(text, console.width, subsequent_indent="  ", break_long_words=False)
+    console.print(Text(lines, style=style), soft_wrap=True)
+
+
+def heading(console: Console, text: str) -> None:
+    """Print the heading of a part."""
+    console.print()
+    console.print(Rule(Text(text, style="bold"), characters="━", style="dim"))
+
+
+def written_line(files: Sequence[Path]) -> str:
+    """Name all files that were written into a folder in one line."""
+    suffixes: dict[str, list[str]] = {}  # of each name
+    for file in files:
+        suffixes.setdefault(file.stem, []).append(file.suffix.removeprefix("."))
+    names = (
+        f"{stem}.{kinds[0]}" if len(kinds) == 1 else f"{stem}.{{{','.join(kinds)}}}"
+        for stem, kinds in suffixes.items()
+    )
+    return f"written: {', '.join(str(files[0].parent / name) for name in names)}"
