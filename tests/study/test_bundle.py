@@ -15,7 +15,7 @@ from tp_transformer.cli import parse
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.errors import FolderError, UserError
 from tp_transformer.model import bundled
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import model_hash
 from tp_transformer.ops import library
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.cards import CardFacts, generation_command, model_card

@@ -9,7 +9,7 @@ from tp_transformer import Batch
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
-from tp_transformer.model.family import from_config
+from tp_transformer.model.checkpoint import from_config
 from tp_transformer.runtime.ranks import Ranks
 from tp_transformer.training.gradient import Gradient
 from tp_transformer.training.local_batch import LocalBatch

@@ -12,7 +12,7 @@ import torch
 import tp_transformer
 from runs import assert_same_run, before_each_operation, config, tensors
 from tp_transformer import train
-from tp_transformer.model.family import model_path
+from tp_transformer.model.checkpoint import model_path
 from tp_transformer.runtime.files import replace_link, resolve_link
 from tp_transformer.training import checkpoint, loop
 from tp_transformer.training.checkpoint import _read_state

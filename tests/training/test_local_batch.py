@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.model.layout.packed import Packed
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.layout import Packed, Padded
 from tp_transformer.training.local_batch import LocalBatch, divide
 
 VOCABULARY = MATHEMATICS.vocabulary

@@ -89,9 +89,7 @@ def test_other_settings_are_refused_by_name(capsys, run):
 def test_other_data_are_refused(run, tmp_path):
     other = make_store(tmp_path / "other")
     assert train(None, other, run).was_finished  # the same store in another place
-    manifest = json.loads((other / "store.json").read_text())
-    manifest["source"] = {"kind": "another"}
-    (other / "store.json").write_text(json.dumps(manifest))
+    make_store(other, interpolate=[1])
     with pytest.raises(UserError, match="was started on other data"):
         train(None, other, run)
 

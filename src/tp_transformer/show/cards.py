@@ -14,7 +14,7 @@ from tp_transformer.data.mathematics.modules import SPLITS, TRAIN_SPLITS
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
 from tp_transformer.model import bundled
-from tp_transformer.model.family import AnyModel, count_parameters, model_config
+from tp_transformer.model.checkpoint import AnyModel, count_parameters, model_config
 from tp_transformer.model.folder import CONFIG, VOCABULARY, WEIGHTS
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import Transformer

@@ -16,24 +16,22 @@ from tp_transformer.scoring.compare import (
     OURS,
     PAPER,
     AverageCell,
+    SeedTest,
     SplitPair,
     caveats,
     coverage,
     is_published,
     module_names,
     named_apart,
+    question_pairs,
+    seed_groups,
+    seed_scores,
+    seed_tests,
     task_of,
 )
 from tp_transformer.scoring.compare import rows as score_rows
 from tp_transformer.scoring.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.results import ModuleScore, Results
-from tp_transformer.scoring.seeds import (
-    SeedTest,
-    question_pairs,
-    seed_groups,
-    seed_scores,
-    seed_tests,
-)
 from tp_transformer.scoring.statistics import Interval
 from tp_transformer.show.terminal import render_modules
 from tp_transformer.table import (

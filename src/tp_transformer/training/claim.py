@@ -14,7 +14,7 @@ from tp_transformer import settings
 from tp_transformer.data.store import MANIFEST, Store, open_store
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.bundled import find
-from tp_transformer.model.family import class_of
+from tp_transformer.model.checkpoint import class_of
 from tp_transformer.runtime import provenance
 from tp_transformer.runtime.files import atomic_write, lock
 from tp_transformer.runtime.run_folder import CONFIG, LOCK, LOG, METRICS, ORIGIN, read_origin

@@ -6,8 +6,7 @@ from typing import Self
 
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.model.batch import Batch, cut, group_by_length
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.layout import Layout, Packed
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from tp_transformer import settings
 from tp_transformer.data.sampling import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.store import TRAIN, Split, open_store
 from tp_transformer.errors import SettingsError
-from tp_transformer.model.family import AnyModel, from_config, load
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import AnyModel, from_config, load, model_hash
 from tp_transformer.runtime.memory import refuse_beyond_memory
 from tp_transformer.runtime.ranks import Ranks
 from tp_transformer.settings import to_values

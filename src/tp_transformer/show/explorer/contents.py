@@ -10,9 +10,8 @@ import numpy as np
 from tp_transformer.data.store import TRAIN, open_store
 from tp_transformer.errors import ResultsError, UserError
 from tp_transformer.interpret.core.nested import drawn_sample
-from tp_transformer.model.family import AnyModel
-from tp_transformer.model.identity import model_hash
-from tp_transformer.model.stream import solve_each
+from tp_transformer.model.checkpoint import AnyModel, model_hash
+from tp_transformer.model.solver import solve_each
 from tp_transformer.runtime.provenance import Values
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.questions import choose

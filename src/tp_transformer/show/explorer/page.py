@@ -13,7 +13,7 @@ from tp_transformer import __version__
 from tp_transformer.errors import SettingsError
 from tp_transformer.html import content_policy, page_mark
 from tp_transformer.model import bundled
-from tp_transformer.model.family import AnyModel, load
+from tp_transformer.model.checkpoint import AnyModel, load
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.provenance import Values
 from tp_transformer.show.explorer import packing
