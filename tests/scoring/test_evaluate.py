@@ -24,11 +24,11 @@ from tp_transformer.errors import (
     UserError,
 )
 from tp_transformer.model.checkpoint import model_hash
+from tp_transformer.report.terminal import render_results
 from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.terminal import render_results
 
 QUICK = Work(diagnose=0)
 

@@ -13,9 +13,9 @@ from tp_transformer.errors import FolderError, StoreError
 from tp_transformer.model import bundled
 from tp_transformer.model.bundled import RESULTS
 from tp_transformer.model.checkpoint import model_hash
+from tp_transformer.report.cards import CardFacts, model_card
 from tp_transformer.runtime.processes import workers
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.cards import CardFacts, model_card
 from tp_transformer.study import retrain as retraining
 from tp_transformer.study.bundle import bundle
 from tp_transformer.study.retrain import plan_retraining, retrain

@@ -21,6 +21,10 @@ from tp_transformer.interpret.roles.analysis import layer_clusters
 from tp_transformer.model import bundled
 from tp_transformer.model.checkpoint import AnyModel, load
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.report.comparison import pair_line
+from tp_transformer.report.page import write_report
+from tp_transformer.report.roles import most_structural, roles_figure
+from tp_transformer.report.terminal import heading
 from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.compare import pairs
@@ -28,10 +32,6 @@ from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results, SplitScore
 from tp_transformer.scoring.statistics import average_interval
-from tp_transformer.show.comparison import pair_line
-from tp_transformer.show.page import write_report
-from tp_transformer.show.roles import most_structural, roles_figure
-from tp_transformer.show.terminal import heading
 from tp_transformer.study.parts import generated, predicted, show_files
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models

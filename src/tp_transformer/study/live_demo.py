@@ -17,13 +17,13 @@ from rich.text import Text
 
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.store import Store
+from tp_transformer.report.comparison import Comparison
+from tp_transformer.report.terminal import heading
 from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.terminal import heading
 from tp_transformer.study.parts import generated, headed_table, predicted, show_files
 from tp_transformer.study.watch import Run, train_side_by_side
 

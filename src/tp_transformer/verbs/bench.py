@@ -44,10 +44,10 @@ class Bench(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
+        from tp_transformer.report.terminal import written_line
         from tp_transformer.runtime.processes import workers
         from tp_transformer.runtime.progress import progress
         from tp_transformer.runtime.provenance import command_line
-        from tp_transformer.show.terminal import written_line
         from tp_transformer.study.bench.document import render, save
         from tp_transformer.study.bench.plan import BenchPlan, samples_of
         from tp_transformer.study.bench.run import bench, tabulated

@@ -35,7 +35,7 @@ class Explore(Verb):
 
     def __call__(self) -> None:
         from tp_transformer.html import check_replaceable
-        from tp_transformer.show.explorer.page import KIND, make_page
+        from tp_transformer.report.explorer.page import KIND, make_page
 
         if self.out is not None:
             check_replaceable(self.out, KIND, overwrite=self.overwrite)

@@ -31,8 +31,8 @@ class Interpret(Verb):
         from rich.console import Console
 
         from tp_transformer.interpret.run import interpret
+        from tp_transformer.report.terminal import render_findings, written_line
         from tp_transformer.runtime.progress import progress, showing
-        from tp_transformer.show.terminal import render_findings, written_line
 
         with showing(progress):
             found, files = interpret(

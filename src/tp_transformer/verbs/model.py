@@ -48,7 +48,7 @@ class Models(Verb):
         from rich.console import Console
 
         from tp_transformer.model import bundled
-        from tp_transformer.show.cards import bundled_lines, models_table
+        from tp_transformer.report.cards import bundled_lines, models_table
 
         Console().print(models_table().terminal())
         for line in bundled_lines(bundled.FOLDER):
@@ -74,9 +74,9 @@ class Bundle(Verb):
     device: Device = "auto"
 
     def __call__(self) -> None:
+        from tp_transformer.report.cards import bundled_lines
         from tp_transformer.runtime.memory import keep_freed_memory
         from tp_transformer.runtime.progress import progress
-        from tp_transformer.show.cards import bundled_lines
         from tp_transformer.study.bundle import bundle
 
         keep_freed_memory()
@@ -208,7 +208,7 @@ class ExportModel(Verb):
         else:
             try:
                 from tp_transformer.interop.hf import export_hf
-                from tp_transformer.show.cards import hub_card, recorded
+                from tp_transformer.report.cards import hub_card, recorded
             except ImportError as error:
                 raise SettingsError(
                     f"this needs transformers 5: pip install 'tp-transformer[hf]' ({error})"

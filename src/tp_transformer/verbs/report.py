@@ -23,7 +23,7 @@ class WriteReport(Verb):
     overwrite: bool = False
 
     def __call__(self) -> None:
-        from tp_transformer.show.page import write_report
+        from tp_transformer.report.page import write_report
 
         report = write_report(self.paths, self.out, overwrite=self.overwrite)
         for file, problem in report.unreadable.items():

@@ -42,10 +42,10 @@ class Evaluate(ModelVerb):
     def _score(self, model: Path | None, out: Path, work: Work) -> None:
         from rich.console import Console
 
+        from tp_transformer.report.terminal import render_results
         from tp_transformer.runtime.progress import progress
         from tp_transformer.runtime.ranks import is_first_process
         from tp_transformer.scoring.evaluate import evaluate
-        from tp_transformer.show.terminal import render_results
 
         results = evaluate(
             model, self.data, out, self.choice, work, device=self.device, show=progress
@@ -77,8 +77,8 @@ class Compare(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
+        from tp_transformer.report.comparison import Comparison
         from tp_transformer.scoring.results import Results
-        from tp_transformer.show.comparison import Comparison
 
         results = [Results.read(file) for file in self.results]
         comparison = Comparison(*results)
@@ -87,7 +87,7 @@ class Compare(Verb):
         else:
             print(getattr(comparison, f"to_{self.format}")(), end="")
         if self.figures is not None:
-            from tp_transformer.show.charts import save_bars
-            from tp_transformer.show.terminal import written_line
+            from tp_transformer.report.charts import save_bars
+            from tp_transformer.report.terminal import written_line
 
             print(written_line(save_bars(results, self.figures)), file=sys.stderr)

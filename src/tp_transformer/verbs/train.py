@@ -87,7 +87,7 @@ class Train(Verb):
             self._train(config, self.run)
 
     def _train(self, config: "RunConfig | None", run: Path) -> None:
-        from tp_transformer.show.panel import display
+        from tp_transformer.report.panel import display
         from tp_transformer.training.run import train
         from tp_transformer.training.seeds import seed_lines, train_seeds
 
@@ -163,8 +163,8 @@ class Retrain(Verb):
     def __call__(self) -> None:
         import torch
 
+        from tp_transformer.report.panel import display
         from tp_transformer.runtime.memory import keep_freed_memory
-        from tp_transformer.show.panel import display
         from tp_transformer.study.retrain import plan_retraining, retrain
 
         if self.dry_run:
@@ -191,7 +191,7 @@ class DrawCurve(Verb):
     out: Path
 
     def __call__(self) -> None:
-        from tp_transformer.show.charts import read_curves, save_curves
+        from tp_transformer.report.charts import read_curves, save_curves
 
         curves = [curve for run in self.runs for curve in read_curves(run)]
         files = save_curves(curves, self.out)

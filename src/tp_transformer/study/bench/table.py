@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from tp_transformer.errors import ResultsError
+from tp_transformer.report.inputs import BENCH_FORMAT
 from tp_transformer.runtime.provenance import versions
 from tp_transformer.runtime.run_folder import METRICS
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import Interval, holm, paired_t, sign_flip_test
-from tp_transformer.show.inputs import BENCH_FORMAT
 from tp_transformer.study.bench.cost import StepSeconds, relative_cost
 from tp_transformer.study.bench.plan import BenchPlan, BenchRun
 from tp_transformer.training.records import VALIDATION, read_records

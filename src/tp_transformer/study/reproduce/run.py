@@ -31,6 +31,9 @@ from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.run import interpret
 from tp_transformer.model.checkpoint import load, model_hash
+from tp_transformer.report.comparison import Comparison
+from tp_transformer.report.page import write_report
+from tp_transformer.report.terminal import heading
 from tp_transformer.runtime.files import refuse_other_content, write_json
 from tp_transformer.runtime.processes import n_cores
 from tp_transformer.runtime.progress import progress, showing
@@ -39,9 +42,6 @@ from tp_transformer.runtime.run_folder import seed_folder
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.page import write_report
-from tp_transformer.show.terminal import heading
 from tp_transformer.study.parts import generated
 from tp_transformer.study.reproduce.bands import Accuracies, SplitAccuracy, compare, read_band
 from tp_transformer.study.reproduce.scale import Scale, ScaleRow

@@ -14,17 +14,17 @@ from tp_transformer.errors import SettingsError
 from tp_transformer.html import content_policy, page_mark
 from tp_transformer.model import bundled
 from tp_transformer.model.checkpoint import AnyModel, load
-from tp_transformer.runtime.files import atomic_write
-from tp_transformer.runtime.provenance import Values
-from tp_transformer.show.explorer import packing
-from tp_transformer.show.explorer.contents import (
+from tp_transformer.report.explorer import packing
+from tp_transformer.report.explorer.contents import (
     answered_fraction,
     evaluated_questions,
     example_questions,
     read_roles,
     stored_questions,
 )
-from tp_transformer.show.explorer.server import address, serving
+from tp_transformer.report.explorer.server import address, serving
+from tp_transformer.runtime.files import atomic_write
+from tp_transformer.runtime.provenance import Values
 
 KIND = "explorer"
 STYLE = "page.css"

@@ -8,7 +8,7 @@ import pytest
 import tp_transformer as tpt
 from tp_transformer.data.mathematics.modules import MODULES
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.show.explorer.page import Page
+from tp_transformer.report.explorer.page import Page
 
 NESTED = "What is (4/5)/(2/3)?"
 

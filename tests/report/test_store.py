@@ -12,7 +12,7 @@ from corpora import make_store, pairs, segments_of
 from tp_transformer.data.mathematics.modules import EXTRAPOLATED, KEYS
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.errors import SettingsError, StoreError
-from tp_transformer.show.store import render, skipped_lines, sparkline, summarise
+from tp_transformer.report.store import render, skipped_lines, sparkline, summarise
 
 
 @pytest.fixture

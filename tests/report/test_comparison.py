@@ -21,13 +21,13 @@ from tp_transformer import figures
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.errors import ResultsError, UserError
+from tp_transformer.report.charts import save_bars
+from tp_transformer.report.comparison import Comparison, pair_line
+from tp_transformer.report.terminal import interval_bar, render_results
 from tp_transformer.scoring.compare import OURS, PAPER, caveats, named_apart, pairs, rows
 from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import holm, wilson
-from tp_transformer.show.charts import save_bars
-from tp_transformer.show.comparison import Comparison, pair_line
-from tp_transformer.show.terminal import interval_bar, render_results
 
 ONE, TWO = made_up("ours"), made_up("theirs", seed=2, better=-0.08)
 

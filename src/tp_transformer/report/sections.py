@@ -16,22 +16,15 @@ from tp_transformer.errors import FolderError, ResultsError
 from tp_transformer.html import Markup, element, paragraph
 from tp_transformer.interpret.analyses import ANALYSES
 from tp_transformer.registry import Registry
-from tp_transformer.runtime.provenance import Values
-from tp_transformer.runtime.run_folder import CONFIG, METRICS, name_of, read_origin
-from tp_transformer.scoring.compare import is_published, module_names, named_apart, task_of
-from tp_transformer.scoring.diagnose import KINDS
-from tp_transformer.scoring.published import SOURCE
-from tp_transformer.scoring.results import FORMAT, ModuleScore, Results
-from tp_transformer.settings import read
-from tp_transformer.show.charts import curves_of, plot_curves, plot_losses, plot_split
-from tp_transformer.show.comparison import (
+from tp_transformer.report.charts import curves_of, plot_curves, plot_losses, plot_split
+from tp_transformer.report.comparison import (
     averages_table,
     modules_table,
     question_lines,
     seed_lines,
 )
-from tp_transformer.show.inputs import BENCH_FORMAT, Inputs, JsonFile
-from tp_transformer.show.markup import (
+from tp_transformer.report.inputs import BENCH_FORMAT, Inputs, JsonFile
+from tp_transformer.report.markup import (
     Section,
     bullets,
     charts,
@@ -42,6 +35,13 @@ from tp_transformer.show.markup import (
     pictures,
     table,
 )
+from tp_transformer.runtime.provenance import Values
+from tp_transformer.runtime.run_folder import CONFIG, METRICS, name_of, read_origin
+from tp_transformer.scoring.compare import is_published, module_names, named_apart, task_of
+from tp_transformer.scoring.diagnose import KINDS
+from tp_transformer.scoring.published import SOURCE
+from tp_transformer.scoring.results import FORMAT, ModuleScore, Results
+from tp_transformer.settings import read
 from tp_transformer.table import Cell, NumberCell, Table
 from tp_transformer.training.records import TRAIN, Record, read_records
 

@@ -15,8 +15,8 @@ from reports import HOSTILE, SVG, hostile_results, write_analysis, write_bench, 
 from runs import tpt
 from scores import made_up
 from tp_transformer.errors import FolderError, ResultsError, SettingsError, UserError
+from tp_transformer.report.page import write_report
 from tp_transformer.scoring.published import TABLE_1
-from tp_transformer.show.page import write_report
 
 
 def text_of(page):

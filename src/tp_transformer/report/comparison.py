@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.errors import ResultsError
+from tp_transformer.report.terminal import render_modules
 from tp_transformer.scoring.compare import (
     OURS,
     PAPER,
@@ -33,7 +34,6 @@ from tp_transformer.scoring.compare import rows as score_rows
 from tp_transformer.scoring.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.results import ModuleScore, Results
 from tp_transformer.scoring.statistics import Interval
-from tp_transformer.show.terminal import render_modules
 from tp_transformer.table import (
     Cell,
     NumberCell,

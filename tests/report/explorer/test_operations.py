@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.show.explorer.page import Page
+from tp_transformer.report.explorer.page import Page
 
 QUESTION = "What is 12 + 7?"
 ROLE = [round(0.3 * i - 1, 3) for i in range(9)]

@@ -12,11 +12,11 @@ from tp_transformer.errors import ResultsError, UserError
 from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.model.checkpoint import AnyModel, model_hash
 from tp_transformer.model.solver import solve_each
+from tp_transformer.report.inputs import read_object
 from tp_transformer.runtime.provenance import Values
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.questions import choose
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.inputs import read_object
 
 PER_MODULE = 20  # questions of each module of a store or an evaluation, wrong ones first
 EXAMPLE_SEED = 19101106611

@@ -1,8 +1,19 @@
 import pytest
 
+from browser import CHROMIUM, Browser
 from reports import write_analysis, write_bench, write_run
 from scores import made_up
-from tp_transformer.show.page import write_report
+from tp_transformer.report.page import write_report
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, started once; a test that needs it is skipped where it is not installed."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    started = Browser()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")

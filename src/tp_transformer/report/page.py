@@ -18,10 +18,10 @@ from tp_transformer.html import (
     page_mark,
     paragraph,
 )
+from tp_transformer.report.inputs import Inputs
+from tp_transformer.report.markup import Section
+from tp_transformer.report.sections import SECTIONS
 from tp_transformer.runtime.files import atomic_write
-from tp_transformer.show.inputs import Inputs
-from tp_transformer.show.markup import Section
-from tp_transformer.show.sections import SECTIONS
 
 TITLE = "TP-Transformer report"
 KIND = "report"

@@ -179,7 +179,7 @@ def render_findings(result: "Result", console: Console) -> None:
     for line in result.summary():
         _print_wrapped(line, console)
     if result.name == "roles":
-        from tp_transformer.show.roles import render_clusters
+        from tp_transformer.report.roles import render_clusters
 
         render_clusters(result, console)
     for table in result.tables():

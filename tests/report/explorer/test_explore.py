@@ -19,12 +19,12 @@ from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model.binding import BINDINGS, HadamardBinding
 from tp_transformer.model.solver import Answer, SolvedQuestion
+from tp_transformer.report.explorer import contents, packing
+from tp_transformer.report.explorer.contents import EXAMPLE_SEED, example_questions
+from tp_transformer.report.explorer.page import make_page
+from tp_transformer.report.explorer.server import serving
+from tp_transformer.report.roles import most_structural
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.show.explorer import contents, packing
-from tp_transformer.show.explorer.contents import EXAMPLE_SEED, example_questions
-from tp_transformer.show.explorer.page import make_page
-from tp_transformer.show.explorer.server import serving
-from tp_transformer.show.roles import most_structural
 from tp_transformer.study import bundle as bundling
 
 NESTED = ["(2/3)/(5/7)", "(7/2)/(3/9)", "(8/5)/(6/4)"]

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from reports import HOSTILE, SVG, hostile_results, write_analysis
-from tp_transformer.show.page import write_report
+from tp_transformer.report.page import write_report
 
 
 @pytest.fixture

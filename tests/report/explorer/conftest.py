@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.show.explorer.page import make_page
+from tp_transformer.report.explorer.page import make_page
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,10 @@ from tp_transformer.model.checkpoint import AnyModel, count_parameters, model_co
 from tp_transformer.model.folder import CONFIG, VOCABULARY, WEIGHTS
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.report.comparison import pair_line
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
-from tp_transformer.show.comparison import pair_line
 from tp_transformer.table import Table, markdown_table
 from tp_transformer.training.history import History, Stage
 from tp_transformer.training.records import duration, number, share

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tp_transformer.interpret.core.result import ResultTable
 from tp_transformer.interpret.surgery import OPERATIONS
-from tp_transformer.show.terminal import render_findings, written_line
+from tp_transformer.report.terminal import render_findings, written_line
 
 SENTENCE = "Words of a finding that are far too many for a line of a terminal. " * 3
 

@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 import tp_transformer as tpt
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.show.explorer import packing
-from tp_transformer.show.explorer.contents import example_questions
-from tp_transformer.show.explorer.page import Page
+from tp_transformer.report.explorer import packing
+from tp_transformer.report.explorer.contents import example_questions
+from tp_transformer.report.explorer.page import Page
 
 MODELS = {
     "none": {"binding": "none", "embedding_binding": False},

@@ -2,7 +2,7 @@
 //
 // It computes what src/tp_transformer/model does, for one question: products are summed in double
 // precision and kept as float32. Vectors of heads are (head, position, d_head), flat.
-// tests/show/explorer compares its logits with those of PyTorch.
+// tests/report/explorer compares its logits with those of PyTorch.
 
 const EPSILON = 1e-5; // torch.nn.LayerNorm's
 const N_ALTERNATIVES = 5;
