@@ -221,15 +221,6 @@ def test_many_results_are_told_apart_in_a_narrow_terminal(n_results):
     assert "…" not in before
 
 
-def test_a_terminal_of_another_encoding_is_no_reason_to_stop(tmp_path):
-    ONE.save(tmp_path / "r.json")
-    command = [sys.executable, "-m", "tp_transformer", "compare", str(tmp_path / "r.json")]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert "Table 1" in found.stdout
-
-
 def test_pairs_are_of_the_same_questions():
     found = {one.split: one for one in pairs(ONE, [TWO])[0]}["interpolate"]
     ours, theirs = (one.splits["interpolate"].modules for one in (ONE, TWO))
@@ -394,15 +385,6 @@ def test_bars_can_be_read(tmp_path, monkeypatch, n_results):
     assert seen == ["accuracy-interpolate", "accuracy-extrapolate"]
 
 
-def test_figures_name_what_they_need(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    ONE.save(tmp_path / "r.json")
-    with pytest.raises(SystemExit) as stop:
-        main(["compare", str(tmp_path / "r.json"), "--figures", str(tmp_path / "f")])
-    assert stop.value.code == 2
-    assert "tpt: figures need matplotlib" in capsys.readouterr().err
-
-
 SPLITS = {"train": ("numbers__gcd",), "interpolate": ("numbers__gcd", "numbers__lcm")}
 FIRST = made_up("one", splits=SPLITS)
 SECOND = made_up("two", splits=SPLITS, seed=2, better=-0.1)
@@ -417,6 +399,23 @@ def test_results_are_frames():
         assert (row.model, row.split, row.module) == ("one", split, module)
         assert (row.n, row.right, row.accuracy) == (score.n, score.right, score.accuracy)
         assert (row.low, row.high, row.loss) == (*score.interval, score.loss)
+
+
+def test_a_terminal_of_another_encoding_is_no_reason_to_stop(tmp_path):
+    ONE.save(tmp_path / "r.json")
+    command = [sys.executable, "-m", "tp_transformer", "compare", str(tmp_path / "r.json")]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Table 1" in done.stdout
+
+
+def test_figures_name_what_they_need(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ONE.save(tmp_path / "r.json")
+    with pytest.raises(SystemExit, match="2"):
+        main(["compare", str(tmp_path / "r.json"), "--figures", str(tmp_path / "f")])
+    assert "tpt: figures need matplotlib" in capsys.readouterr().err
 
 
 def test_frames_need_pandas(monkeypatch):

@@ -102,10 +102,7 @@ def test_a_binding_or_a_field_that_the_page_does_not_compute_is_refused(monkeypa
     monkeypatch.setitem(BINDINGS._entries, "other", HadamardBinding)
     for model, said in (
         (tpt.build("tp-transformer-tiny", binding="other"), "its binding is other"),
-        (
-            type("Derived", (tpt.Transformer,), {})(tpt.TransformerConfig(d_model=8, d_ff=8)),
-            "Derived",
-        ),
+        (type("Derived", (tpt.Transformer,), {})(tpt.TransformerConfig(d_model=8)), "Derived"),
     ):
         with pytest.raises(tpt.UserError, match=said):
             packing.require_supported(model, "it")
@@ -235,10 +232,10 @@ def server():
         thread.join()
 
 
-def answer(server, method="GET", path="/", host=None):
+def answer(server, path="/", host=None):
     port = server.server_address[1]
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request(method, path, headers={"Host": host or f"127.0.0.1:{port}"})
+    connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{port}"})
     response = connection.getresponse()
     body = response.read()
     connection.close()
@@ -252,15 +249,13 @@ def test_the_server_serves_the_page_on_loopback_with_its_policy(server):
     policy = response.headers["Content-Security-Policy"]
     assert policy == "default-src 'none'; frame-ancestors 'none'"
     assert answer(server, host=f"localhost:{server.server_address[1]}")[0].status == 200
-    assert answer(server, "HEAD")[1] == b""
 
 
 def test_the_server_serves_nothing_else(server):
     for path in ("/x", "/../etc/passwd", "/?x", "http://evil.example/"):
-        assert answer(server, path=path)[0].status == 404
+        assert answer(server, path)[0].status == 404
     for host in ("evil.example", "127.0.0.1", f"evil.example:{server.server_address[1]}"):
         assert answer(server, host=host)[0].status == 403
-    assert answer(server, "POST")[0].status == 501
 
 
 def test_a_port_in_use_is_said(server):

@@ -20,25 +20,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the page."""
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        """Send the headers of the page."""
-        self._answer(with_body=False)
-
-    def _answer(self, *, with_body: bool) -> None:
         # A page of another site whose host name points to this machine sends another Host.
         port = self.server.server_port
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
-            self._send(HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 only.\n", with_body)
+            self._send(HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 only.\n")
         elif self.path != "/":
-            self._send(HTTPStatus.NOT_FOUND, b"There is only the page.\n", with_body)
+            self._send(HTTPStatus.NOT_FOUND, b"There is only the page.\n")
         else:
-            self._send(HTTPStatus.OK, self.page, with_body, "text/html; charset=utf-8")
+            self._send(HTTPStatus.OK, self.page, "text/html; charset=utf-8")
 
-    def _send(
-        self, status: HTTPStatus, body: bytes, with_body: bool, kind: str = "text/plain"
-    ) -> None:
+    def _send(self, status: HTTPStatus, body: bytes, kind: str = "text/plain") -> None:
         self.send_response(status)
         for name, value in (
             ("Content-Type", kind),
@@ -50,8 +41,7 @@ class _Handler(BaseHTTPRequestHandler):
         ):
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
-            self.wfile.write(body)
+        self.wfile.write(body)
 
     def version_string(self) -> str:
         """Return a name without the versions of the software."""
