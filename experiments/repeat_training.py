@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tp_transformer.model import bundled
-from tp_transformer.show.model_card import generation_command, settings_file
+from tp_transformer.report.cards import generation_command, settings_file
 from tp_transformer.training.history import history_of
 
 

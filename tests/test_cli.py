@@ -262,7 +262,7 @@ def test_an_interruption_is_not_a_traceback(capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tp_transformer.show.presets.models_table", interrupted)
+    monkeypatch.setattr("tp_transformer.report.cards.models_table", interrupted)
     code, _, err = run(capsys, "models")
     assert (code, err) == (130, "tpt: interrupted\n")
 

@@ -290,7 +290,7 @@ def test_memory_that_runs_out_ends_in_one_line(capsys, monkeypatch, error):
     def exhausted(*_):
         raise error
 
-    monkeypatch.setattr("tp_transformer.show.presets.models_table", exhausted)
+    monkeypatch.setattr("tp_transformer.report.cards.models_table", exhausted)
     with pytest.raises(SystemExit) as end:
         main(["models"])
     err = capsys.readouterr().err

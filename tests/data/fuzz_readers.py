@@ -34,7 +34,7 @@ from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampling import Sampler
 from tp_transformer.data.store import Store, open_store, verify
-from tp_transformer.show.store import render, summarise
+from tp_transformer.report.store import render, summarise
 
 MOST_MEMORY = 4 * 2**30  # of addresses; intact files need a fifth of it
 VOCABULARY = MATHEMATICS.vocabulary

@@ -14,8 +14,8 @@ from tp_transformer.cli import parse
 from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.model.checkpoint import model_hash
+from tp_transformer.report.cards import CardFacts, generation_command, model_card
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.model_card import CardFacts, generation_command, model_card
 from tp_transformer.study import bundle as bundling
 from tp_transformer.study.bundle import bundle
 from tp_transformer.training.history import _core_seconds, history_of

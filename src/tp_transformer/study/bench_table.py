@@ -21,14 +21,14 @@ from rich.text import Text
 
 from tp_transformer import figures
 from tp_transformer.errors import ResultsError
+from tp_transformer.report.inputs import BENCH_FORMAT
 from tp_transformer.runtime.files import atomic_write, write_json
 from tp_transformer.runtime.provenance import versions
 from tp_transformer.runtime.run_folder import METRICS
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import Interval, holm, paired_t, sign_flip_test
-from tp_transformer.show.report.inputs import BENCH_FORMAT
-from tp_transformer.show.table import Table, latex_escaped, latex_note, text_of
 from tp_transformer.study.engine import StudyRun
+from tp_transformer.table import Table, latex_escaped, latex_note, text_of
 from tp_transformer.training.records import VALIDATION, read_records
 
 NAME = "bench"  # of the files

@@ -26,13 +26,13 @@ from tp_transformer.model import bundled, checkpoint
 from tp_transformer.model.checkpoint import AnyModel, load, model_path
 from tp_transformer.model.folder import WEIGHTS
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.report.cards import CardFacts, model_card, settings_file
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.progress import Show
 from tp_transformer.runtime.provenance import Values
 from tp_transformer.runtime.run_folder import read_origin, run_of
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
-from tp_transformer.show.model_card import CardFacts, model_card, settings_file
 from tp_transformer.training.history import HISTORY, history_of
 
 

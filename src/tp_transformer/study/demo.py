@@ -26,16 +26,17 @@ from tp_transformer.interpret.roles.analysis import layer_clusters
 from tp_transformer.model import bundled
 from tp_transformer.model.checkpoint import AnyModel, load
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.report.comparison import Comparison, averages_table, footnotes
+from tp_transformer.report.page import write_report
+from tp_transformer.report.roles import most_structural, roles_figure
+from tp_transformer.report.terminal import heading
 from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.comparison import Comparison, averages_table, footnotes
-from tp_transformer.show.report.report import write_report
-from tp_transformer.show.roles import most_structural, roles_figure
-from tp_transformer.show.table import Table, heading, plain_table
 from tp_transformer.study.engine import StudyRun, generated_store, train_side_by_side
+from tp_transformer.table import Table, plain_table
 from tp_transformer.training.config import RunConfig
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models

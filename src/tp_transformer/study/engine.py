@@ -30,6 +30,7 @@ from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import Store
 from tp_transformer.errors import FolderError, UserError
 from tp_transformer.model.checkpoint import load, model_hash
+from tp_transformer.report.panel import View
 from tp_transformer.runtime.files import write_json
 from tp_transformer.runtime.processes import n_cores, workers
 from tp_transformer.runtime.progress import progress
@@ -37,7 +38,6 @@ from tp_transformer.runtime.run_folder import LAST, METRICS
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.panel import View
 from tp_transformer.training.config import RunConfig, config_values
 from tp_transformer.training.display import Lines
 from tp_transformer.training.records import Record, parsed

@@ -36,6 +36,9 @@ from tp_transformer.data.store import Store, open_store
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.run import interpret
+from tp_transformer.report.comparison import Comparison
+from tp_transformer.report.page import write_report
+from tp_transformer.report.terminal import heading
 from tp_transformer.runtime.files import refuse_other_content, write_json
 from tp_transformer.runtime.processes import n_cores
 from tp_transformer.runtime.progress import progress, showing
@@ -44,9 +47,6 @@ from tp_transformer.runtime.run_folder import seed_folder
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import Interval
-from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.report.report import write_report
-from tp_transformer.show.table import heading
 from tp_transformer.study.engine import (
     StudyRun,
     begin,

@@ -1,4 +1,4 @@
-"""Displays of a run in progress; the live panel for terminals is `show/panel.py`."""
+"""Displays of a run in progress; the live panel for terminals is `report/panel.py`."""
 
 import math
 import sys

@@ -47,8 +47,8 @@ class Bench(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
+        from tp_transformer.report.terminal import written_line
         from tp_transformer.runtime.provenance import command_line
-        from tp_transformer.show.findings import written_line
         from tp_transformer.study.bench import BenchPlan, bench, samples_of, tabulated
         from tp_transformer.study.bench_table import render, save
 
@@ -118,7 +118,7 @@ class Bundle(Verb):
     device: Device = "auto"
 
     def __call__(self) -> None:
-        from tp_transformer.show.presets import bundled_lines
+        from tp_transformer.report.cards import bundled_lines
         from tp_transformer.study.bundle import bundle
 
         keep_freed_memory()

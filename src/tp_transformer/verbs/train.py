@@ -85,7 +85,7 @@ class Train(Verb):
             self._train(config, self.run)
 
     def _train(self, config: "RunConfig | None", run: Path) -> None:
-        from tp_transformer.show.panel import display
+        from tp_transformer.report.panel import display
         from tp_transformer.training.run import train
         from tp_transformer.training.seeds import seed_lines, train_seeds
 
@@ -153,7 +153,7 @@ class DrawCurve(Verb):
     out: Path
 
     def __call__(self) -> None:
-        from tp_transformer.show.curve import read_curves, save_curves
+        from tp_transformer.report.charts import read_curves, save_curves
 
         curves = [curve for run in self.runs for curve in read_curves(run)]
         files = save_curves(curves, self.out)
