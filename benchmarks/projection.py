@@ -33,7 +33,7 @@ from tp_transformer.model.flops import config_flops
 from tp_transformer.model.layout.base import Layout
 from tp_transformer.model.layout.packed import Packed
 from tp_transformer.model.layout.padded import Padded
-from tp_transformer.training.local_batch import LocalBatch
+from tp_transformer.training.gradient import LocalBatch
 
 N_GPUS = (1, 8, 64)
 PER_MACHINE = 8

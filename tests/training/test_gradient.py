@@ -11,9 +11,8 @@ from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.model.family import from_config
 from tp_transformer.runtime.ranks import Ranks
-from tp_transformer.training.gradient import Gradient
-from tp_transformer.training.local_batch import LocalBatch
-from tp_transformer.training.signals import Signals
+from tp_transformer.runtime.signals import DeferredSignals
+from tp_transformer.training.gradient import Gradient, LocalBatch
 
 VOCABULARY = MATHEMATICS.vocabulary
 
@@ -43,10 +42,10 @@ def flat(model):
 
 
 def test_accumulated_gradients_are_those_of_the_mean_over_the_batch(store):
-    local, found, model = accumulate(store, 60, Signals())
+    local, found, model = accumulate(store, 60, DeferredSignals())
     assert len(local.micro_batches) > 5
     gradients = flat(model)
-    whole, found_at_once, other = accumulate(store, 10_000, Signals())
+    whole, found_at_once, other = accumulate(store, 10_000, DeferredSignals())
     assert len(whole.micro_batches) == 1
     assert torch.allclose(gradients, flat(other), rtol=1e-12, atol=1e-15)
     feed = feed_of(store)
@@ -61,7 +60,7 @@ def test_accumulated_gradients_are_those_of_the_mean_over_the_batch(store):
 
 
 def test_accumulated_penalties_are_those_of_the_whole_batch(store):
-    local, found, model = accumulate(store, 60, Signals(), **PENALISED)
+    local, found, model = accumulate(store, 60, DeferredSignals(), **PENALISED)
     assert len(local.micro_batches) > 5
     gradients = flat(model)
     feed = feed_of(store)
@@ -76,7 +75,7 @@ def test_accumulated_penalties_are_those_of_the_whole_batch(store):
         for question, answer in zip(questions, answers, strict=True)
     ]
     torch.testing.assert_close(sum(rows), loss.penalty)
-    _, _, unpenalised = accumulate(store, 60, Signals(), model__binding="dictionary")
+    _, _, unpenalised = accumulate(store, 60, DeferredSignals(), model__binding="dictionary")
     assert (gradients - flat(unpenalised)).norm() > 0.01 * gradients.norm()
 
 
@@ -97,7 +96,7 @@ def test_a_penalty_is_the_mean_over_positions_for_each_token():
 
 
 def test_a_lone_rank_stops_between_two_passes(store):
-    signals = Signals()
+    signals = DeferredSignals()
     signals.received = signal.SIGTERM
     _, found, model = accumulate(store, 60, signals)
     assert found is None

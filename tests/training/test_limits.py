@@ -4,9 +4,10 @@ import pytest
 
 from runs import config
 from tp_transformer import train
+from tp_transformer.runtime.progress import RecentSpeed
 from tp_transformer.training import loop as loop_module
-from tp_transformer.training.display import Display
-from tp_transformer.training.limits import Limits, RecentSpeed
+from tp_transformer.training.config import Limits
+from tp_transformer.training.record import Display
 
 
 def limits(steps=None, epochs=None, budget=None):
@@ -36,14 +37,14 @@ def test_the_time_left_is_that_of_the_first_limit():
 def test_the_speed_is_that_of_the_last_minutes():
     speed = RecentSpeed(window=100.0)
     speed.add(0.0, 0)
-    assert speed.steps_per_second(0.0, 0) is None
+    assert speed.per_second(0.0, 0) is None
     step = 0
     for second in range(1, 1001):  # ten steps a second, then one
         step += 10 if second <= 500 else 1
         speed.add(float(second), step)
         if second == 500:
-            assert speed.steps_per_second(500.0, step) == 10.0
-    assert speed.steps_per_second(1000.0, step) == pytest.approx(1.0)
+            assert speed.per_second(500.0, step) == 10.0
+    assert speed.per_second(1000.0, step) == pytest.approx(1.0)
     # The mean over the whole run is 5.5: the time left would be a fifth of what it is.
     assert step / 1000.0 == 5.5
     assert len(speed._points) < 110
@@ -54,7 +55,7 @@ def test_many_steps_a_second_take_no_more_memory():
     for step in range(10_000):
         speed.add(step / 1000, step)
     assert len(speed._points) == 10
-    assert speed.steps_per_second(10.0, 10_000) == pytest.approx(1000.0)
+    assert speed.per_second(10.0, 10_000) == pytest.approx(1000.0)
 
 
 @pytest.mark.parametrize("resumed", [False, True])

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.model.batch import group_by_length
 from tp_transformer.model.layout.packed import Packed
 from tp_transformer.model.layout.padded import Padded
-from tp_transformer.training.local_batch import LocalBatch, divide
+from tp_transformer.training.gradient import LocalBatch
 
 VOCABULARY = MATHEMATICS.vocabulary
 texts = st.text("0123456789", min_size=1, max_size=20)
@@ -33,7 +34,10 @@ def size(row):
 )
 def test_every_row_is_in_one_pass_and_passes_are_small_and_full(pairs, limit, layout):
     encoded = [VOCABULARY.encode(column) for column in map(list, zip(*pairs, strict=True))]
-    passes = [rows(*one) for one in divide(*encoded, limit)]
+    source, target = encoded
+    cost = source.lengths + target.lengths - 1
+    groups = group_by_length(source.lengths, limit=limit, cost=cost)
+    passes = [rows(source.take(group), target.take(group)) for group in groups]
     everything = [row for one in passes for row in one]
     assert sorted(everything) == sorted(rows(*encoded))
     assert [len(source) for source, _ in everything] == sorted(encoded[0].lengths)

@@ -10,7 +10,7 @@ from runs import config, records
 from tp_transformer import train
 from tp_transformer.cli import main
 from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.training.loggers import LOGGERS, LoggedRun, names_in, open_logger
+from tp_transformer.training.record import LOGGERS, LoggedRun, names_in, open_logger
 
 
 def train_record(step, loss):

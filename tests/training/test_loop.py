@@ -14,8 +14,7 @@ from tp_transformer.data.store import open_store
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.base import Model
 from tp_transformer.model.loss import Loss
-from tp_transformer.training.checkpoint import SUMS, TIMES, State
-from tp_transformer.training.loop import TrainingConfig, seconds
+from tp_transformer.training.config import TrainingConfig, seconds
 from tp_transformer.training.validate import ValidationConfig
 
 
@@ -211,13 +210,3 @@ def test_bfloat16_trains_with_weights_in_float32(store, tmp_path, monkeypatch):
     assert all(
         tensor.dtype == torch.float32 for tensor in tensors(tmp_path / "run" / "last").values()
     )
-
-
-def test_a_state_survives_json():
-    state = State(
-        step=3,
-        elapsed=0.1 + 0.2,
-        window=dict.fromkeys((*TIMES, "steps", *SUMS), 1 / 3),
-        validated=2,
-    )
-    assert State.from_json(state.to_json()) == state

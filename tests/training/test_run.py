@@ -16,7 +16,7 @@ from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.runtime import files
 from tp_transformer.runtime.run_folder import LOCK
 from tp_transformer.settings import read
-from tp_transformer.training import run as run_module
+from tp_transformer.training import setup
 from tp_transformer.training.config import config_values, run_config
 
 
@@ -160,8 +160,8 @@ def test_a_run_that_another_process_has_begun_meanwhile_is_left_alone(store, tmp
         train(config(training__steps=2), store, run, quiet=True)
         return original(*arguments)
 
-    original = run_module.make_loop
-    monkeypatch.setattr(run_module, "make_loop", make_loop)
+    original = setup.make_loop
+    monkeypatch.setattr(setup, "make_loop", make_loop)
     with pytest.raises(FolderError, match="another process has started"):
         train(config(training__steps=3), store, run, quiet=True)
     assert read(run / "config.yaml")["training"]["steps"] == 2
@@ -194,3 +194,29 @@ def test_load_takes_the_best_or_else_the_last(run):
 def test_a_run_without_a_model_is_refused():
     with pytest.raises(SettingsError, match="needs the section 'model'"):
         run_config({"training": {"steps": 3}})
+
+
+@pytest.mark.parametrize("text", [None, "", "training: [", "training:\n  steps: 99\n"])
+def test_a_changed_settings_file_is_written_again(run, text):
+    """The settings of a run are those of run.json."""
+    file = run / "config.yaml"
+    recorded = file.read_text()
+    shutil.rmtree((run / "last").resolve())  # so that there is something to train
+    file.unlink() if text is None else file.write_text(text)
+    assert train(None, None, run, quiet=True).step == 30
+    assert file.read_text() == recorded
+    assert "config.yaml was changed; it is restored" in (run / "log.txt").read_text()
+
+
+def test_a_run_of_an_earlier_version_has_its_settings_in_the_file_only(run):
+    origin = json.loads((run / "run.json").read_text())
+    recorded = origin.pop("settings")
+    (run / "run.json").write_text(json.dumps(origin))
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text[: len(text) // 2])
+    with pytest.raises(SettingsError, match=r"config\.yaml was changed after the run was started"):
+        train(None, None, run, quiet=True)
+    (run / "config.yaml").write_text(text)
+    shutil.rmtree((run / "last").resolve())
+    assert train(None, None, run, quiet=True).step == 30
+    assert json.loads((run / "run.json").read_text())["settings"] == recorded

@@ -9,7 +9,7 @@ from tp_transformer import figures
 from tp_transformer.errors import FolderError
 from tp_transformer.runtime.run_folder import METRICS
 from tp_transformer.scoring.statistics import wilson
-from tp_transformer.training.records import MONITOR, VALIDATION, Record, read_records, split_of
+from tp_transformer.training.record import MONITOR, VALIDATION, Record, read_records
 
 _STYLES = {MONITOR: "-", VALIDATION: ":"}
 _HALF_LINE = 45  # characters of the legend in half the width of the figure
@@ -67,7 +67,7 @@ def curves_of(records: Sequence[Record], name: str) -> list[Curve]:
         if own:
             steps = tuple(record["step"] for record in own)
             errors = tuple(1 - record["exact_match"] for record in own)
-            source = split_of(own[-1]) if kind == MONITOR else "held out of training"
+            source = own[-1]["split"] if kind == MONITOR else "held out of training"
             curves.append(Curve(name, kind, source, own[-1]["n"], steps, errors))
     return curves
 

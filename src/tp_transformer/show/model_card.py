@@ -16,7 +16,7 @@ from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.show.comparison import pair_line
 from tp_transformer.show.table import markdown_table
 from tp_transformer.training.history import History, Stage
-from tp_transformer.training.records import duration, number, share
+from tp_transformer.training.record import duration, number, share
 
 FAILED = 0.1  # the accuracy below which a module is listed among the limits
 COUNTED = (0.9, 0.5)  # accuracies above which modules are counted

@@ -14,8 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.training.display import Display, Lines
-from tp_transformer.training.records import Record, duration, number, share, split_of
+from tp_transformer.training.record import Display, Lines, Record, duration, number, share
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 32
@@ -116,7 +115,7 @@ class View:
         rows.add_row("exact match", self._exact_match_row())
         if self._monitor is not None:
             monitored = share(self._monitor["exact_match"], 1)
-            rows.add_row(split_of(self._monitor), f"{monitored} (step {self._monitor['step']:,})")
+            rows.add_row(self._monitor["split"], f"{monitored} (step {self._monitor['step']:,})")
         if self._train is not None:
             rows.add_row("speed", self._speed_row(self._train))
             rows.add_row("learning rate", f"{self._train['learning_rate']:.2g}")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import torch
 from pyarrow import compute
@@ -246,7 +247,7 @@ def _write(folder: Path, facts: Sequence[CardFacts], roles: Mapping[str, Values 
 def _write_model(folder: Path, facts: CardFacts, twin: CardFacts | None) -> None:
     facts.model.save(folder)
     facts.results.save(folder / bundled.RESULTS)
-    history = json.dumps(facts.history.to_json(), indent=1, ensure_ascii=False) + "\n"
+    history = json.dumps(msgspec.to_builtins(facts.history), indent=1, ensure_ascii=False) + "\n"
     (folder / HISTORY).write_text(history, "utf-8")
     for number, stage in enumerate(facts.history.stages, 1):
         text = settings.dump(stage.settings)

@@ -17,8 +17,8 @@ from tp_transformer.model import bundled
 from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.study.parts import generated
 from tp_transformer.training.config import RunConfig, run_config
-from tp_transformer.training.display import Display, Lines
 from tp_transformer.training.history import Stage, history_of
+from tp_transformer.training.record import Display, Lines
 from tp_transformer.training.run import Outcome, train
 
 

@@ -24,7 +24,7 @@ from tp_transformer.errors import UserError
 from tp_transformer.runtime.processes import n_cores
 from tp_transformer.runtime.run_folder import METRICS
 from tp_transformer.show.panel import View
-from tp_transformer.training.records import Record, as_line, parsed
+from tp_transformer.training.record import Record, as_line, parsed
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_LINES = 10.0

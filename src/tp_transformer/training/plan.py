@@ -15,11 +15,10 @@ from tp_transformer.model.flops import training_flops
 from tp_transformer.ranges import LARGEST_INT
 from tp_transformer.runtime.ranks import Ranks, open_ranks, unchanged_random_state
 from tp_transformer.training import checkpoint
-from tp_transformer.training.claim import Claim, Request, resolve
-from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.config import RunConfig
 from tp_transformer.training.loop import Loop
-from tp_transformer.training.records import duration
-from tp_transformer.training.setup import initialise, make_loop
+from tp_transformer.training.record import duration
+from tp_transformer.training.setup import Request, initialise, prepare
 
 MEASURED = 3.0  # seconds
 
@@ -117,14 +116,11 @@ def plan_run(
     """Return what a run would take, measured on this machine; nothing is written."""
     request = Request.of(config, data, run, init_from)
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
-        found = Claim.from_json(ranks.first(lambda: resolve(request).to_json()))
-        settings = run_config(found.values)
+        plan, loop = prepare(request, ranks)
         # A step that is not finite must neither stop the measurement nor be recorded.
-        training = replace(settings.training, max_bad_steps=LARGEST_INT)
-        settings = replace(settings, training=training)
-        loop = ranks.each(lambda: make_loop(settings, Path(found.data), Path(run), ranks))
-        if found.init_from is not None and not found.origin:
-            folder = found.init_from
+        loop.training = replace(loop.training, max_bad_steps=LARGEST_INT)
+        folder = plan.init_from
+        if folder is not None and not plan.origin:
             ranks.each(lambda: initialise(loop, folder))
         state = checkpoint.newest_state(Path(run))
         step, elapsed = (0, 0.0) if state is None else (state.step, state.elapsed)

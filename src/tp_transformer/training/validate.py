@@ -15,14 +15,14 @@ from torch import Tensor
 from tp_transformer.data.store import Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
+from tp_transformer.model.family import AnyModel
 from tp_transformer.model.layout.base import Layout
 from tp_transformer.model.layout.packed import Packed
 from tp_transformer.model.solver import evaluating
 from tp_transformer.ops.engine import engine_for
 from tp_transformer.ranges import Count, PositiveInt, check_fields
 from tp_transformer.runtime.ranks import Ranks
-from tp_transformer.training.checkpoint import AnyModel
-from tp_transformer.training.local_batch import LocalBatch
+from tp_transformer.training.gradient import LocalBatch
 
 QuestionsByModule = Mapping[str, tuple[Ragged, Ragged]]  # sources and targets, by module
 LocalQuestions = Callable[[int, int], QuestionsByModule]  # called with rank, n_ranks

@@ -22,7 +22,7 @@ from tp_transformer.show.report.markup import (
     table,
 )
 from tp_transformer.show.table import Cell, NumberCell, Table
-from tp_transformer.training.records import TRAIN, VALIDATION, Record, read_records
+from tp_transformer.training.record import TRAIN, VALIDATION, Record, read_records
 
 _SETTINGS = {  # columns of the table, by their place in config.yaml
     "binding": ("model", "binding"),

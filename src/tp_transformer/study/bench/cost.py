@@ -12,6 +12,7 @@ from statistics import median
 
 import torch
 
+from tp_transformer.data.store import open_store
 from tp_transformer.registry import load_extensions
 from tp_transformer.runtime.ranks import open_ranks
 from tp_transformer.training.config import RunConfig
@@ -40,10 +41,10 @@ def measure_costs(request: CostRequest) -> StepSeconds:
     load_extensions()
     torch.set_num_threads(1)
     with open_ranks("cpu") as ranks:
-        loops = {}
+        loops, store = {}, open_store(request.data)
         for variant, config in request.configs.items():
             endless = replace(config, training=replace(config.training, steps=10**6))
-            loops[variant] = make_loop(endless, request.data, request.data, ranks)
+            loops[variant] = make_loop(endless, store, request.data, ranks)
         seconds: StepSeconds = {variant: [] for variant in loops}
         names = list(loops)
         for number in range(ROUNDS + 1):

@@ -21,7 +21,7 @@ from tp_transformer.scoring.statistics import Interval, holm, paired_t, sign_fli
 from tp_transformer.show.report.inputs import BENCH_FORMAT
 from tp_transformer.study.bench.cost import StepSeconds, relative_cost
 from tp_transformer.study.bench.plan import BenchPlan, BenchRun
-from tp_transformer.training.records import VALIDATION, read_records
+from tp_transformer.training.record import VALIDATION, read_records
 
 LEARNED = 0.9  # the accuracy of "samples to 90%"
 HELD_OUT = "held-out"  # questions of the training split that are not trained on

@@ -17,7 +17,7 @@ from tp_transformer.data.mathematics.modules import EXTRAPOLATE, INTERPOLATE
 from tp_transformer.errors import FolderError
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import Interval
-from tp_transformer.training.records import duration
+from tp_transformer.training.record import duration
 
 BANDS = "bands.json"
 
