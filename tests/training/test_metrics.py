@@ -95,16 +95,6 @@ def test_resuming_drops_a_line_that_was_cut_short(tmp_path, torn):
     assert lines_of(tmp_path) == [train_record(20), train_record(40)]
 
 
-def test_a_kill_while_the_file_is_shortened_loses_nothing(tmp_path):
-    """The moment between the two renames: the old file lies aside, the new one is not there yet."""
-    aside = tmp_path / ".metrics.jsonl.unfinished-abc"
-    aside.mkdir()
-    (aside / "replaced").write_text(json.dumps(train_record(20)) + "\n")
-    with open_metrics(tmp_path, resume_step=20):
-        assert lines_of(tmp_path) == [train_record(20)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "metrics.jsonl"]
-
-
 def test_what_is_not_finite_is_absent_so_that_any_program_reads_the_file(tmp_path):
     with open_metrics(tmp_path) as metrics:
         metrics.show(train_record(20, loss=float("nan"), gradient_norm=float("inf")))
@@ -151,13 +141,6 @@ def test_lines_come_now_and_then_but_validations_always(tmp_path, monkeypatch, c
     assert shown[3].endswith("exact match 50.0%, the best so far")
     assert shown[4].endswith("exact match 50.0%")
     assert len((tmp_path / "log.txt").read_text("utf-8").splitlines()) == 1 + 30 + 2
-
-
-def test_quiet_shows_nothing(tmp_path, capsys):
-    with open_metrics(tmp_path) as metrics:
-        metrics.say("it begins")
-        metrics.show(train_record(20))
-    assert capsys.readouterr() == ("", "")
 
 
 def panel(*records, width=80):

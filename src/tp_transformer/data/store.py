@@ -9,6 +9,7 @@ the file in the order in which they were written; `store.json` has the order of 
 
 import hashlib
 import operator
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -346,7 +347,7 @@ class _MappedFile:
         self.path = path
         self._longest = [n_tokens * task.vocabulary.bytes_per_token for n_tokens in longest]
         try:
-            buffer = pa.memory_map(str(path)).read_buffer()
+            buffer = pa.memory_map(os.fsencode(path)).read_buffer()
             reader = ipc.open_file(pa.BufferReader(buffer))
             if not reader.schema.equals(schema(task)):
                 raise ValueError("its columns are not those of a store")

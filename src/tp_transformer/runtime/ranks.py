@@ -90,8 +90,8 @@ class Ranks:
         except (UserError, OSError) as error:
             failure = error
         if self.n_ranks > 1:
-            place = self.n_ranks - self.rank if failure else 0
-            first = int(self.max(torch.tensor([place], device=self.device)))
+            urgency = self.n_ranks - self.rank if failure else 0
+            first = int(self.max(torch.tensor([urgency], device=self.device)))
             if first:
                 line = self.share(str(failure), source=self.n_ranks - first)
                 failure = failure or UserError(line)
@@ -152,14 +152,17 @@ def unchanged_random_state(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def open_ranks(device: str = "auto") -> Iterator[Ranks]:
-    """Join the process group, if torchrun started several processes; leave it at the end."""
+    """Join the process group, if torchrun started several processes; leave it at the end.
+
+    Inside of another call, the ranks that have joined are used.
+    """
     rank, n_ranks, local = (
         int(os.environ.get(name, default))
         for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
     )
     chosen = choose_device(device, local, n_ranks)
-    if n_ranks == 1:
-        yield Ranks(chosen)
+    if n_ranks == 1 or dist.is_initialized():
+        yield Ranks(chosen, rank, n_ranks)
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -181,8 +184,8 @@ def _join(backend: str, rank: int, n_ranks: int) -> None:
     """
     store, _, _ = next(rendezvous("env://", rank, n_ranks))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    own = PrefixStore(f"attempt-{attempt}", store)
-    dist.init_process_group(backend, store=own, rank=rank, world_size=n_ranks)
+    prefixed = PrefixStore(f"attempt-{attempt}", store)
+    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=n_ranks)
 
 
 def _part() -> None:

@@ -30,7 +30,7 @@ def run_of(folder: str | Path) -> Path | None:
     """Return the run folder that a folder is or belongs to; None if there is none."""
     path = Path(folder).resolve()  # `last` is a link to a checkpoint
     # Checkpoints and best models are two levels below their run.
-    return next((one for one in (path, *path.parents[:2]) if (one / ORIGIN).is_file()), None)
+    return next((run for run in (path, *path.parents[:2]) if (run / ORIGIN).is_file()), None)
 
 
 def seed_folder(folder: Path, seed: int) -> Path:
@@ -40,8 +40,8 @@ def seed_folder(folder: Path, seed: int) -> Path:
 
 def seed_runs(folder: Path) -> dict[int, Path]:
     """Return the runs of several seeds in a folder, by seed."""
-    found = (path for path in folder.glob(f"{_SEED}*") if (path / ORIGIN).is_file())
-    numbers = {path: path.name.removeprefix(_SEED) for path in found}
+    runs = (path for path in folder.glob(f"{_SEED}*") if (path / ORIGIN).is_file())
+    numbers = {path: path.name.removeprefix(_SEED) for path in runs}
     return {int(seed): path for path, seed in sorted(numbers.items()) if seed.isdecimal()}
 
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tp_transformer.errors import CheckpointError, UserError
@@ -176,7 +176,7 @@ def prune(run: Path, state: State, *, keep: int, keep_every: int | None) -> None
     and the first at or after each multiple of `keep_every`. A best model is kept as long as one of
     the newest checkpoints refers to it.
     """
-    past = sorted(found for found in _folders(run / CHECKPOINTS) if found[0] <= state.step)
+    past = sorted(each for each in _folders(run / CHECKPOINTS) if each[0] <= state.step)
     newest = [path for _, path in past[-1:]]
     for _, path in reversed(past[:-1]):
         if len(newest) < keep and _is_scheduled(path):
@@ -234,8 +234,8 @@ def read(path: Path) -> Checkpoint:
         for name, described in files.items():
             if _described(path / name) != described:
                 raise CheckpointError(f"{path / name} is damaged")
-        tensors = load_file(path / TRAINING)
-        weights = load_file(path / model_folder.WEIGHTS)
+        tensors = model_folder.read_tensors(path / TRAINING)
+        weights = model_folder.read_tensors(path / model_folder.WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged: {_reason(error)}") from error
     kind = AVERAGE if any(name.startswith(f"{WEIGHT}.") for name in tensors) else WEIGHT

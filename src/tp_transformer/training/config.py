@@ -65,7 +65,7 @@ class TrainingConfig:
         max_bad_steps: number of consecutive steps with a loss or gradient that is not finite before
             the run stops
         log_every: number of steps between lines of metrics
-        checkpoint_minutes: a checkpoint is written whenever so many minutes of training have passed
+        checkpoint_minutes: time between checkpoints
         checkpoint_every: number of steps between additional checkpoints
         keep: number of newest checkpoints to keep
         keep_every: number of steps between checkpoints that are kept permanently; absent: none

@@ -405,7 +405,9 @@ class Metrics(Display):
             records, n_invalid = read_records(path) if path.exists() else ([], 0)
             kept = [record for record in records if record["step"] <= step]
             if self._revalidates:
-                kept = [one for one in kept if one["kind"] == TRAIN or one["step"] < step]
+                kept = [
+                    record for record in kept if record["kind"] == TRAIN or record["step"] < step
+                ]
             shortened.write_text("".join(json.dumps(record) + "\n" for record in kept), "utf-8")
         return kept, n_invalid
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import torch
@@ -131,12 +131,14 @@ def train(
         quiet: print nothing
         display: makes a display from a title; by default, lines on standard error
     """
-    request = Request.of(config, data, run, init_from, loggers, compile)
+    request = Request(run=Path(run), config=config, data=data, init_from=init_from, loggers=loggers)
     with (
         open_ranks(device) as ranks,
         unchanged_random_state(ranks.device),
         Run.open(request, ranks) as opened,
     ):
+        if compile:
+            opened.loop.model.compile_layers()
         return opened.train((lambda _: Display()) if quiet else display)
 
 
@@ -145,29 +147,36 @@ def train_seeds(
     data: Store | str | Path | None,
     run: str | Path,
     seeds: Sequence[int],
-    *,
-    device: str = "auto",
-    compile: bool = False,  # noqa: A002, as torch calls it
-    init_from: str | Path | None = None,
-    loggers: Sequence[AnyLogger] = (),
-    display: MakeDisplay = Lines,
+    **options: Any,
 ) -> list[Outcome]:
     """Train a model with each seed, in RUN/seed-0 and so on, or resume these runs.
 
-    The arguments are those of `train`. The runs that exist give what is omitted: the settings, the
-    data, the initial model and the loggers of further seeds, and the seeds, if none are given.
+    The arguments and options are those of `train`. The runs that exist give what is omitted: the
+    settings, the data, the initial model and the loggers of further seeds, and the seeds, if none
+    are given.
     """
     folder = Path(run)
     if (folder / ORIGIN).is_file():
         raise FolderError(f"{folder} is the run of one seed; choose a new folder for several seeds")
-    request = Request.of(config, data, folder, init_from, loggers, compile)
+    config = RunConfig.of(config) if isinstance(config, str | Path) else config
     begun = seed_runs(folder)
-    requests = [_request_of_seed(request, begun, seed) for seed in dict.fromkeys(seeds or begun)]
     outcomes: list[Outcome] = []
-    with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
-        for request in requests:
-            with Run.open(request, ranks) as opened:
-                outcomes.append(opened.train(display))
+    with open_ranks(options.get("device", "auto")):  # joined once for all runs
+        for seed in dict.fromkeys(seeds or begun):
+            seed_config, seed_data, seed_options = config, data, {**options}
+            if begun and seed not in begun:
+                sibling = begun[min(begun)]
+                origin = read_origin(sibling)
+                seed_config = config or recorded_config(sibling, origin)
+                seed_data = data or origin["data"]
+                initial = origin.get("init_from", {}).get("folder")
+                seed_options["init_from"] = options.get("init_from") or initial
+                seed_options["loggers"] = options.get("loggers") or origin.get("loggers", [])
+            if seed_config is not None:
+                training = replace(seed_config.training, seed=seed)
+                seed_config = replace(seed_config, training=training)
+            run = seed_folder(folder, seed)
+            outcomes.append(train(seed_config, seed_data, run, **seed_options))
             if outcomes[-1].signal is not None:
                 break
     return outcomes
@@ -183,30 +192,12 @@ def seed_lines(outcomes: Sequence[Outcome]) -> list[str]:
     return [*lines, f"next: {command_line('evaluate', model=folder, data=data, out=out)}"]
 
 
-def _request_of_seed(request: Request, begun: dict[int, Path], seed: int) -> Request:
-    """Return the request for the run of a seed; a new run has the settings of existing ones."""
-    if seed not in begun and begun:
-        sibling = begun[min(begun)]
-        origin = read_origin(sibling)
-        request = replace(
-            request,
-            config=request.config or recorded_config(sibling, origin),
-            data=request.data or origin["data"],
-            init_from=request.init_from or origin.get("init_from", {}).get("folder"),
-            loggers=request.loggers or origin.get("loggers", []),
-        )
-    config = request.config
-    if config is not None:
-        config = replace(config, training=replace(config.training, seed=seed))
-    return replace(request, run=seed_folder(request.run, seed), config=config)
-
-
 class Run:
     """A run folder that is open: locked by this process, recorded, with a loop to train."""
 
     def __init__(self, request: Request, ranks: Ranks, plan: RunPlan, loop: Loop) -> None:
         self.folder, self.ranks, self.plan, self.loop = request.run, ranks, plan, loop
-        self._compiles, self._loggers = request.compiles, request.unnamed_loggers
+        self._loggers = [logger for logger in request.loggers if not isinstance(logger, str)]
         self._notes: list[str] = []  # for the log
         self._initial_sha256 = ""  # of the model that the run starts from
 
@@ -231,8 +222,6 @@ class Run:
         loop = self.loop
         if loop.finished:
             return self._outcome(was_finished=True)
-        if self._compiles:
-            loop.model.compile_layers()
         with self.ranks.each(lambda: self._open_display(display)) as opened:
             for note in self._describe():
                 opened.say(note)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 import msgspec
 import torch
@@ -40,33 +39,10 @@ class Request:
     """The arguments of `train`; None for those that an existing run has recorded."""
 
     run: Path
-    config: RunConfig | None
+    config: RunConfig | str | Path | None
     data: Store | str | Path | None
     init_from: str | Path | None
-    loggers: list[str]  # by name
-    unnamed_loggers: list[AnyLogger]
-    compiles: bool
-
-    @classmethod
-    def of(
-        cls,
-        config: RunConfig | str | Path | None,
-        data: Store | str | Path | None,
-        run: str | Path,
-        init_from: str | Path | None = None,
-        loggers: Sequence[AnyLogger] = (),
-        compiles: bool = False,
-    ) -> Self:
-        """Return a request from the arguments of `train`."""
-        return cls(
-            run=Path(run),
-            config=RunConfig.of(config) if isinstance(config, str | Path) else config,
-            data=data,
-            init_from=init_from,
-            loggers=names_in(loggers),
-            unnamed_loggers=[logger for logger in loggers if not isinstance(logger, str)],
-            compiles=compiles,
-        )
+    loggers: Sequence[AnyLogger] = ()
 
 
 class RunPlan(msgspec.Struct, kw_only=True):
@@ -131,6 +107,8 @@ def _resolve(request: Request) -> tuple[RunPlan, Store]:
         _check_new_folder(run)
     recorded = recorded_config(run, origin) if origin else None
     config, data = request.config or recorded, request.data or origin.get("data")
+    if isinstance(config, str | Path):
+        config = RunConfig.of(config)
     if config is None or data is None:
         raise UserError(f"{run} is not a run yet: to start one, give --config and --data")
     try:
@@ -152,7 +130,7 @@ def _resolve(request: Request) -> tuple[RunPlan, Store]:
         data=str(store.path.resolve()),
         data_sha256=fingerprint,
         init_from=_initial_model(request, origin),
-        loggers=request.loggers or origin.get("loggers", []),
+        loggers=names_in(request.loggers) or origin.get("loggers", []),
     )
     return plan, store
 

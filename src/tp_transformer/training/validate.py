@@ -62,16 +62,17 @@ def monitored(
 ) -> LocalQuestions:
     """Return the first questions of each module of a split, about `count` in total."""
     segments = split.select(modules)
+    quotient, remainder = divmod(count, max(len(segments), 1))
     rows = {
-        one.module: np.array(one.rows[: count // len(segments) + (number < count % len(segments))])
-        for number, one in enumerate(segments)
+        segment.module: np.array(segment.rows[: quotient + (number < remainder)])
+        for number, segment in enumerate(segments)
     }
     if not any(map(len, rows.values())):
         raise SettingsError(f"{split.path} has no questions of these modules to monitor")
     return lambda rank, n_ranks: {
-        module: split.tokens(own[rank::n_ranks], vocabulary)
-        for module, own in rows.items()
-        if len(own)
+        module: split.tokens(module_rows[rank::n_ranks], vocabulary)
+        for module, module_rows in rows.items()
+        if len(module_rows)
     }
 
 

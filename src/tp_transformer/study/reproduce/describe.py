@@ -12,8 +12,7 @@ from tp_transformer.study.reproduce.bands import read_band
 from tp_transformer.study.reproduce.plan import SECONDS, ReproductionPlan
 from tp_transformer.study.reproduce.run import Reproduction
 from tp_transformer.study.reproduce.scale import PAPER, ScaleRow
-from tp_transformer.training.launch import GPUS_PER_MACHINE, Launch
-from tp_transformer.training.plan import size_text
+from tp_transformer.training.plan import GPUS_PER_MACHINE, Launch, size_text
 
 # Dense operations per second in bfloat16 with sums in float32, from NVIDIA's data sheets.
 GPUS = {"A100": 312e12, "H100 SXM": 989e12, "RTX 4090": 165e12}
