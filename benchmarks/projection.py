@@ -30,9 +30,7 @@ import tp_transformer as tpt
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.flops import config_flops
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.packed import Packed
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.layout import Layout, Packed, Padded
 from tp_transformer.training.gradient import LocalBatch
 
 N_GPUS = (1, 8, 64)

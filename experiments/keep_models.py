@@ -16,7 +16,7 @@ import msgspec
 
 import tp_transformer as tpt
 from tp_transformer import settings
-from tp_transformer.model.identity import step_of
+from tp_transformer.model.checkpoint import step_of
 from tp_transformer.runtime.run_folder import CONFIG, LAST, seed_runs
 from tp_transformer.study.bundle import rounded
 from tp_transformer.training.history import HISTORY, history_of

@@ -15,7 +15,7 @@ from corpora import make_store
 from documents import ROOT
 from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.interpret.roles.reversal import REVERSED, UNCLEAR
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import model_hash
 from tp_transformer.runtime.processes import workers
 from tp_transformer.scoring.statistics import wilson
 

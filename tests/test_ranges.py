@@ -14,7 +14,7 @@ from tp_transformer.data.sampling import FeedConfig
 from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.family import from_config, model_config
+from tp_transformer.model.checkpoint import from_config, model_config
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.model.transformer import TransformerConfig
 from tp_transformer.ranges import (

@@ -25,7 +25,7 @@ from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import ResultsError, SettingsError, UserError
 from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.binding import BINDINGS, Binding
-from tp_transformer.model.family import from_config, model_config
+from tp_transformer.model.checkpoint import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.registry import Registry
 from tp_transformer.scoring import compare
@@ -298,7 +298,7 @@ def test_a_task_is_made_trained_scored_compared_shown_and_exported(
     longer = results.splits["longer"].modules
     assert list(longer) == ["odds", "evens"]
     answers = store["longer"].rows(store["longer"].modules["odds"])[1]
-    assert longer["odds"].n_symbols == (store.task.vocabulary.encode(answers).lengths - 1).sum()
+    assert longer["odds"].n_tokens == (store.task.vocabulary.encode(answers).lengths - 1).sum()
     main(["compare", str(out), str(out)])
     main(["data", "show", str(data)])
     shown = capsys.readouterr().out

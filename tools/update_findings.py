@@ -30,8 +30,7 @@ from tp_transformer.interpret.core.sample import PAPERS_MODULE
 from tp_transformer.interpret.roles.reversal import CHANCE, KINDS
 from tp_transformer.interpret.run import interpret
 from tp_transformer.model import bundled
-from tp_transformer.model.family import load, model_path
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import load, model_hash, model_path
 from tp_transformer.runtime.progress import progress, showing
 from tp_transformer.runtime.run_folder import name_of, sha256
 from tp_transformer.scoring.evaluate import evaluate

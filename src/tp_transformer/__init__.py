@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from tp_transformer.data.vocabulary import Vocabulary as Vocabulary
     from tp_transformer.errors import UserError as UserError
     from tp_transformer.model.batch import Batch as Batch
+    from tp_transformer.model.checkpoint import build as build
+    from tp_transformer.model.checkpoint import load as load
     from tp_transformer.model.config import TransformerConfig as TransformerConfig
     from tp_transformer.model.drop_in import TPMultiheadAttention as TPMultiheadAttention
     from tp_transformer.model.drop_in import add_roles as add_roles
-    from tp_transformer.model.family import build as build
-    from tp_transformer.model.family import load as load
     from tp_transformer.model.recurrent import LSTM as LSTM
     from tp_transformer.model.recurrent import LSTMConfig as LSTMConfig
     from tp_transformer.model.trace import trace as trace
@@ -61,10 +61,10 @@ _HOMES = {
     "Vocabulary": "data.vocabulary",
     "Work": "scoring.options",
     "add_roles": "model.drop_in",
-    "build": "model.family",
+    "build": "model.checkpoint",
     "compare": "show.comparison",
     "evaluate": "scoring.evaluate",
-    "load": "model.family",
+    "load": "model.checkpoint",
     "plot": "show.bars",
     "preset_names": "settings",
     "trace": "model.trace",

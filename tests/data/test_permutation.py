@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tp_transformer.data.permutation import key_of, permute
+from tp_transformer.data.sampling import key_of, permute
 
 
 @given(n=st.integers(1, 3000), seed=st.integers(0, 2**63))

@@ -22,8 +22,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer  # noq
 from tp_transformer.interop.hf import (  # noqa: E402
     TPTransformerConfig,
     TPTransformerForConditionalGeneration,
+    export_hf,
 )
-from tp_transformer.interop.hf.folder import export_hf  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -60,7 +60,7 @@ def test_a_repository_is_downloaded(model, tmp_path, monkeypatch):
         asked.append((name, options))
         return str(tmp_path / "cached")
 
-    monkeypatch.setattr("tp_transformer.interop.hf.hub.snapshot_download", download)
+    monkeypatch.setattr("tp_transformer.interop.hf.snapshot_download", download)
     loaded = HubTransformer.from_pretrained("someone/model", revision="v1")
     assert loaded.config == model.config
     files = ["model.safetensors", "config.json", "vocabulary.json"]

@@ -84,7 +84,7 @@ def test_an_analysis_says_what_it_found_and_writes_it(
     made_by = cli.parse(shlex.split(values["environment"]["command"])[1:])
     assert made_by == cli.parse(arguments(name, half_trained, sums_store, tmp_path / "out"))
     assert values["seed"] == 0
-    assert values["model"]["sha256"] == tpt.model.identity.model_hash(tpt.load(half_trained))
+    assert values["model"]["sha256"] == tpt.model.checkpoint.model_hash(tpt.load(half_trained))
     if name in {"roles", "attention"}:
         assert len(values["sample"]["questions"]) == 24
         solved = tpt.load(half_trained).solve(values["sample"]["questions"])

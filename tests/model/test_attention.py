@@ -10,9 +10,9 @@ from exported import attention_parameters
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.attention import CrossAttention, SelfAttention, attention_weights
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.cache import KeyValueCache
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.layout.padded import PaddedPattern, causal_mask
+from tp_transformer.model.layout import PaddedPattern, causal_mask
+from tp_transformer.model.search import KeyValueCache
 from tp_transformer.model.trace import trace
 
 SIZES = [(4, 1), (6, 3), (12, 4)]

@@ -10,13 +10,13 @@ from documents import ROOT
 from tp_transformer import settings
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.family import (
+from tp_transformer.model.checkpoint import (
     count_parameters,
     from_config,
     match_parameters,
     model_config,
 )
+from tp_transformer.model.config import WithoutWeights
 from tp_transformer.scoring.published import TABLE_1
 
 COUNTS = {

@@ -11,7 +11,7 @@ from tp_transformer.errors import TraceError
 from tp_transformer.model import attention, solver
 from tp_transformer.model.attention import attention_weights
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.decoding import greedy
+from tp_transformer.model.search import greedy
 from tp_transformer.model.trace import trace
 from variants import DISTINCT
 

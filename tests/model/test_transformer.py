@@ -11,7 +11,7 @@ from tp_transformer.errors import SettingsError, TextError
 from tp_transformer.model.attention import Attention
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.layers import DecoderCell, EncoderCell, FeedForward, sinusoids
-from tp_transformer.model.layout.padded import PaddedPattern, causal_mask
+from tp_transformer.model.layout import PaddedPattern, causal_mask
 from variants import DISTINCT
 
 VOCABULARY = MATHEMATICS.vocabulary

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer.model.layout.packed import Packed
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.layout import Packed, Padded
 
 QUESTIONS = ["What is 3 + 4?", "Hi", "Let p be 12."]
 

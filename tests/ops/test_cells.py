@@ -10,8 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tp_transformer as tpt
 from tp_transformer.model.binding import NoBinding
-from tp_transformer.model.layout.packed import Packed
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.layout import Packed, Padded
 from tp_transformer.ops import library
 from tp_transformer.ops.cells import _layers, run_cells, trained_cells
 

@@ -15,10 +15,9 @@ from tp_transformer.errors import TextError
 from tp_transformer.model import solver
 from tp_transformer.model.attention import SelfAttention
 from tp_transformer.model.binding import HadamardBinding, NoBinding
-from tp_transformer.model.decoding import greedy
 from tp_transformer.model.layers import FeedForward
-from tp_transformer.model.layout.packed import Packed
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.layout import Packed, Padded
+from tp_transformer.model.search import greedy
 from tp_transformer.model.solver import Solver
 from tp_transformer.ops import engine, library
 from tp_transformer.ops.engine import Engine, engine_for

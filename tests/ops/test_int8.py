@@ -12,12 +12,12 @@ from torch.nn import functional as F
 import tp_transformer as tpt
 from tp_transformer.cli import main
 from tp_transformer.errors import FolderError, SettingsError
-from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.layout import Packed
 from tp_transformer.ops import library
 from tp_transformer.ops.engine import _remembered as remembered
 from tp_transformer.ops.engine import engine_for
 from tp_transformer.ops.int8 import MOST, Int8Linear, int8_linear
-from tp_transformer.ops.stack import Stack
+from tp_transformer.ops.weights import Stack
 
 needs_kernels = pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled")
 BACKENDS = [

@@ -9,7 +9,6 @@ import tp_transformer as tpt
 from corpora import make_store
 from tp_transformer.data.store import open_store
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.journal import Answers
 from tp_transformer.scoring.options import Work
 
 
@@ -31,13 +30,3 @@ def test_predictions_are_decoded_in_full(store, trained, tmp_path):
         assert predicted == tpt.load(folder).solve(questions, max_length=200)
         assert max(map(len, predicted)) in lengths
         assert found.splits["extrapolate"].average[0] == 0
-
-
-def test_answers_cut_at_another_length_are_not_taken_over(tmp_path):
-    cut = Answers(tmp_path / "r.json", "key", 4)
-    cut.begin()
-    cut.add({0: "1234"})
-    for max_length, expected in ((4, {0: "1234"}), (200, {})):
-        answers = Answers(tmp_path / "r.json", "key", max_length)
-        answers.read()
-        assert answers.texts == expected

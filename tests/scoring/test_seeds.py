@@ -10,8 +10,8 @@ from scipy.stats import ttest_ind
 
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.scoring.compare import question_pairs, seed_groups, seed_scores, seed_tests
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
-from tp_transformer.scoring.seeds import question_pairs, seed_groups, seed_scores, seed_tests
 from tp_transformer.scoring.statistics import welch
 from tp_transformer.show.comparison import ONE_SEED, Comparison
 
@@ -21,7 +21,7 @@ MODULES = ("numbers__gcd", "numbers__place_value")
 def result(name, seed, right, recipe="a"):
     """Results with so many of 200 answers right in each module."""
     verdicts = np.arange(200) < right
-    score = ModuleScore(verdicts=verdicts, loss=0.5, n_symbols=600, sha256="questions")
+    score = ModuleScore(verdicts=verdicts, loss=0.5, n_tokens=600, sha256="questions")
     training = {} if seed is None else {"seed": seed, "recipe_sha256": recipe}
     return Results(
         model={"name": name, "n_parameters": 1000, "step": 10, **training},
@@ -107,8 +107,7 @@ def test_every_format_has_the_seeds():
 def test_results_know_their_seed_and_recipe(tmp_path):
     from runs import config, make_store
     from tp_transformer import train
-    from tp_transformer.model.family import load
-    from tp_transformer.model.identity import describe
+    from tp_transformer.model.checkpoint import describe, load
 
     store = make_store(tmp_path / "data")
     described = []

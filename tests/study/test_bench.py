@@ -23,8 +23,8 @@ from runs import tpt
 from tp_transformer.data.task import TASKS, Row, Task
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, ResultsError, SettingsError
+from tp_transformer.model.checkpoint import from_config
 from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.family import from_config
 from tp_transformer.runtime.processes import Pool
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import (

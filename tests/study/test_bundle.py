@@ -15,7 +15,7 @@ from tp_transformer.cli import parse
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.errors import FolderError, UserError
 from tp_transformer.model import bundled
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import model_hash
 from tp_transformer.ops import library
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.model_card import CardFacts, generation_command, model_card
@@ -250,30 +250,6 @@ def test_a_run_that_continues_the_bundled_model(trained, written, tmp_path, monk
     assert card == expected
     assert f"Total: {history.samples:,} samples" in card
     assert "--init-from runs/tp" in card
-
-
-def test_the_history_of_runs_of_earlier_versions(trained, tmp_path):
-    """They recorded no copy of the history, no commit and no processor."""
-    config = runs.config(training__steps=8, validation__every=8)
-    train(config, trained / "digits", tmp_path / "more", init_from=trained / "tp", quiet=True)
-    complete = history_of(tmp_path / "more")
-    file = tmp_path / "more" / "run.json"
-    origin = json.loads(file.read_text())
-    for name in ("commit", "processor", "cores"):
-        del origin[name]
-    del origin["init_from"]["history"]
-    file.write_text(json.dumps(origin))
-    found = history_of(tmp_path / "more")
-    assert found.stages[0] == complete.stages[0]
-    assert found.core_hours == complete.core_hours
-    out = bundle(tmp_path / "more", out=tmp_path / "out")
-    assert "| commit | " in (out / "more" / "README.md").read_text()
-    assert "not recorded" in (out / "more" / "README.md").read_text()
-    origin["init_from"]["folder"] = str(tmp_path / "removed")
-    file.write_text(json.dumps(origin))
-    found = history_of(tmp_path / "more")
-    assert len(found.stages) == 1
-    assert found.unknown_start == origin["init_from"]["sha256"]
 
 
 def test_a_resumed_run_records_its_sessions(trained, tmp_path):

@@ -12,7 +12,7 @@ from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.errors import FolderError, StoreError
 from tp_transformer.model import bundled
 from tp_transformer.model.bundled import RESULTS
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import model_hash
 from tp_transformer.runtime.processes import workers
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.model_card import CardFacts, model_card

@@ -15,8 +15,8 @@ from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError
 from tp_transformer.interpret.analyses import ANALYSES
+from tp_transformer.model.checkpoint import from_config
 from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.family import from_config
 from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.study.reproduce import bands
 from tp_transformer.study.reproduce.bands import (

@@ -265,7 +265,8 @@ def assert_same_run(run, other, but=()):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours), name
     for name in ("checkpoints", "best-models"):
-        assert sorted(os.listdir(run / name)) == sorted(os.listdir(other / name))
+        ours, theirs = (sorted(os.listdir(folder / name)) for folder in (run, other))
+        assert ours == theirs
     assert records(run, but) == records(other, but)
     states = [json.loads((one / "last" / "state.json").read_text()) for one in (run, other)]
     for state in states:

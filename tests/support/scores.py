@@ -19,7 +19,7 @@ def made_up(name, *, seed=0, better=0.0, splits=None, n=400, skill=None):
             verdicts = hardness + own.normal(0, 0.05, n) < share + better
             wrong = {"sign": 30, "other": 20} if not verdicts.all() else {}
             scores[module] = ModuleScore(
-                verdicts=verdicts, loss=0.25, n_symbols=3 * n, sha256=f"{split} {module}",
+                verdicts=verdicts, loss=0.25, n_tokens=3 * n, sha256=f"{split} {module}",
                 wrong=wrong,
             )  # fmt: skip
         found[split] = SplitScore(scores)

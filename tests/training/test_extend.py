@@ -9,7 +9,7 @@ import tp_transformer
 from runs import assert_same_run, command, config, finish, start, tensors, tpt
 from tp_transformer import train
 from tp_transformer.errors import SettingsError
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import model_hash
 from tp_transformer.settings import read
 
 CONSTANT = {"optim__schedule": "constant", "training__ema": 0.9}

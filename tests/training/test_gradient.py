@@ -13,9 +13,8 @@ from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.model.batch import group_by_length
-from tp_transformer.model.family import from_config
-from tp_transformer.model.layout.packed import Packed
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.checkpoint import from_config
+from tp_transformer.model.layout import Packed, Padded
 from tp_transformer.runtime.ranks import Ranks
 from tp_transformer.runtime.signals import DeferredSignals
 from tp_transformer.training.gradient import Gradient, LocalBatch

@@ -11,7 +11,7 @@ import torch
 import tp_transformer
 from runs import assert_same_run, before_each_operation, config, tensors
 from tp_transformer import train
-from tp_transformer.model.family import model_path
+from tp_transformer.model.checkpoint import model_path
 from tp_transformer.runtime.files import replace_link, resolve_link
 from tp_transformer.training import checkpoint, loop
 from tp_transformer.training.checkpoint import _read_state
@@ -146,12 +146,8 @@ def test_a_milestone_that_had_to_wait_stays_too(tmp_path):
     assert steps == [5, 8, 9, 12]
 
 
-@pytest.mark.parametrize(("step", "end"), [(4, 7), (4, 4)])
-def test_a_stop_before_a_validation_has_it_done_once(store, tmp_path, monkeypatch, step, end):
-    """Stopped by a signal in the step before a validation, in the middle or at the end of a run."""
-    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    settings = config(training__steps=end, validation__every=4)
-    train(settings, store, undisturbed, quiet=True)
+def stop_at(step, settings, store, run, monkeypatch):
+    """Train until a signal arrives in a step, counted from 1."""
     plain, n_calls = loop.clip, 0
 
     def interrupted(*arguments):
@@ -161,15 +157,25 @@ def test_a_stop_before_a_validation_has_it_done_once(store, tmp_path, monkeypatc
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(*arguments)
 
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "clip", interrupted)
+        assert train(settings, store, run, quiet=True).signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize(("step", "end"), [(4, 7), (4, 4)])
+def test_a_stop_before_a_validation_has_it_done_once(store, tmp_path, monkeypatch, step, end):
+    """Stopped by a signal in the step before a validation, in the middle or at the end of a run."""
+    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    settings = config(training__steps=end, validation__every=4)
+    train(settings, store, undisturbed, quiet=True)
+
     class Killed(BaseException):
         pass
 
     def killed(*_):
         raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "clip", interrupted)
-        assert train(settings, store, run, quiet=True).signal == signal.SIGTERM
+    stop_at(step, settings, store, run, monkeypatch)
     state, _ = _read_state(run / "last")
     assert state.step == step
     assert state.validated is None
@@ -179,4 +185,15 @@ def test_a_stop_before_a_validation_has_it_done_once(store, tmp_path, monkeypatc
             train(None, None, run, quiet=True)
     assert train(None, None, run, quiet=True).step == end
     assert train(None, None, run, quiet=True).was_finished
+    assert_same_run(run, undisturbed)
+
+
+def test_a_checkpoint_because_of_a_signal_gives_way_to_the_next(store, tmp_path, monkeypatch):
+    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    settings = config(training__steps=8)
+    train(settings, store, undisturbed, quiet=True)
+    stop_at(7, settings, store, run, monkeypatch)
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-00000006", "step-00000007"]
+    train(None, None, run, quiet=True)
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-00000006", "step-00000008"]
     assert_same_run(run, undisturbed)

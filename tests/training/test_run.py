@@ -83,9 +83,7 @@ def test_other_settings_are_refused_by_name(capsys, run):
 def test_other_data_are_refused(run, tmp_path):
     other = make_store(tmp_path / "other")
     assert train(None, other, run).was_finished  # the same store in another place
-    manifest = json.loads((other / "store.json").read_text())
-    manifest["source"] = {"kind": "another"}
-    (other / "store.json").write_text(json.dumps(manifest))
+    make_store(other, interpolate=[1])
     with pytest.raises(UserError, match="was started on other data"):
         train(None, other, run)
 
@@ -164,8 +162,6 @@ def test_load_takes_the_best_or_else_the_last(run):
     assert not best.equal(last)
     assert weights(run).equal(best)
     (run / "best").unlink()
-    assert weights(run).equal(best)  # as while a folder called best becomes a link
-    shutil.rmtree(run / "best-models")
     assert weights(run).equal(last)
     (run / "last").unlink()
     with pytest.raises(FolderError, match="has no checkpoint yet"):

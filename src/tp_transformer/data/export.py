@@ -1,19 +1,19 @@
 """Exports of a store for other tools: v1.0 text, Parquet or JSON lines.
 
 Parquet and JSON lines have one file for each split, with the columns split, module, difficulty,
-question and answer, a dataset card and Croissant metadata (MLCommons, version 1.0). The card,
-`README.md`, begins with the YAML from which Hugging Face `datasets` reads the split of each file.
-`prepare` reads each format back into the same store. Files are written atomically.
+question and answer, and a dataset card. The card, `README.md`, begins with the YAML from which
+Hugging Face `datasets` reads the split of each file. `prepare` reads each format back into the same
+store. Files are written atomically.
 """
 
 import gzip
 import json
 import tarfile
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +28,9 @@ from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.errors import StoreError
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.progress import Counted, Update
-from tp_transformer.runtime.run_folder import sha256
 
 FORMATS = ("v1.0", "parquet", "jsonl")
-DATA, CARD, CROISSANT = "data", "README.md", "croissant.json"  # the contents of an export
+DATA, CARD = "data", "README.md"  # the contents of an export as tables
 COLUMNS = {
     "split": "the split of the row",
     "module": "the group of questions that are scored together",
@@ -43,43 +42,9 @@ _ROWS_PER_GROUP = 2**16
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
 _ROOT = "mathematics_dataset-v1.0"
 _GZIP_LEVEL = 6  # one third of the time of the default 9, for 3% more bytes
-_ENCODINGS = {"parquet": "application/x-parquet", "jsonl": "application/jsonlines"}
-# The terms of Croissant 1.0, from its specification.
-_TERMS = (
-    "citeAs column equivalentProperty extract field fileProperty fileObject fileSet format "
-    "includes isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated "
-    "replace samplingRate separator source subField transform"
-)
-_CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "sc": "https://schema.org/",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "dct": "http://purl.org/dc/terms/",
-    "conformsTo": "dct:conformsTo",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    **{term: f"cr:{term}" for term in _TERMS.split()},
-}
 
 Chosen: TypeAlias = Sequence[tuple[Split, Segment]]
 Batches: TypeAlias = Callable[[Split, Segment], Iterator[pa.RecordBatch]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportedFile:
-    """A file of an export: its path in the folder, and its rows by module."""
-
-    split: str
-    path: str
-    rows: Mapping[str, int]
-
-    @property
-    def split_name(self) -> str:
-        """The name of the split in a form that Hugging Face `datasets` accepts."""
-        return self.split.replace("-", "_")
 
 
 def export(
@@ -92,16 +57,17 @@ def export(
 ) -> int:
     """Write a store, or some of its modules, in another format; return the number of rows.
 
-    v1.0 is an archive if `out` ends in `.tar.gz` or `.tgz`, and a folder otherwise.
+    v1.0 is an archive if `out` ends in `.tar.gz` or `.tgz`, and a folder otherwise. An earlier
+    export of the same rows is replaced; anything else there is an error.
     """
     path = Path(out)
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise StoreError(f"{path} already exists; choose a new name")
     chosen = [(split, segment) for split in store.values() for segment in split.select(modules)]
     if not chosen:
         raise StoreError(f"{store.path} has no rows of these modules")
     if format == "v1.0":
         _check_v1(store, chosen)
+    if path.exists() and not _is_replaceable(path, store, format, chosen):
+        raise StoreError(f"{path} already exists; choose a new name")
     counted = Counted(sum(segment.count for _, segment in chosen), progress)
 
     def batches(split: Split, segment: Segment) -> Iterator[pa.RecordBatch]:
@@ -120,6 +86,29 @@ def export(
     except OSError as error:
         raise StoreError(f"cannot write to {path}: {error}") from error
     return counted.total
+
+
+def _is_replaceable(path: Path, store: Store, kind: str, chosen: Chosen) -> bool:
+    """Whether a path is an empty folder or an earlier export of the same rows."""
+    files = {
+        file.relative_to(path).as_posix(): file.stat().st_size
+        for file in path.rglob("*")
+        if file.is_file()
+    }
+    if path.is_dir() and not any(path.iterdir()):
+        return True
+    if kind != "v1.0":
+        is_same = set(files) == {CARD, *(_table_path(split, kind) for split, _ in chosen)}
+        return is_same and (path / CARD).read_text("utf-8", "replace") == _card(store, kind, chosen)
+    sizes = {_v1_name(*key): _v1_size(key[1]) for key in chosen}
+    if path.is_dir():
+        return files == sizes
+    try:
+        with tarfile.open(path) as archive:
+            members = {member.name: member.size for member in archive}
+    except (OSError, EOFError, tarfile.TarError, zlib.error):
+        return False
+    return members == {f"{_ROOT}/{name}": size for name, size in sizes.items()}
 
 
 def _check_v1(store: Store, chosen: Chosen) -> None:
@@ -141,6 +130,11 @@ def _v1_name(split: Split, segment: Segment) -> str:
     return f"{folder}/{segment.module}.txt"
 
 
+def _v1_size(segment: Segment) -> int:
+    lengths = (segment.question_lengths, segment.answer_lengths)
+    return sum(int(np.arange(len(counts)) @ counts) for counts in lengths) + 2 * segment.count
+
+
 def _write_folder(folder: Path, chosen: Chosen, batches: Batches) -> None:
     """Write rows to a folder for each split and difficulty, with a file for each module."""
     for split, segment in chosen:
@@ -156,9 +150,7 @@ def _write_archive(file: Path, chosen: Chosen, batches: Batches) -> None:
     with file.open("wb") as raw, gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as archive:
         for split, segment in chosen:
             member = tarfile.TarInfo(f"{_ROOT}/{_v1_name(split, segment)}")
-            lengths = (segment.question_lengths, segment.answer_lengths)
-            n_characters = sum(int(np.arange(len(counts)) @ counts) for counts in lengths)
-            member.size = n_characters + 2 * segment.count
+            member.size = _v1_size(segment)
             archive.write(member.tobuf(tarfile.USTAR_FORMAT))
             archive.writelines(map(_alternating_lines, batches(split, segment)))
             archive.write(bytes(-member.size % tarfile.BLOCKSIZE))
@@ -171,30 +163,27 @@ def _alternating_lines(batch: pa.RecordBatch) -> memoryview:
     return texts_as_bytes(lines)[1]
 
 
+def _table_path(split: Split, kind: str) -> str:
+    return f"{DATA}/{split.name}.{kind}"
+
+
 def _write_tables(folder: Path, store: Store, kind: str, chosen: Chosen, batches: Batches) -> None:
-    """Write one file for each split, the card and the Croissant metadata."""
-    files: list[ExportedFile] = []
+    """Write one file for each split, and the card."""
     (folder / DATA).mkdir(parents=True)
     for split in dict.fromkeys(split for split, _ in chosen):
-        segments = [segment for of_split, segment in chosen if of_split is split]
-        path = f"{DATA}/{split.name}.{kind}"
-        rows_of_split = (
+        rows = (
             _with_split(batch, split.name)
-            for segment in segments
+            for of_split, segment in chosen
+            if of_split is split
             for batch in batches(split, segment)
         )
-        if kind == "parquet":
-            _write_parquet(folder / path, store.task, rows_of_split)
-        else:
-            with (folder / path).open("wb") as text:
-                text.writelines(map(_json_lines, rows_of_split))
-        rows = Counter[str]()
-        for segment in segments:
-            rows[segment.module] += segment.count
-        files.append(ExportedFile(split=split.name, path=path, rows=rows))
-    (folder / CARD).write_text(_card(store, files), "utf-8", newline="\n")
-    metadata = json.dumps(_croissant(folder, store, kind, files), indent=2, ensure_ascii=False)
-    (folder / CROISSANT).write_text(metadata + "\n", "utf-8", newline="\n")
+        # Opened by Python, because Arrow opens only paths that are UTF-8.
+        with (folder / _table_path(split, kind)).open("wb") as file:
+            if kind == "parquet":
+                _write_parquet(file, store.task, rows)
+            else:
+                file.writelines(map(_json_lines, rows))
+    (folder / CARD).write_text(_card(store, kind, chosen), "utf-8", newline="\n")
 
 
 def _with_split(batch: pa.RecordBatch, split: str) -> pa.RecordBatch:
@@ -205,7 +194,7 @@ def _with_split(batch: pa.RecordBatch, split: str) -> pa.RecordBatch:
     )
 
 
-def _write_parquet(file: Path, task: Task, batches: Iterator[pa.RecordBatch]) -> None:
+def _write_parquet(file: BinaryIO, task: Task, batches: Iterator[pa.RecordBatch]) -> None:
     columns = pa.schema([("split", pa.dictionary(pa.int8(), pa.string())), *schema(task)])
     # Names are dictionary-encoded by Parquet itself. Arrow's schema is not stored in the file, so
     # that names are read as texts.
@@ -246,63 +235,32 @@ def _summary(store: Store) -> str:
     )
 
 
-def _card(store: Store, files: Sequence[ExportedFile]) -> str:
-    data_files = [{"split": file.split_name, "path": file.path} for file in files]
+def _card(store: Store, kind: str, chosen: Chosen) -> str:
+    rows = Counter[tuple[Split, str]]()
+    for split, segment in chosen:
+        rows[split, segment.module] += segment.count
+    splits = dict.fromkeys(split for split, _ in chosen)
     header = {
         "pretty_name": store.task.name,
         "task_categories": ["text-generation"],
-        "configs": [{"config_name": "default", "data_files": data_files}],
+        "configs": [
+            {
+                "config_name": "default",
+                "data_files": [
+                    # Names of splits in a form that Hugging Face `datasets` accepts.
+                    {"split": split.name.replace("-", "_"), "path": _table_path(split, kind)}
+                    for split in splits
+                ],
+            }
+        ],
     }
     lines = ["---", yaml.safe_dump(header, sort_keys=False).rstrip(), "---", ""]
     lines += [f"# {store.task.name}", "", _summary(store), "", "| file | module | rows |"]
     lines += ["|---|---|---:|"]
-    for file in files:
-        lines += [f"| {file.path} | {name} | {count:,} |" for name, count in file.rows.items()]
+    lines += [
+        f"| {_table_path(split, kind)} | {module} | {count:,} |"
+        for (split, module), count in rows.items()
+    ]
     lines += ["", "| column | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in COLUMNS.items()]
     return "\n".join([*lines, ""])
-
-
-def _croissant(
-    folder: Path, store: Store, kind: str, files: Sequence[ExportedFile]
-) -> dict[str, Any]:
-    return {
-        "@context": _CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "name": store.task.name,
-        "description": _summary(store),
-        "distribution": [
-            {
-                "@type": "cr:FileObject",
-                "@id": file.path,
-                "name": file.path,
-                "contentUrl": file.path,
-                "contentSize": f"{(folder / file.path).stat().st_size} B",
-                "encodingFormat": _ENCODINGS[kind],
-                "sha256": sha256(folder / file.path),
-            }
-            for file in files
-        ],
-        "recordSet": [
-            {
-                "@type": "cr:RecordSet",
-                "@id": file.split_name,
-                "name": file.split_name,
-                "description": f"{sum(file.rows.values()):,} rows",
-                "field": [_field(file, name) for name in COLUMNS],
-            }
-            for file in files
-        ],
-    }
-
-
-def _field(file: ExportedFile, column: str) -> dict[str, Any]:
-    return {
-        "@type": "cr:Field",
-        "@id": f"{file.split_name}/{column}",
-        "name": column,
-        "description": COLUMNS[column],
-        "dataType": "sc:Text",
-        "source": {"fileObject": {"@id": file.path}, "extract": {"column": column}},
-    }

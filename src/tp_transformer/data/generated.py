@@ -52,13 +52,13 @@ def _options_class(name: str) -> Any:
     function = TASKS[name]
     hints = get_type_hints(function, include_extras=True)
     parsed = parse(function.__doc__ or "", DocstringStyle.GOOGLE).params
-    texts = {each.arg_name: " ".join((each.description or "").split()) for each in parsed}
+    texts = {option.arg_name: " ".join((option.description or "").split()) for option in parsed}
     options: list[tuple[str, Any, Any]] = []
-    for each in inspect.signature(function).parameters.values():
-        if each.kind is each.KEYWORD_ONLY:
-            default = MISSING if each.default is each.empty else each.default
-            described = field(default=default, metadata={"help": texts.get(each.name, "")})
-            options.append((each.name, hints.get(each.name, Any), described))
+    for option in inspect.signature(function).parameters.values():
+        if option.kind is option.KEYWORD_ONLY:
+            default = MISSING if option.default is option.empty else option.default
+            described = field(default=default, metadata={"help": texts.get(option.name, "")})
+            options.append((option.name, hints.get(option.name, Any), described))
     checks = {"__post_init__": check_fields}
     return make_dataclass(name, options, namespace=checks, frozen=True, kw_only=True)
 

@@ -1,44 +1,29 @@
-"""Files of questions and answers: text of alternating lines, JSON lines, CSV, Parquet, archives.
+"""Files of questions and answers in blocks of bounded size: lines, JSON lines, archives.
 
-Files are read in blocks of a few megabytes and archives are streamed, so that memory is bounded. A
-fault is reported with the file and the line; rows of Parquet are numbered from 1.
+A fault is reported with the file and the line. Archives are streamed.
 """
 
 import codecs
-import csv
-import json
-import re
 import tarfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from tarfile import BLOCKSIZE, TarInfo
-from typing import IO, Any, NamedTuple, TextIO, TypeAlias, TypeVar, cast
+from typing import IO, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as parquet
 
-from tp_transformer.data.pair_options import Columns
-from tp_transformer.errors import CorpusError, SettingsError
-from tp_transformer.settings import nearest
+from tp_transformer.data.store import SkippedRows
+from tp_transformer.errors import CorpusError
 
 BLOCK_BYTES = 2**22
-BLOCK_ROWS = 2**14
-_MAX_LINE = 2**20  # bytes; a file without line breaks must not fill the memory
-PAIR_FORMATS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-# Bytes that are not UTF-8 become surrogates, which no valid text contains; they are reported as
-# faults of their row.
-_ERRORS = "surrogateescape"
-# Numbers are texts as they are written: 1.50 is not 1.5.
-_READ_JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
-_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+MAX_LINE = 2**20  # bytes; a file without line breaks must not fill the memory
 
 _GZIP = b"\x1f\x8b"
 _READ_BYTES = 2**18  # compressed; decompressed it is about four times as large
@@ -56,7 +41,7 @@ DAMAGE = (
 
 T = TypeVar("T")
 Bytes: TypeAlias = bytes | memoryview
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -64,7 +49,7 @@ class Report:
     """Handles faults: the first one is an error, or each is skipped and counted."""
 
     skip: bool
-    entries: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    entries: dict[tuple[str, str], SkippedRows] = field(default_factory=dict)
 
     def fault(self, where: str, line: int | None, reason: str, rows: int, detail: str = "") -> None:
         """Raise for a fault, or record it and the number of `rows` of the file that it affects."""
@@ -75,7 +60,7 @@ class Report:
 
     def note(self, where: str, line: int | None, reason: str, rows: int) -> None:
         """Record rows that were skipped, with the reason."""
-        entry = {"file": where, "reason": reason, "rows": 0, "first_line": line}
+        entry: SkippedRows = {"file": where, "reason": reason, "rows": 0, "first_line": line}
         self.entries.setdefault((where, reason), entry)["rows"] += rows
 
 
@@ -85,9 +70,13 @@ class SourceFile:
 
     name: str
     kind: str = ""
-    refused: str | None = None  # reason why it must not be read
+    why_excluded: str | None = None
     line: int = 1  # the number of the first line that has not been converted
-    is_begun: bool = False  # whether some of its content has been read
+
+    @property
+    def line_in_message(self) -> int | None:
+        """The line at which a fault is reported; None if no line has been converted."""
+        return self.line if self.line > 1 else None
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
@@ -124,9 +113,9 @@ def read_alternating(
             lines = np.arange(file.line, file.line + len(ends))
             file.line += len(ends)
             yield text_batch(questions, answers, lines[0::2], lines[1::2])
-        if len(rest) > 2 * _MAX_LINE:
+        if len(rest) > 2 * MAX_LINE:
             line = file.line + rest.count(b"\n")
-            reason = f"a line of more than {_MAX_LINE:,} bytes; the rest of the file is not text"
+            reason = f"a line of more than {MAX_LINE:,} bytes; the rest of the file is not text"
             report.fault(file.name, line, reason, 0)
             return
     if rest:
@@ -137,8 +126,8 @@ def read_alternating(
 def text_batch(
     questions: pa.StringArray,
     answers: pa.StringArray,
-    question_lines: Places,
-    answer_lines: Places,
+    question_lines: Positions,
+    answer_lines: Positions,
     **more: pa.StringArray,
 ) -> pa.RecordBatch:
     """Return questions and answers with the numbers of their lines as a record batch."""
@@ -146,7 +135,7 @@ def text_batch(
     return pa.record_batch({"question": questions, "answer": answers, **lines, **more})
 
 
-def cut_out(data: Bytes, starts: Places, ends: Places) -> pa.StringArray:
+def cut_out(data: Bytes, starts: Positions, ends: Positions) -> pa.StringArray:
     """Return the texts `data[starts[i]:ends[i]]`, which are in order and do not overlap.
 
     Texts in Arrow are contiguous, so the bytes between two texts become a text too, which is then
@@ -187,9 +176,14 @@ def read_json_lines(
         file.line += len(lines)
         if is_long:
             rest = b""
-        elif len(rest) > _MAX_LINE:
-            report.fault(file.name, file.line, f"a line of more than {_MAX_LINE:,} bytes", 1)
+        elif len(rest) > MAX_LINE:
+            report.fault(file.name, file.line, f"a line of more than {MAX_LINE:,} bytes", 1)
             rest, is_long = b"", True
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the message of an error of Arrow, which may have several lines, in one line."""
+    return " ".join(str(error).split())
 
 
 # --- archives
@@ -329,7 +323,7 @@ def _check_rest(stream: _Stream) -> None:
         raise TrailingError(f"an end marker, followed by {n_bytes:,} bytes without a file's name")
 
 
-def why_refused(member: TarInfo) -> str | None:
+def why_excluded(member: TarInfo) -> str | None:
     """Return why a member must not be read, if it is not a plain file or folder of the archive."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
@@ -337,206 +331,3 @@ def why_refused(member: TarInfo) -> str | None:
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.sparse:
         return "a link or device, not a file"
     return None
-
-
-# --- pairs of your own
-
-
-class RawRow(NamedTuple):
-    """A row of a file; a value that is missing or not a text is None."""
-
-    line: int
-    question: str | None
-    answer: str | None
-    split: str | None
-    group: str | None
-
-
-class PairFile:
-    """A file of pairs.
-
-    Attributes:
-        name: the name of the file in messages
-        has_splits: whether its rows name their splits
-        has_groups: whether its rows name their groups
-    """
-
-    def __init__(self, path: Path, columns: Columns) -> None:
-        self.path, self.name, self._columns = path, path.name, columns
-        self._suffix = path.suffix.lower()
-        try:
-            names = self._column_names()
-        except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
-            raise CorpusError(f"{self.name}: cannot be read: {in_one_line(error)}") from error
-        if any("\udc80" <= character <= "\udcff" for character in "".join(names or ())):
-            raise CorpusError(f"{self.name} is not a text in UTF-8")
-        self._check_columns(names)
-        self.has_splits = names is not None and columns.split in names
-        self.has_groups = names is not None and columns.group in names
-
-    def _column_names(self) -> list[str] | None:
-        """Return the names of the columns; None if the format has none."""
-        if self._suffix == ".txt":
-            return None
-        if self._suffix == ".parquet":
-            with parquet.ParquetFile(self.path) as file:
-                return list(file.schema_arrow.names)
-        with self._open() as text:
-            if self._suffix in _DELIMITERS:
-                return next(csv.reader(text, delimiter=_DELIMITERS[self._suffix]), [])
-            line = next(filter(str.strip, iter(lambda: text.readline(_MAX_LINE), "")), "{}")
-            if not isinstance(first := json.loads(line), dict):
-                raise ValueError("its first line is not a JSON object")
-            return list(first)
-
-    def _check_columns(self, names: list[str] | None) -> None:
-        """Raise if a required column is absent, or if there are two of the same name."""
-        for column in fields(Columns):
-            name, noun = getattr(self._columns, column.name), column.name
-            if names is None:
-                if name != column.default:
-                    raise SettingsError(f"{self.name} is text without columns such as {name!r}")
-                continue
-            is_required = noun in ("question", "answer") or name != column.default
-            if is_required and name not in names:
-                there = ", ".join(map(repr, names)) or "none"
-                raise CorpusError(
-                    f"{self.name} has no column {name!r}{nearest(name, names)}; name the column of "
-                    f"{noun}s with --{noun}-column: the columns are {there}"
-                )
-            if names.count(name) > 1:
-                raise CorpusError(f"{self.name} has {names.count(name)} columns {name!r}")
-
-    @property
-    def stem(self) -> str:
-        """The name of the file without its suffix and the number of a shard."""
-        return _SHARD.sub("", self.path.stem)
-
-    def rows(self, report: Report) -> Iterator[RawRow]:
-        """Yield the rows; report those that cannot be read."""
-        readers = {".parquet": self._parquet_rows, ".txt": self._text_rows}
-        readers |= dict.fromkeys(_DELIMITERS, self._table_rows)
-        try:
-            yield from readers.get(self._suffix, self._json_rows)(report)
-        except (OSError, pa.ArrowException) as error:
-            report.fault(self.name, None, f"cannot be read: {in_one_line(error)}", 0)
-
-    def _open(self) -> TextIO:
-        return self.path.open(encoding="utf-8-sig", errors=_ERRORS, newline="")
-
-    def _row(self, line: int, values: Mapping[str, Any]) -> RawRow:
-        return RawRow(line, *(_as_text(values.get(name)) for name in astuple(self._columns)))
-
-    def _text_rows(self, report: Report) -> Iterator[RawRow]:
-        file = SourceFile(self.name)
-        for batch in read_alternating(file, read_blocks(self.path), report):
-            texts = (_as_texts(batch.column(name)) for name in ("question", "answer"))
-            lines = batch.column("question_line").to_pylist()
-            for line, question, answer in zip(lines, *texts, strict=True):
-                yield RawRow(line, question, answer, None, None)
-
-    def _json_rows(self, report: Report) -> Iterator[RawRow]:
-        expected = (self._columns.split, self.has_splits), (self._columns.group, self.has_groups)
-        absent = [name for name, is_there in expected if not is_there]
-        file, blocks, fault = SourceFile(self.name), read_blocks(self.path), "not a JSON object"
-        for line, values in read_json_lines(file, blocks, report, _json_object, fault):
-            if late := next((name for name in absent if name in values), None):
-                reason = "a column that the first row lacks"
-                report.fault(self.name, line, reason, 1, f"{reason}: {late!r}")
-            else:
-                yield self._row(line, values)
-
-    def _table_rows(self, report: Report) -> Iterator[RawRow]:
-        with self._open() as file:
-            reader = csv.reader(file, delimiter=_DELIMITERS[self._suffix], strict=True)
-            header = next(reader)
-            line = reader.line_num + 1
-            while True:
-                try:
-                    cells = next(reader, None)
-                except csv.Error as error:
-                    report.fault(self.name, line, f"not a row of a table: {error}", 1)
-                    cells = []
-                if cells is None:
-                    return
-                if cells and len(cells) != len(header):
-                    reason = "a row with another number of columns than the header"
-                    detail = f"{reason}: {len(cells)}, not {len(header)}"
-                    report.fault(self.name, line, reason, 1, detail)
-                elif cells:  # blank lines are ignored
-                    yield self._row(line, dict(zip(header, cells, strict=True)))
-                line = reader.line_num + 1
-
-    def _parquet_rows(self, report: Report) -> Iterator[RawRow]:
-        with parquet.ParquetFile(self.path) as file:
-            names = [name for name in astuple(self._columns) if name in file.schema_arrow.names]
-            line = 1
-            for batch in file.iter_batches(BLOCK_ROWS, columns=names, use_threads=False):
-                columns = map(_as_texts, batch.columns)
-                for number, values in enumerate(zip(*columns, strict=True), line):
-                    yield self._row(number, dict(zip(batch.schema.names, values, strict=True)))
-                line += batch.num_rows
-
-
-def _json_object(line: bytes) -> dict[str, Any] | None:
-    text = line.decode("utf-8", _ERRORS)
-    if not text.strip():
-        return None  # as in tables
-    values = _READ_JSON.decode(text)
-    if not isinstance(values, dict):
-        raise ValueError("not a JSON object")
-    return values
-
-
-def _as_text(value: Any) -> str | None:
-    """Return a value of JSON as text; null, lists and objects are None."""
-    if isinstance(value, bool):
-        return json.dumps(value)
-    return value if isinstance(value, str) else None
-
-
-def _as_texts(column: pa.Array) -> list[str | None]:
-    """Return the values of a column as texts; null and nested values are None."""
-    if pa.types.is_nested(column.type):
-        return [None] * len(column)
-    if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
-        column = column.cast(pa.string())
-    # Decoded here, so that bytes that are not UTF-8 are a fault of their row.
-    values = column.cast(pa.binary()).to_pylist()
-    return [None if value is None else value.decode("utf-8", _ERRORS) for value in values]
-
-
-def pair_files(source: str | Path, columns: Columns) -> list[PairFile]:
-    """Return the file of pairs at a path, or those of a folder, sorted by name."""
-    path = Path(source)
-    formats = ", ".join(PAIR_FORMATS)
-    if path.is_dir():
-        paths = sorted(file for file in path.iterdir() if _is_pairs(file) and file.name[0] != ".")
-        if not paths:
-            raise CorpusError(f"{path} has no file of pairs; the formats are {formats}")
-        return [PairFile(file, columns) for file in paths]
-    if not path.is_file():
-        raise CorpusError(f"there is no file or folder {path}")
-    if not _is_pairs(path):
-        raise CorpusError(f"{path} is not a file of pairs; the formats are {formats}")
-    return [PairFile(path, columns)]
-
-
-def looks_like_pairs(source: str | Path) -> bool:
-    """Whether a path has files of pairs rather than a copy of the Mathematics Dataset."""
-    path = Path(source)
-    if path.is_file():
-        return _is_pairs(path)
-    if not path.is_dir():
-        return False
-    names = [file.name for file in path.iterdir() if _is_pairs(file)]
-    return bool(names) and not any("__" in name for name in names)
-
-
-def _is_pairs(path: Path) -> bool:
-    return path.suffix.lower() in PAIR_FORMATS
-
-
-def in_one_line(error: BaseException) -> str:
-    """Return the message of an error of Arrow, which may have several lines, in one line."""
-    return " ".join(str(error).split())

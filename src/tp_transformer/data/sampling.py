@@ -3,6 +3,11 @@
 The rows of a batch are a pure function of the seed and the step: nothing is remembered between
 steps. A run can therefore resume at any step with any number of ranks, and the sequence of samples
 is always the same.
+
+The order of rows is a pseudo-random permutation that is computed, not stored: `permute(i, n, key)`
+is a bijection of 0 … n - 1 for each key, a Feistel network over the smallest rectangle with n
+cells, with cycle walking (Black and Rogaway, 2002). It shuffles 112 million rows without memory or
+preparation, and computes the row at any index directly.
 """
 
 import time
@@ -15,21 +20,70 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.data.manifest import Segment
-from tp_transformer.data.permutation import key_of, permute
-from tp_transformer.data.store import Split
+from tp_transformer.data.store import Segment, Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
 from tp_transformer.ranges import NonNegative, Size, check_fields
 from tp_transformer.settings import nearest
 
 Rows = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
+ROUNDS = 6  # of the Feistel network: 4 are pseudo-random; 6 leave a margin for small n
 BLOCK = 2**12  # places in which a mixture is exact: weights are rounded to multiples of 1 / BLOCK
 MOST_HELD_OUT = 0.05  # share of the rows of a segment, also of a small one
 STEPS_AHEAD = 4
 
 T = TypeVar("T")
+
+
+def permute(index: npt.ArrayLike, n: npt.ArrayLike, key: npt.ArrayLike) -> Rows:
+    """Return the image of each index under the permutation of 0 … n - 1 that `key` selects.
+
+    The arguments broadcast, so each index may have its own size and key.
+    """
+    image, sizes, keys = (
+        np.array(words) for words in np.broadcast_arrays(_words(index), _words(n), _words(key))
+    )
+    if (image >= sizes).any():
+        raise ValueError("each index must be below n")
+    height = np.ceil(np.sqrt(sizes)).astype(np.uint64)
+    width = -(-sizes.astype(np.int64) // height.astype(np.int64)).astype(np.uint64)
+    walking: slice | Rows = slice(None)
+    while True:
+        image[walking] = _feistel(image[walking], height[walking], width[walking], keys[walking])
+        walking = outside = np.flatnonzero(image >= sizes)  # about one in sqrt(n)
+        if not len(outside):
+            return image.astype(np.int64)
+
+
+def key_of(*numbers: npt.ArrayLike) -> Words:
+    """Return a key that depends on all numbers and on their order; arrays broadcast."""
+    key = _words(0)
+    for number in numbers:
+        key = _mix(key ^ _words(number))
+    return key
+
+
+def _words(numbers: npt.ArrayLike) -> Words:
+    return np.atleast_1d(np.asarray(numbers)).astype(np.uint64)
+
+
+def _feistel(words: Words, height: Words, width: Words, keys: Words) -> Words:
+    """Shift rows by a hash of the column and columns by a hash of the row, alternately."""
+    row, column = words // width, words % width
+    for number in range(0, ROUNDS, 2):
+        row = (row + (_mix(column ^ _mix(keys + np.uint64(number))) >> np.uint64(8))) % height
+        column = (column + (_mix(row ^ _mix(keys + np.uint64(number + 1))) >> np.uint64(8))) % width
+    return row * width + column
+
+
+def _mix(words: Words) -> Words:
+    """Hash 64-bit words (the finaliser of SplitMix64: Steele et al., 2014)."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
 
 
 @dataclass(frozen=True, kw_only=True)

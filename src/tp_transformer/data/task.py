@@ -10,38 +10,23 @@ store or results needs nothing else. A task of another package is a function wit
 import difflib
 import json
 import re
-import reprlib
-from array import array
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
-from types import NoneType
-from typing import (
-    Annotated,
-    Any,
-    NamedTuple,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple, cast
+
+import msgspec
 
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import PositiveInt
 from tp_transformer.registry import Registry
 
 TRAIN = "train"
 
 SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
 _MOST_LISTED = 20  # number of modules that an error message lists
-_MOST = 2**63 - 1  # the type of numbers of rows and bytes
-_JSON_NAMES: dict[type, str] = {dict: "a mapping", list: "a list", str: "a text"}
-_NOT_SAVED = {"saved": False}  # metadata of a field that is not in a file
-
-T = TypeVar("T")
+_MaxLength = Annotated[int, msgspec.Meta(ge=1)] | None
 
 
 class Row(NamedTuple):
@@ -79,11 +64,9 @@ class Task:
     continues: Mapping[str, str] = field(default_factory=dict)
     area_separator: str | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
-    max_question: PositiveInt | None = None
-    max_answer: PositiveInt | None = None
-    rows: Callable[[], Iterable[Row]] | None = field(
-        default=None, compare=False, repr=False, metadata=_NOT_SAVED
-    )
+    max_question: _MaxLength = None
+    max_answer: _MaxLength = None
+    rows: Callable[[], Iterable[Row]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for split, modules in self.splits.items():
@@ -119,24 +102,24 @@ class Task:
         return self.titles.get(split, split.capitalize())
 
     @cached_property
-    def _places(self) -> dict[str, dict[str, int]]:
+    def _indices(self) -> dict[str, dict[str, int]]:
         return {
-            split: {name: place for place, name in enumerate(names)}
+            split: {name: index for index, name in enumerate(names)}
             for split, names in self.splits.items()
         }
 
     def has(self, split: str, module: str) -> bool:
         """Whether a split has a module."""
-        return module in self._places.get(split, ())
+        return module in self._indices.get(split, ())
 
-    def place(self, split: str, module: str) -> int:
-        """The place of a module in the order of a split."""
-        return self._places[split][module]
+    def index_of(self, split: str, module: str) -> int:
+        """The index of a module in the order of a split."""
+        return self._indices[split][module]
 
     def rank(self, split: str, module: str, difficulty: str | None) -> tuple[int, int]:
         """Return the rank of a module and difficulty in the order of the rows of a split."""
         levels = self.difficulties
-        return self.place(split, module), levels.index(difficulty) if difficulty else len(levels)
+        return self.index_of(split, module), levels.index(difficulty) if difficulty else len(levels)
 
     def match(self, patterns: str | Iterable[str], split: str) -> tuple[str, ...]:
         """Return the modules of a split that match a pattern, such as `arithmetic__*`.
@@ -171,82 +154,18 @@ class Task:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values to write as JSON."""
-        values = {name: getattr(self, name) for name in _saved_fields(Task)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        del values["rows"]
         values["vocabulary"] = self.vocabulary.to_json()
         return cast(dict[str, Any], json.loads(json.dumps(values)))  # tuples become lists
 
     @classmethod
     def from_json(cls, values: Any) -> "Task":
         """Return what `to_json` converted; raise a ValueError for invalid values."""
-        return read_fields(cls, values, "task")
+        if not isinstance(values, dict):
+            raise ValueError("the task must be a mapping")
+        vocabulary = Vocabulary.from_json(values.get("vocabulary"))
+        return msgspec.convert({**values, "vocabulary": vocabulary, "rows": None}, cls)
 
 
 TASKS: Registry[Callable[..., Task]] = Registry("task")
-
-
-def read_fields(kind: type[T], value: Any, where: str) -> T:
-    """Convert a mapping of JSON to a dataclass.
-
-    Raises:
-        ValueError: for a missing or unknown key or an invalid value, named by `where`
-    """
-    hints = _saved_fields(cast(Any, kind))
-    noun = where or "it"
-    if _checked(value, dict, noun).keys() != hints.keys():
-        for key in (key for key in hints if key not in value):
-            raise ValueError(f"{noun} has no {key!r}")
-        for key in (key for key in value if key not in hints):
-            raise ValueError(f"{noun} has the unknown key {reprlib.repr(key)}")
-    return kind(**{key: read_as(hints[key], value[key], _below(where, key)) for key in hints})
-
-
-def read_as(kind: Any, value: Any, where: str) -> Any:
-    """Convert a JSON value to a type: a dataclass, a tuple or mapping of a type, a text, a number.
-
-    Numbers are whole and at least 0, or the least value of their range. A dataclass may have a
-    classmethod `from_json` of its own.
-    """
-    origin, parts = get_origin(kind), get_args(kind)
-    if NoneType in parts:
-        return None if value is None else read_as(parts[0], value, where)
-    if origin is Annotated:
-        if type(value) is not int or not parts[1].least <= value <= _MOST:
-            shown = reprlib.repr(value)
-            raise ValueError(
-                f"{where} must be a whole number from {parts[1].least} up, not {shown}"
-            )
-        return value
-    if origin is tuple:
-        items = _checked(value, list, where)
-        if get_origin(parts[0]) is not Annotated:
-            return tuple(read_as(parts[0], item, f"{where}[{i}]") for i, item in enumerate(items))
-        try:
-            return tuple(array("Q", items))  # a fast check: integers of at least 0
-        except (TypeError, OverflowError) as error:
-            raise ValueError(f"{where} must be whole numbers from 0 up: {error}") from error
-    if origin in (dict, Mapping):
-        entries = _checked(value, dict, where).items()
-        return {key: read_as(parts[1], entry, _below(where, key)) for key, entry in entries}
-    if hasattr(kind, "from_json"):
-        return kind.from_json(value)
-    if is_dataclass(kind):
-        return read_fields(cast(type, kind), value, where)
-    return value if kind is Any else _checked(value, kind, where)
-
-
-def _checked(value: Any, kind: type, where: str) -> Any:
-    if type(value) is not kind:
-        raise ValueError(f"{where} must be {_JSON_NAMES[kind]}, not {reprlib.repr(value)}")
-    return value
-
-
-@cache
-def _saved_fields(kind: Any) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass that are in a file."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {each.name: hints[each.name] for each in fields(kind) if each.metadata != _NOT_SAVED}
-
-
-def _below(where: str, key: str) -> str:
-    name = key if re.fullmatch(r"[\w-]{1,50}", key) else reprlib.repr(key)
-    return f"{where}.{name}" if where else name

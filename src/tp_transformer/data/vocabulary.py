@@ -173,7 +173,13 @@ class Vocabulary:
             row = int(np.searchsorted(ends, index, side="right"))
             column = index - int(ends[row] - lengths[row])
             self._raise_unknown(f"{noun} {row + first}", texts[row], column)
-        return self._framed(ids, lengths)
+        offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
+        framed = np.empty(offsets[-1], dtype=np.int64)
+        is_text = np.ones(len(framed), dtype=bool)
+        is_text[offsets[:-1]] = is_text[offsets[1:] - 1] = False
+        framed[offsets[:-1]], framed[offsets[1:] - 1] = self.sos, self.eos
+        framed[is_text] = ids
+        return Ragged(framed, offsets)
 
     def encode_spans(self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids) -> Ragged:
         """Return the ids of texts in UTF-8 data, each between start and end tokens.
@@ -182,32 +188,32 @@ class Vocabulary:
         before and after it. Only the bytes of the texts are read, so `data` may be a memory-mapped
         file.
         """
-        rows = self._encode_bytes(data, starts, lengths) if self.is_ascii else None
-        if rows is None:
-            spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-            texts = [data[i:j].tobytes().decode("utf-8", "replace") for i, j in spans]
-            rows = self.encode(texts)  # raises if a text has an unknown token
-        return rows
-
-    def _encode_bytes(
-        self, data: npt.NDArray[np.uint8], starts: Ids, lengths: Ids
-    ) -> Ragged | None:
-        """Encode texts whose tokens are single bytes; None if one is unknown."""
-        offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
-        # One byte before and one after each text are read too, and replaced by the start and end
-        # tokens: one gather instead of a gather and a scatter.
-        positions = np.repeat(starts - 1 - offsets[:-1], lengths + 2)
-        positions += np.arange(offsets[-1])
-        ids = self._id_of_byte[data[positions]]
-        ids[offsets[:-1]] = self.sos
-        ids[offsets[1:] - 1] = self.eos
-        return Ragged(ids, offsets) if ids.min(initial=0) >= 0 else None
+        if self.is_ascii:
+            offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
+            # One byte before and one after each text are read too, and replaced by the start and
+            # end tokens: one gather instead of a gather and a scatter.
+            positions = np.repeat(starts - 1 - offsets[:-1], lengths + 2)
+            positions += np.arange(offsets[-1])
+            ids = self._id_of_byte[data[positions]]
+            ids[offsets[:-1]] = self.sos
+            ids[offsets[1:] - 1] = self.eos
+            if ids.min(initial=0) >= 0:
+                return Ragged(ids, offsets)
+        spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        texts = [data[i:j].tobytes().decode("utf-8", "replace") for i, j in spans]
+        return self.encode(texts)  # raises if a text has an unknown token
 
     def count(self, data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> Ids:
         """Return the number of tokens of texts in `data`, as in `encode_spans`; none is empty."""
         if self.is_ascii or not len(lengths):
             return lengths.astype(np.int64, copy=False)
-        content, offsets = self._joined(data, starts, lengths)
+        # The bytes of all texts, with a blank after each if tokens are words.
+        n_bytes = lengths + self.is_words
+        offsets = np.concatenate([[0], np.cumsum(n_bytes)])
+        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], n_bytes)
+        is_text = inside < np.repeat(lengths, n_bytes)
+        content = np.full(offsets[-1], _BLANK, np.uint8)
+        content[is_text] = data[(inside + np.repeat(starts, n_bytes))[is_text]]
         # Count the blanks after words, or the first bytes of characters, which are not 10xxxxxx.
         is_token = content == _BLANK if self.is_words else (content & 0xC0) != 0x80
         counts: Ids = np.add.reduceat(is_token, offsets[:-1], dtype=np.int64)
@@ -223,29 +229,6 @@ class Vocabulary:
         starts, ends = offsets[:-1].tolist(), offsets[1:].tolist()
         texts = (str(data[i:j], "utf-8", "replace") for i, j in zip(starts, ends, strict=True))
         return set().union(*(text.split(" ") for text in texts)) <= self._id_of_token.keys()
-
-    def _joined(
-        self, data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers
-    ) -> tuple[npt.NDArray[np.uint8], Ids]:
-        """Return the concatenated bytes of texts, of words with a blank after each; and offsets."""
-        n_bytes = lengths + self.is_words
-        offsets = np.concatenate([[0], np.cumsum(n_bytes)])
-        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], n_bytes)
-        is_text = inside < np.repeat(lengths, n_bytes)
-        content = np.full(offsets[-1], _BLANK, np.uint8)
-        content[is_text] = data[(inside + np.repeat(starts, n_bytes))[is_text]]
-        return content, offsets
-
-    def _framed(self, ids: Ids, lengths: Integers) -> Ragged:
-        """Return rows of ids with a start token before and an end token after each."""
-        offsets = np.concatenate([[0], np.cumsum(lengths + 2)])
-        framed = np.empty(offsets[-1], dtype=np.int64)
-        is_text = np.ones(len(framed), dtype=bool)
-        is_text[offsets[:-1]] = is_text[offsets[1:] - 1] = False
-        framed[offsets[:-1]] = self.sos
-        framed[offsets[1:] - 1] = self.eos
-        framed[is_text] = ids
-        return Ragged(framed, offsets)
 
     def _word_ids(self, text: str) -> Ids:
         """Return the id of each word; -1 if it is unknown."""

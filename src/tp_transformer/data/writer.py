@@ -8,25 +8,28 @@ Writing all batches a second time in order would double the disk space and the t
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
 from tp_transformer import __version__
-from tp_transformer.data.manifest import (
+from tp_transformer.data.store import (
     Manifest,
     Segment,
+    SkippedRows,
     SplitEntry,
-    check_source,
     content_digest,
     is_store,
-    write_manifest,
+    open_store,
+    schema,
+    texts_as_bytes,
 )
-from tp_transformer.data.store import Summary, open_store, schema, texts_as_bytes
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.errors import StoreError
 from tp_transformer.runtime.files import atomic_write
@@ -49,7 +52,6 @@ def write_store(
     """
     path = Path(folder)
     check_replaceable(path)
-    check_source(source)
     try:
         with atomic_write(path) as unfinished, ExitStack() as files:
             unfinished.mkdir()
@@ -109,7 +111,7 @@ class StoreWriter:
         rows_per_batch: int,
         files: ExitStack,
     ) -> None:
-        self.skipped: list[dict[str, Any]] = []  # rows of the source that were skipped
+        self.skipped: list[SkippedRows] = []
         self._folder, self._task, self._source = folder, task, source
         self._rows_per_batch, self._files = rows_per_batch, files
         self._splits: dict[str, _SplitWriter] = {}
@@ -160,11 +162,11 @@ class StoreWriter:
 
     def finish(self) -> None:
         """Complete the files and write `store.json`."""
-        written = {name: self._splits[name] for name in self._task.splits if name in self._splits}
-        splits = {name: split.finish() for name, split in written.items()}
+        splits = {
+            name: self._splits[name].finish() for name in self._task.splits if name in self._splits
+        }
         made_by = f"tp-transformer {__version__}"
-        manifest = Manifest(self._task, made_by, self._source, self.skipped, splits)
-        write_manifest(self._folder, manifest)
+        Manifest(self._task, made_by, self._source, self.skipped, splits).write(self._folder)
 
 
 class _SplitWriter:
@@ -173,12 +175,9 @@ class _SplitWriter:
     ) -> None:
         self._path, self._split, self._task = file, split, task
         self._rows_per_batch = rows_per_batch
-        self._schema = schema(task)
-        self._modules = pa.array(task.splits[split])
-        self._difficulties = pa.array(task.difficulties, pa.string())
         self._sink = files.enter_context(_HashedFile(file))
-        self._writer = ipc.new_file(self._sink, self._schema)
-        self._summaries: dict[Key, Summary] = {}
+        self._writer = ipc.new_file(self._sink, schema(task))
+        self._summaries: dict[Key, _Summary] = {}
         self._written: list[Key] = []  # segments of the record batches, in the order of the file
         self._key: Key | None = None
         self._pending: list[tuple[pa.StringArray, pa.StringArray]] = []
@@ -188,7 +187,7 @@ class _SplitWriter:
         if key != self._key:
             self.flush()
             self._key = key
-        self._summaries.setdefault(key, Summary(self._task)).add(questions, answers)
+        self._summaries.setdefault(key, _Summary(self._task)).add(questions, answers)
         while len(questions):
             fits = self._rows_per_batch - self._n_pending
             self._pending.append((questions[:fits], answers[:fits]))
@@ -201,22 +200,23 @@ class _SplitWriter:
         """Write the pending rows as a record batch."""
         if self._key is None or not self._n_pending:
             return
+        module, difficulty = self._key
         columns = [
-            self._name_column("module", self._modules, self._key[0]),
-            self._name_column("difficulty", self._difficulties, self._key[1]),
+            self._name_column(module, self._task.splits[self._split]),
+            self._name_column(difficulty, self._task.difficulties),
             *(pa.concat_arrays(chunks) for chunks in zip(*self._pending, strict=True)),
         ]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema(self._task))
+        self._writer.write_batch(batch)
         self._written.append(self._key)
         self._pending, self._n_pending = [], 0
 
-    def _name_column(
-        self, column: str, names: pa.StringArray, name: str | None
-    ) -> pa.DictionaryArray:
-        index = self._schema.field(column).type.index_type
-        number = None if name is None else names.index(name).as_py()
-        numbers = pa.repeat(pa.scalar(number, index), self._n_pending)
-        return pa.DictionaryArray.from_arrays(numbers, names, safe=False)
+    def _name_column(self, name: str | None, names: Sequence[str]) -> pa.DictionaryArray:
+        index = None if name is None else names.index(name)
+        indices = pa.repeat(
+            pa.scalar(index, schema(self._task)[0].type.index_type), self._n_pending
+        )
+        return pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string()), safe=False)
 
     def _rank(self, key: Key) -> tuple[int, int]:
         return self._task.rank(self._split, *key)
@@ -240,6 +240,54 @@ class _SplitWriter:
             segments=tuple(segments),
             sha256=self._sink.sha256.hexdigest(),
             order=None if order == list(range(len(order))) else tuple(order),
+        )
+
+
+class _Summary:
+    """The lengths and checksums of the texts of a segment, independent of their division."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        # Numbers of questions and of answers with 0, 1, 2, … tokens.
+        self._lengths = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
+        # Separate checksums of the lengths and of the bytes of questions and of answers, so that
+        # the sizes of pieces have no effect. SHA-256 would take twice the time (0.6 ns per byte).
+        self._checksums = [0, 0, 0, 0]
+
+    def add(self, questions: pa.StringArray, answers: pa.StringArray) -> None:
+        """Add texts, which must be valid Arrow arrays."""
+        vocabulary = self._task.vocabulary
+        limits = self._task.max_question, self._task.max_answer
+        for column, (texts, limit) in enumerate(zip((questions, answers), limits, strict=True)):
+            offsets, data = texts_as_bytes(texts)
+            n_bytes = offsets[1:] - offsets[:-1]
+            is_empty = n_bytes.min(initial=1) < 1
+            if not is_empty:
+                counts = vocabulary.count(np.frombuffer(data, np.uint8), offsets[:-1], n_bytes)
+                is_long = limit is not None and counts.max(initial=1) > limit
+            if is_empty or is_long:
+                most = "any number of" if limit is None else limit
+                raise ValueError(f"every text must have 1 to {most} {vocabulary.tokenisation}")
+            before = self._lengths[column]
+            self._lengths[column] = np.bincount(counts, minlength=len(before))
+            self._lengths[column][: len(before)] += before
+            # No longer than the longest text requires.
+            longest = 2**31 - 1 if limit is None else limit * vocabulary.bytes_per_token
+            lengths = n_bytes.astype(np.min_scalar_type(longest)).tobytes()
+            for i, content in ((2 * column, lengths), (2 * column + 1, data)):
+                self._checksums[i] = zlib.crc32(content, self._checksums[i])
+
+    def segment(self, module: str, difficulty: str | None, start: int) -> Segment:
+        """Return the texts as a segment of a split that starts at a row."""
+        question_lengths, answer_lengths = (tuple(counts.tolist()) for counts in self._lengths)
+        return Segment(
+            module=module,
+            difficulty=difficulty,
+            start=start,
+            count=sum(question_lengths),
+            checksum="".join(f"{checksum:08x}" for checksum in self._checksums),
+            question_lengths=question_lengths,
+            answer_lengths=answer_lengths,
         )
 
 

@@ -4,7 +4,6 @@ The import of this package registers the model with the Auto classes of transfor
 installed.
 
 - hf: Hugging Face transformers and the Hub. onnx: graphs for ONNX runtimes.
-- exported: what both exports share.
 - authors, pickles: the checkpoints published by the authors of the paper.
 """
 
@@ -12,4 +11,4 @@ from importlib import import_module
 from importlib.util import find_spec
 
 if find_spec("transformers") is not None:
-    import_module(f"{__name__}.hf.folder")
+    import_module(f"{__name__}.hf")

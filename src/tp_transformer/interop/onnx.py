@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.errors import SettingsError
-from tp_transformer.interop.exported import as_transformer, new_folder
-from tp_transformer.model.family import AnyModel
+from tp_transformer.errors import FolderError, SettingsError, reason
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.folder import CONFIG, VOCABULARY, write_vocabulary
+from tp_transformer.model.search import DecoderState, memory_mask
 from tp_transformer.model.solver import evaluating
-from tp_transformer.model.transformer import Transformer, memory_mask
-from tp_transformer.runtime.files import write_json
+from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.files import atomic_write, refuse_other_content, write_json
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 MEMORY = ("memory_key", "memory_value", "memory_mask")
@@ -86,9 +86,30 @@ class StepGraph(nn.Module):
         """Return logits, and keys and values with one more position."""
         caches = list(map(GrowingCache, key.unbind(), value.unbind()))
         memory = list(zip(memory_key.unbind(), memory_value.unbind(), strict=True))
-        logits = self.model.step(previous, self.model.resume(memory, memory_mask, caches))
+        logits = self.model.step(previous, DecoderState(memory, memory_mask, caches))
         keys, values = ([each.key for each in caches], [each.value for each in caches])
         return logits, torch.stack(keys), torch.stack(values)
+
+
+def as_transformer(model: AnyModel) -> Transformer:
+    """Return the model; raise if it is not a Transformer, the only kind that can be exported."""
+    if not isinstance(model, Transformer):
+        raise SettingsError(
+            f"only Transformers can be exported, not the architecture {model.architecture()}"
+        )
+    return model
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write to, which becomes `folder` on success; that must be new or empty."""
+    refuse_other_content(folder, "the export", is_begun=False)
+    try:
+        with atomic_write(folder) as unfinished:
+            unfinished.mkdir()
+            yield unfinished
+    except OSError as error:
+        raise FolderError(f"cannot write {folder}: {reason(error)}") from error
 
 
 def export_onnx(model: AnyModel, folder: str | Path) -> None:

@@ -28,7 +28,7 @@ from tp_transformer.registry import Registry
 if TYPE_CHECKING:
     from tp_transformer.interpret.core.result import Result
     from tp_transformer.interpret.core.sample import Sample
-    from tp_transformer.model.family import AnyModel
+    from tp_transformer.model.checkpoint import AnyModel
 
 Questions = Literal["any", "answered", "nested", "exchangeable"]
 

@@ -33,8 +33,7 @@ from tp_transformer.interpret.core.result import Context, Result, ResultTable, V
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.core.vectors import Activations, Floats, Integers
 from tp_transformer.interpret.options import InformationOptions
-from tp_transformer.model.family import AnyModel, load
-from tp_transformer.model.identity import describe
+from tp_transformer.model.checkpoint import AnyModel, describe, load
 from tp_transformer.model.layers import EncoderCell
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track

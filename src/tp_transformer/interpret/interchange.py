@@ -51,7 +51,7 @@ from tp_transformer.interpret.core.result import Context, Result, ResultTable, V
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.core.vectors import Activations, Floats
 from tp_transformer.interpret.options import InterchangeOptions
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
 from tp_transformer.scoring.statistics import CONFIDENCE, Interval, holm, resample, wilson

@@ -17,8 +17,7 @@ from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.core.sample import PAPERS_MODULE, Sample, draw
 from tp_transformer.interpret.interchange import exchangeable_sample
 from tp_transformer.model import bundled
-from tp_transformer.model.family import load
-from tp_transformer.model.identity import describe
+from tp_transformer.model.checkpoint import describe, load
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.processes import workers
 from tp_transformer.runtime.provenance import command_line

@@ -45,7 +45,7 @@ from tp_transformer.interpret.core.result import Context, Result, ResultTable, V
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.interpret.core.vectors import Floats, cluster, nearest
 from tp_transformer.interpret.options import SurgeryOptions
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime.progress import track
 from tp_transformer.scoring.statistics import (
     FEWEST,

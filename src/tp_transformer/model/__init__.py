@@ -4,8 +4,8 @@
 - batch, layout: batches of token ids, and how their rows are arranged and attend.
 - drop_in: TP-attention in other models.
 - recurrent: the LSTM. base: the class from which both derive.
-- loss, decoding, cache, solver, stream: the loss; search; answers to questions in text.
+- loss, search, solver: the loss; search; answers to questions in text.
 - trace: recording and editing of tensors by name.
-- family, folder, bundled, identity: building, loading, saving and describing models.
+- checkpoint, folder, bundled: building, loading, saving and describing models.
 - flops: the operations of a training step.
 """

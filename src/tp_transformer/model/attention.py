@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tp_transformer.model.binding import Binding
-from tp_transformer.model.cache import LayerCache
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.layout.base import Pattern
+from tp_transformer.model.layout import Pattern
+from tp_transformer.model.search import LayerCache
 from tp_transformer.model.trace import Traced
 
 Map = tuple[Tensor, Tensor | None]  # weight (out, in) and bias (out)

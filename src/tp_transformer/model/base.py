@@ -21,11 +21,9 @@ from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.model import folder as model_folder
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.decoding import SearchState
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.packed import Packed, has_flash_attention
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.layout import Layout, Packed, Padded, has_flash_attention
 from tp_transformer.model.loss import Loss, token_loss
+from tp_transformer.model.search import SearchState
 from tp_transformer.model.solver import Solver
 from tp_transformer.model.trace import Edit, Trace, Traced, is_traced, trace, trace_names
 from tp_transformer.ops.int8 import is_quantised, quantised
@@ -110,11 +108,7 @@ class Model(Traced, Generic[Config, Memory, State]):
 
     def loss(self, batch: Batch, *, label_smoothing: float = 0.0) -> Loss:
         """Return the loss of the answers of a batch under teacher forcing."""
-        return self.loss_of(self(batch), batch, label_smoothing)
-
-    def loss_of(self, logits: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Loss:
-        """Return the loss of the logits that `self(batch)` has returned."""
-        return token_loss(logits, batch, label_smoothing)
+        return token_loss(self(batch), batch, label_smoothing)
 
     def layout_for(
         self, device: torch.device, dtype: torch.dtype = torch.float32, n_rows: int | None = None

@@ -13,9 +13,11 @@ from torch.nn import functional as F
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.attention import Attention, Map
 from tp_transformer.model.binding import make_binding
-from tp_transformer.model.layout.padded import PaddedPattern
+from tp_transformer.model.layout import PaddedPattern
 
 M = TypeVar("M", bound=nn.Module)
+
+INPUTS = ("query", "key", "value")
 
 
 class TPMultiheadAttention(Attention):
@@ -56,8 +58,8 @@ class TPMultiheadAttention(Attention):
     ) -> None:
         if min(num_heads, embed_dim) < 1 or embed_dim % num_heads:
             raise SettingsError(f"{num_heads} heads do not divide {embed_dim} dimensions evenly")
-        made = make_binding(binding, num_heads, embed_dim // num_heads, binding_options)
-        super().__init__(embed_dim, num_heads, made, dropout=dropout, bias=bias)
+        layer = make_binding(binding, num_heads, embed_dim // num_heads, binding_options)
+        super().__init__(embed_dim, num_heads, layer, dropout=dropout, bias=bias)
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
@@ -70,21 +72,18 @@ class TPMultiheadAttention(Attention):
             self.k_proj_weight = nn.Parameter(torch.empty(embed_dim, self.kdim))
             self.v_proj_weight = nn.Parameter(torch.empty(embed_dim, self.vdim))
         self.in_proj_bias = nn.Parameter(torch.empty(3 * embed_dim)) if bias else None
-        if made.d_role:
-            d_state = self.vdim if made.binds_values else embed_dim
+        if layer.d_role:
+            d_state = self.vdim if layer.binds_values else embed_dim
             has_bias = bias if role_bias is None else role_bias
-            self.role_proj = nn.Linear(d_state, num_heads * made.d_role, bias=has_bias)
+            self.role_proj = nn.Linear(d_state, num_heads * layer.d_role, bias=has_bias)
         self.initialise()
         self.to(device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_add_neutral_role)  # type: ignore[no-untyped-call]
 
     def maps(self) -> dict[str, Map]:
         """Return the affine maps of equations 1 and 4 by name."""
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.detach().chunk(3)
-        weights = (weight.detach() for weight in self._input_maps())
-        names = ("query", "key", "value")
-        maps = dict(zip(names, zip(weights, biases, strict=True), strict=True))
-        return {**maps, **super().maps()}
+        maps = [(w.detach(), b if b is None else b.detach()) for w, b in self._input_maps()]
+        return {**dict(zip(INPUTS, maps, strict=True)), **super().maps()}
 
     def initialise(self) -> None:
         """Initialise each map Xavier-uniformly and each bias with zeros, as torch does."""
@@ -136,13 +135,10 @@ class TPMultiheadAttention(Attention):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute equations 1 to 4 for batch-first inputs; the mask is True where attending."""
         role = self.role_of(value if self.binding.binds_values else query, ())
-        biases: tuple[Tensor | None, ...] = (
-            (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        )
-        projected = map(F.linear, (query, key, value), self._input_maps(), biases)
-        names = ("query", "key", "value")
+        states = (query, key, value)
+        projected = (F.linear(x, *maps) for x, maps in zip(states, self._input_maps(), strict=True))
         query, key, value = (
-            self.heads(states, (name,))[0] for states, name in zip(projected, names, strict=True)
+            self.heads(x, (name,))[0] for x, name in zip(projected, INPUTS, strict=True)
         )
         if self.binding.binds_values:
             value, role = self.binding(value, role), None
@@ -166,11 +162,13 @@ class TPMultiheadAttention(Attention):
         attended = [row[: len(source)] for row, source in zip(output, rows, strict=True)]
         return torch.nested.as_nested_tensor(attended), None
 
-    def _input_maps(self) -> tuple[Tensor, ...]:
-        """Return the maps to queries, keys and values."""
+    def _input_maps(self) -> list[Map]:
+        """Return the affine maps to queries, keys and values."""
+        biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         if self.in_proj_weight is not None:
-            return self.in_proj_weight.chunk(3)
-        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+            return list(zip(self.in_proj_weight.chunk(3), biases, strict=True))
+        weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        return list(zip(weights, biases, strict=True))
 
 
 def _add_neutral_role(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -219,27 +217,23 @@ def _merged_mask(
 
     Boolean masks of torch mark what to ignore; floating-point masks are added to the scores.
     """
-    masks = []
-    if key_padding_mask is not None:
-        masks.append(key_padding_mask[:, None, None, :])
-    if attn_mask is not None and attn_mask.dim() == 3:  # (batch * head, query, key)
-        masks.append(attn_mask.view(-1, n_heads, *attn_mask.shape[1:]))
-    elif attn_mask is not None:
-        masks.append(attn_mask[None, None])
+    masks = [] if key_padding_mask is None else [key_padding_mask[:, None, None, :]]
+    if attn_mask is not None:
+        # (query, key), or (batch * head, query, key)
+        masks.append(
+            attn_mask.view(-1, n_heads if attn_mask.dim() == 3 else 1, *attn_mask.shape[-2:])
+        )
     if not masks:
         return None
     if all(mask.dtype == torch.bool for mask in masks):
-        ignored = masks[0] if len(masks) == 1 else masks[0] | masks[1]
-        return ~ignored
-    return sum(
-        (
-            torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
-            if mask.dtype == torch.bool
-            else mask.to(query.dtype)
-            for mask in masks
-        ),
-        start=torch.zeros((), dtype=query.dtype, device=query.device),
-    )
+        return ~(masks[0] if len(masks) == 1 else masks[0] | masks[1])
+    to_add = [
+        torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
+        if mask.dtype == torch.bool
+        else mask.to(query.dtype)
+        for mask in masks
+    ]
+    return to_add[0] if len(to_add) == 1 else to_add[0] + to_add[1]
 
 
 def add_roles(model: M, *, binding: str = "hadamard", **binding_options: Any) -> M:
@@ -255,27 +249,24 @@ def add_roles(model: M, *, binding: str = "hadamard", **binding_options: Any) ->
         binding: name of the binding
         binding_options: options of the binding
     """
-    made: dict[nn.Module, nn.Module] = {}  # a module may occur in several places
+    replacements: dict[nn.Module, nn.Module] = {}  # a module may occur in several places
     for name, module in model.named_modules():
-        if isinstance(module, nn.MultiheadAttention):
-            _check_kind(module, name)
-            made[module] = _with_roles(module, binding, binding_options)
+        if not isinstance(module, nn.MultiheadAttention):
+            continue
+        if type(module) is not nn.MultiheadAttention:
+            kind = type(module).__name__
+            raise SettingsError(f"the attention {name!r} is a {kind}, not torch's attention itself")
+        if module.bias_k is not None or module.add_zero_attn:
+            raise SettingsError(
+                f"the attention {name!r} has add_bias_kv or add_zero_attn, which TP-attention does "
+                "not support"
+            )
+        replacements[module] = _with_roles(module, binding, binding_options)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if child in made:
-                setattr(parent, name, made[child])
-    return made.get(model, model)  # type: ignore[return-value]
-
-
-def _check_kind(attention: nn.MultiheadAttention, name: str) -> None:
-    """Raise if an attention computes what TP-attention does not."""
-    problem = None
-    if type(attention) is not nn.MultiheadAttention:
-        problem = f"is a {type(attention).__name__}, not torch's attention itself"
-    elif attention.bias_k is not None or attention.add_zero_attn:
-        problem = "has add_bias_kv or add_zero_attn, which TP-attention does not support"
-    if problem is not None:
-        raise SettingsError(f"the attention {name!r} {problem}")
+            if child in replacements:
+                setattr(parent, name, replacements[child])
+    return replacements.get(model, model)  # type: ignore[return-value]
 
 
 def _with_roles(
@@ -283,7 +274,7 @@ def _with_roles(
 ) -> TPMultiheadAttention:
     """Return TP-attention with the parameters of an attention, and a role without effect."""
     weight = attention.out_proj.weight
-    made = TPMultiheadAttention(
+    replacement = TPMultiheadAttention(
         attention.embed_dim,
         attention.num_heads,
         attention.dropout,
@@ -297,13 +288,14 @@ def _with_roles(
         binding=binding,
         **options,
     )
-    if made.binding.neutral_role() is None:
+    if replacement.binding.neutral_role() is None:
         raise SettingsError(
             f"no role of the {binding} binding leaves fillers unchanged; use hadamard, residual or "
             "convolution"
         )
-    made.load_state_dict(attention.state_dict())  # sets the role
+    replacement.load_state_dict(attention.state_dict())  # sets the role
     for name, parameter in attention.named_parameters():
         owner, _, last = name.rpartition(".")
-        setattr(made.get_submodule(owner), last, parameter)  # frozen and shared ones remain so
-    return made.train(attention.training)
+        # Frozen and shared parameters remain so.
+        setattr(replacement.get_submodule(owner), last, parameter)
+    return replacement.train(attention.training)

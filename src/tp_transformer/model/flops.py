@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from tp_transformer.data.vocabulary import Ids, Vocabulary
+from tp_transformer.model.checkpoint import AnyModel, from_config
 from tp_transformer.model.config import WithoutWeights
-from tp_transformer.model.family import AnyModel, from_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.model.transformer import Transformer
 

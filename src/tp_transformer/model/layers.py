@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from tp_transformer.errors import TextError
 from tp_transformer.model.attention import CrossAttention, SelfAttention
-from tp_transformer.model.cache import LayerCache
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.layout.base import Pattern
+from tp_transformer.model.layout import Pattern
+from tp_transformer.model.search import LayerCache
 from tp_transformer.model.trace import Traced
 
 

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.model.base import ARCHITECTURES, Model
-from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout import Layout
 from tp_transformer.ranges import Range, Size, check_fields
 
 HiddenState = tuple[Tensor, Tensor]  # hidden and cell state, each (1, batch, d_hidden)

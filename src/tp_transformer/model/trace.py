@@ -202,15 +202,15 @@ class Traced(nn.Module):
         return bool(self._traces) and any(trace.wants(path + name) for path, trace in self._traces)
 
 
-def parts(module: nn.Module) -> list[nn.Module]:
-    """Return a module and all its submodules, as `modules()` does, which takes longer.
+def submodules(*modules: nn.Module) -> list[nn.Module]:
+    """Return modules and all their submodules, as `modules()` does, which takes longer.
 
     A submodule that is used twice may be there twice.
     """
-    found = [module]
-    for part in found:  # which grows meanwhile
-        if part._modules:  # `children()` takes five times as long
-            found.extend([child for child in part._modules.values() if child is not None])
+    found = list(modules)
+    for module in found:  # which grows meanwhile
+        if module._modules:  # `children()` takes five times as long
+            found.extend([child for child in module._modules.values() if child is not None])
     return found
 
 
@@ -234,7 +234,7 @@ def is_traced(module: nn.Module) -> bool:
 
 def _active_traces(module: nn.Module) -> Iterator[Trace]:
     """Yield the traces of the current thread on `module` and its submodules."""
-    for part in parts(module):
+    for part in submodules(module):
         if isinstance(part, Traced) and part._traces:
             yield from (trace for _, trace in part._traces if trace.is_of_this_thread)
 

@@ -1,7 +1,6 @@
 """The Transformer and the TP-Transformer, which differ in the binding of their attention."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -14,22 +13,15 @@ from tp_transformer.model.attention import Attention
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.binding import BINDINGS, Binding
-from tp_transformer.model.cache import KeyValueCache, LayerCache
 from tp_transformer.model.config import TransformerConfig
 from tp_transformer.model.layers import DecoderCell, Embedding, EncoderCell, FeedForward
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.padded import Padded, PaddedPattern
+from tp_transformer.model.layout import Layout, Padded, PaddedPattern
 from tp_transformer.model.loss import Loss
+from tp_transformer.model.search import DecoderState, KeyValueCache, memory_mask
 from tp_transformer.model.trace import SOURCE, TARGET, Trace
 from tp_transformer.ops.cells import trained_cells
 
 EVERYWHERE = PaddedPattern()  # the last position may attend to all before it
-
-
-def memory_mask(filled: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask to add to attention scores: -inf at padding, (batch, 1, 1, source)."""
-    padding = ~filled[:, None, None, :]
-    return torch.zeros_like(padding, dtype=dtype).masked_fill(padding, -math.inf)
 
 
 @dataclass(frozen=True)
@@ -38,29 +30,6 @@ class Memory:
 
     state: Tensor  # (batch, source, d_model)
     layout: Layout
-
-
-@dataclass
-class DecoderState:
-    """The state of the decoder between steps, by layer."""
-
-    memory: list[tuple[Tensor, Tensor]]  # keys and values of the source, (batch, head, source, …)
-    memory_mask: Tensor | None  # (batch, 1, 1, source): -inf at padding; None if there is none
-    caches: Sequence[LayerCache]  # keys and values of the target so far
-
-    def select(self, rows: Tensor, questions: Tensor | None) -> None:
-        """Keep these rows, and these questions or all of them."""
-        for cache in self.caches:
-            if not isinstance(cache, KeyValueCache):
-                raise TypeError("rows of a cache that is kept elsewhere are selected there")
-            cache.select(rows)
-        if questions is not None:
-            if self.memory_mask is not None:
-                self.memory_mask = self.memory_mask.index_select(0, questions)
-            self.memory = [
-                (key.index_select(0, questions), value.index_select(0, questions))
-                for key, value in self.memory
-            ]
 
 
 @ARCHITECTURES.register("transformer")
@@ -185,18 +154,6 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
             None if filled.all() else memory_mask(filled, memory.state.dtype),
             [KeyValueCache(max_length) for _ in self.decoder],
         )
-
-    def resume(
-        self,
-        memory: list[tuple[Tensor, Tensor]],
-        mask: Tensor | None,
-        caches: Sequence[LayerCache],
-    ) -> DecoderState:
-        """Return a state whose keys and values are kept elsewhere, as by other libraries.
-
-        `memory` has the keys and values of the source, `caches` those of the target, by layer.
-        """
-        return DecoderState(memory, mask, caches)
 
     def step(self, previous: Tensor, state: DecoderState) -> Tensor:
         """Return the logits (batch, n_vocab) of the token after `previous` (batch)."""

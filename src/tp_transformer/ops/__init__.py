@@ -5,8 +5,8 @@ not compiled or `TPT_OPS` is 0.
 
 - native: the C sources, compiled by `hatch_build.py` during installation. library: loading and
   calling them.
-- attention, cells, int8, newton_schulz: functions of tensors, as custom operators of PyTorch:
-  attention within packed rows, a stack of cells in training, products in int8, and the iterations
-  of the optimizer Muon.
+- functions, cells, int8: functions of tensors, as custom operators of PyTorch: attention within
+  packed rows and the iterations of the optimizer Muon; a stack of cells in training; products in
+  int8.
 - engine, weights: inference with a whole Transformer, and the weights as the kernels read them.
 """

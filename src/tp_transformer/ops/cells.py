@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tp_transformer.model.layers import DecoderCell, EncoderCell
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.layout import Layout, Packed
 from tp_transformer.ops import library
-from tp_transformer.ops.attention import attend, attend_backward, check_rows
+from tp_transformer.ops.functions import call_attention, check_rows
 from tp_transformer.ops.library import KINDS
-from tp_transformer.ops.supported import Cell, can_train
+from tp_transformer.ops.weights import Cell, can_train
 
 
 def trained_cells(
@@ -196,15 +195,18 @@ class _Shape:
 
     def attention(
         self, projected: Tensor, remembered: Tensor | None
-    ) -> tuple[list[Tensor], tuple[Tensor, Tensor], bool]:
+    ) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor], bool]:
         """Return query, key and value, the offsets of their rows, and whether it is causal."""
-        parts = self.heads(projected, self.state)
+        query, *others = self.heads(projected, self.state)
         if remembered is None:
-            return parts[:3], (self.ends, self.ends), self.memory is not None
-        assert self.memory is not None  # noqa: S101, for the type checker
-        assert self.memory_ends is not None  # noqa: S101
-        key_value = self.heads(remembered, self.memory)
-        return [parts[0], *key_value], (self.ends, self.memory_ends), False
+            key, value = others[:2]
+            ends, causal = (self.ends, self.ends), self.memory is not None
+        else:
+            assert self.memory is not None  # noqa: S101, for the type checker
+            assert self.memory_ends is not None  # noqa: S101
+            key, value = self.heads(remembered, self.memory)
+            ends, causal = (self.ends, self.memory_ends), False
+        return {"query": query, "key": key, "value": value}, ends, causal
 
     def heads(self, states: Tensor, like: Tensor) -> list[Tensor]:
         """Divide states (position, part * d_model) into parts (1, head, position, d_head).
@@ -299,9 +301,9 @@ class _Forward:
         filler = torch.empty_like(normal)
         filler[shape.state.shape[1] :] = 0  # belongs to no row
         (of_rows,) = shape.heads(filler, shape.state)
-        log_sum = states[0].new_empty(states[0].shape[1:3], dtype=torch.float32)
+        log_sum = normal.new_empty(states["query"].shape[1:3], dtype=torch.float32)
         if not self._is_fake:
-            attend(states, of_rows, log_sum, ends, causal)
+            call_attention({**states, "filler": of_rows}, log_sum, ends, causal=causal)
         self.tape += [projected, log_sum]
         bound = filler
         if shape.binds:
@@ -396,7 +398,8 @@ class _Backward:
         states, ends, causal = shape.attention(projected, remembered)
         results, _, _ = shape.attention(d_projected, d_remembered)
         (of_filler,) = shape.heads(d_filler, shape.state)
-        attend_backward(states, of_filler, log_sum, tuple(results), ends, causal)
+        gradients = {f"d_{name}": result for name, result in results.items()}
+        call_attention({**states, "gradient": of_filler, **gradients}, log_sum, ends, causal=causal)
         self._mask(None, d_projected)
         return self._map(d_projected)[0]
 

@@ -14,15 +14,19 @@ from torch import Tensor
 
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.model.batch import Batch
-from tp_transformer.model.cache import FIRST_ROOM
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.packed import CPU, Packed
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.layout import CPU, Layout, Packed, Padded
+from tp_transformer.model.search import FIRST_ROOM
 from tp_transformer.ops import library
-from tp_transformer.ops.attention import check_rows
+from tp_transformer.ops.functions import check_rows
 from tp_transformer.ops.library import CellsCall, Step, runs_as_written
-from tp_transformer.ops.stack import ModuleState, Stack
-from tp_transformer.ops.supported import Sizes, can_infer, has_global_hooks, has_hooks
+from tp_transformer.ops.weights import (
+    ModuleState,
+    Sizes,
+    Stack,
+    can_infer,
+    has_global_hooks,
+    has_hooks,
+)
 
 # To choose what steps read of the source: the tokens of an answer, and the number of questions from
 # which on a step takes longer than reading its weights from memory. From then on, the decoder's

@@ -2,10 +2,10 @@
 
 A file or folder is written inside a hidden folder beside its destination, and renamed at the end. A
 process that is killed leaves the hidden folder behind; the next one removes it. A file is replaced
-in one operation. A folder is not: if readers must always find one, write each version to its own
-path, and link to the newest (`replace_link`).
+in one operation, and so is a folder where the system can exchange two names (Linux).
 """
 
+import ctypes
 import errno
 import json
 import os
@@ -24,6 +24,7 @@ if sys.platform != "win32":
 
 _UNFINISHED, _REPLACED = ".unfinished-", "replaced"
 _LONGEST_PATH = 4096  # bytes
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of the system call renameat2
 # Errors of file systems without locks, or without locks of folders, such as NFS.
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
@@ -124,6 +125,8 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
 
 
 def _replace_folder(unfinished: Path, path: Path) -> None:
+    if path.exists() and _exchange(unfinished, path):
+        return
     # Two renames, because a folder that is not empty cannot be replaced by a rename. If the second
     # fails, the first is undone; if the process dies in between, `clear_leftovers` undoes it.
     earlier = unfinished.parent / _REPLACED
@@ -135,6 +138,15 @@ def _replace_folder(unfinished: Path, path: Path) -> None:
         if earlier.exists():
             earlier.rename(path)
         raise
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two names in one operation; return False if the system cannot."""
+    if sys.platform != "linux":
+        return False
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    paths = [(_AT_FDCWD, os.fsencode(path)) for path in (first, second)]
+    return renameat2 is not None and not renameat2(*paths[0], *paths[1], _RENAME_EXCHANGE)
 
 
 @contextmanager

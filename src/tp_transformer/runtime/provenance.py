@@ -23,7 +23,7 @@ def versions() -> Values:
     return {
         "tp_transformer": __version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": np.__version__,
     }
 

@@ -58,10 +58,10 @@ class _InitialModel(msgspec.Struct):
 class _Origin(msgspec.Struct):
     """The fields of run.json that are read again when a run is resumed."""
 
-    id: str
     data: str
     data_sha256: str
-    config_sha256: str
+    config_sha256: str = ""
+    id: str = ""
     settings: dict[str, dict[str, Any]] | None = None  # absent in runs of earlier versions
     init_from: _InitialModel | None = None
     loggers: list[str] = []

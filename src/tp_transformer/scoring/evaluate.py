@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,20 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.data.permutation import key_of, permute
+from tp_transformer.data.sampling import key_of, permute
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.model import bundled, identity
+from tp_transformer.model import bundled, checkpoint
 from tp_transformer.model.base import Model
-from tp_transformer.model.family import AnyModel, load
+from tp_transformer.model.checkpoint import AnyModel, load
 from tp_transformer.runtime import provenance
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.progress import Show, Update
 from tp_transformer.runtime.provenance import command_line
 from tp_transformer.runtime.ranks import Ranks, native_precision, open_ranks
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
-from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Answers, Journal
+from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Journal
 from tp_transformer.scoring.options import Choice, Work
 from tp_transformer.scoring.questions import EvaluationQuestions, choose, held_out_rows
 from tp_transformer.scoring.results import (
@@ -39,7 +40,7 @@ from tp_transformer.scoring.results import (
     Results,
     SplitScore,
     Values,
-    refuse_other_results,
+    check_replaced_results,
 )
 from tp_transformer.scoring.verdict import (
     CPU_TOKENS,
@@ -91,7 +92,10 @@ def evaluate(
     choice, work = choice or Choice(), work or Work()
     folder = None if isinstance(model, Model) else model or bundled.default()
     with open_ranks(device) as ranks:
-        used = ranks.each(lambda: _usable(model)).float().to(ranks.device)
+        used = ranks.each(
+            lambda: copy.deepcopy(model).eval() if isinstance(model, Model) else load(model)
+        )
+        used = used.float().to(ranks.device)
         store = ranks.each(lambda: data if isinstance(data, Store) else open_store(data))
         held_out = ranks.each(lambda: held_out_rows(folder, store))
         questions = ranks.each(lambda: EvaluationQuestions(store, choose(store, choice, held_out)))
@@ -100,20 +104,20 @@ def evaluate(
         file = None if out is None else Path(out)
         evaluation = Evaluation(used, questions, work, file, ranks, seen)
         if file is not None and not work.overwrite:
-            facts = evaluation.sha256, evaluation.precision, _described_store(store), asdict(choice)
-            ranks.first(lambda: refuse_other_results(file, *facts))
+            identity = evaluation.sha256, evaluation.precision, _described(store), asdict(choice)
+            ranks.first(lambda: check_replaced_results(file, *identity))
         scored = evaluation.run(choice.seed)
 
         def finish() -> str:
             if out is not None and not isinstance(model, Model):
-                given = {"model": model, "data": store.path, "out": out}
-                given["device"] = None if device == "auto" else device
-                scored["made"]["command"] = command_line("evaluate", choice, work, **given)
-            described = identity.describe(used, folder, evaluation.sha256)
+                options = {"model": model, "data": store.path, "out": out}
+                options["device"] = None if device == "auto" else device
+                scored["made"]["command"] = command_line("evaluate", choice, work, **options)
+            description = checkpoint.describe(used, folder, evaluation.sha256)
             n_held_out = None if held_out is None else len(held_out)
             results = Results(
-                model=described if name is None else {**described, "name": name},
-                data={**_described_store(store), "held_out": n_held_out},
+                model=description if name is None else {**description, "name": name},
+                data={**_described(store), "held_out": n_held_out},
                 choice=asdict(choice),
                 **scored,
             )
@@ -123,7 +127,7 @@ def evaluate(
         return Results.from_json(json.loads(ranks.first(finish)))
 
 
-def _described_store(store: Store) -> Values:
+def _described(store: Store) -> Values:
     return {
         "name": store.path.name,
         "kind": store.source.get("kind"),
@@ -131,11 +135,6 @@ def _described_store(store: Store) -> Values:
         "task": store.task.to_json(),
         "sha256": {name: split.digest for name, split in store.items()},
     }
-
-
-def _usable(model: AnyModel | str | Path | None) -> AnyModel:
-    """Return a model in evaluation mode; a copy of one that is passed as an object."""
-    return copy.deepcopy(model).eval() if isinstance(model, Model) else load(model)
 
 
 class Evaluation:
@@ -154,16 +153,15 @@ class Evaluation:
         self.ranks, self.show = ranks, show
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers decided in float64
-        self.sha256 = identity.model_hash(model)
+        self.sha256 = checkpoint.model_hash(model)
         self.precision = native_precision(work.precision, ranks.device)
         is_int8 = self.precision == "int8"
         self.model = ranks.each(lambda: model.in_precision("int8")) if is_int8 else model
-        parts = [self.sha256, self.precision, *(one.sha256 for one in questions.asked)]
-        key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        hashes = [self.sha256, self.precision, *(asked.sha256 for asked in questions.asked)]
+        key = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
         if out is not None:
             ranks.each(lambda: out.parent.mkdir(parents=True, exist_ok=True))
         self._journal = Journal(out, ranks.rank, key, questions.n)
-        self._answers = Answers(out, key, model.n_positions or LONGEST)
 
     def run(self, seed: int) -> Values:
         """Evaluate; return what rank 0 found, as fields of `Results`."""
@@ -190,15 +188,17 @@ class Evaluation:
 
     def ask(self) -> None:
         """Compute the missing verdicts, divided among ranks."""
-        journal = self._journal
-        self.ranks.first(journal.read)
-        share, add = self.ranks.share_tensor, self.ranks.sum
-        known, loss = self._together(share, journal.known), self._together(share, journal.loss)
-        journal.known, journal.loss = known.copy(), loss.copy()
+        self.ranks.first(self._journal.read)
+        self._merge()
         self.ranks.each(self._ask_share)
-        journal.known = known + self._together(add, journal.known - known)
-        journal.loss = loss + self._together(add, journal.loss - loss)
-        self.right = journal.known == RIGHT
+        self._merge()
+        self.right = self._journal.states == RIGHT
+
+    def _merge(self) -> None:
+        """Give all ranks the verdicts that any of them has; those of others are zeros."""
+        journal, highest = self._journal, self.ranks.max
+        journal.states = self._reduce(highest, journal.states)
+        journal.loss = self._reduce(highest, journal.loss)
 
     def _ask_share(self) -> None:
         find = JUDGES[self.precision]
@@ -212,9 +212,9 @@ class Evaluation:
             with self.show("evaluating") as update:
                 for numbers in list(self.questions.passes(left, limit))[rank::n_ranks]:
                     verdicts = find(self.model, *self._tokens(numbers))
-                    known = np.where(verdicts.right, RIGHT, WRONG)
-                    known[np.abs(verdicts.margin) < SUSPECT] = UNSURE
-                    journal.known[numbers], journal.loss[numbers] = known, verdicts.loss
+                    states = np.where(verdicts.right, RIGHT, WRONG)
+                    states[np.abs(verdicts.margin) < SUSPECT] = UNSURE
+                    journal.states[numbers], journal.loss[numbers] = states, verdicts.loss
                     done += len(numbers)
                     update(min(before + (done - before) * n_ranks, total), total)
                     journal.save()
@@ -223,7 +223,7 @@ class Evaluation:
 
     def settle(self) -> None:
         """Decide in float64 the verdicts that rounding could change."""
-        unsure = np.flatnonzero(self._journal.known == UNSURE)
+        unsure = np.flatnonzero(self._journal.states == UNSURE)
         margins = self._margins(unsure)
         self.right[unsure] = margins > 0
         self.margins = dict(zip(unsure.tolist(), margins.tolist(), strict=True))
@@ -236,76 +236,80 @@ class Evaluation:
         sample = np.sort(permute(np.arange(n), self.questions.n, key_of(seed, count)))
         # One token more than the longest answer: its end token, or a wrong continuation.
         enough = int(self.questions.answer_lengths.max()) + 1
-        texts = self._solved(sample, "checking by decoding", enough)
-        other = np.array(
-            [
-                number
-                for number, _, answer in self.questions.texts(sample)
-                if (texts[number] == answer) != self.right[number]
-            ],
-            np.int64,
-        )
-        margins = self._margins(other)
+        predicted: dict[int, str] = {}
+        self._solve(sample, "checking by decoding", enough, predicted.update)
+        other = [
+            number
+            for number, _, answer in self.questions.texts(sample)
+            if (predicted[number] == answer) != self.right[number]
+        ]
+        margins = self._margins(np.array(other, np.int64))
         return {
             "n": n,
-            "other_verdict": self._listed(other.tolist(), margins.tolist()),
+            "other_verdict": self._listed(other, margins.tolist()),
             "near_ties_among_them": int((np.abs(margins) < NEAR_TIE).sum()),
         }
 
     def wrong(self, per_module: int | None) -> Ids:
         """Return the numbers of wrong answers: all, or a random sample of each module and split."""
-        found = []
-        for place in range(len(self.questions.asked)):
-            numbers = self.questions.numbers(place)
+        samples = []
+        for index in range(len(self.questions.asked)):
+            numbers = self.questions.numbers(index)
             wrong = numbers[~self.right[numbers]]
-            if per_module is not None and 0 < per_module < len(wrong):
-                drawn = permute(np.arange(per_module), len(wrong), key_of(place))
-                wrong = np.sort(wrong[drawn])
-            found.append(wrong[:0] if per_module == 0 else wrong)
-        return np.concatenate(found)
+            if per_module is not None and per_module < len(wrong):
+                wrong = np.sort(wrong[permute(np.arange(per_module), len(wrong), key_of(index))])
+            samples.append(wrong)
+        return np.concatenate(samples)
 
     def decode(self, numbers: Ids) -> None:
         """Decode the answers to some questions in full; rank 0 gets them."""
-        answers = self._answers
-        self.ranks.first(answers.read)
-        had = json.loads(self.ranks.first(lambda: json.dumps(list(answers.texts))))
-        left = numbers[~np.isin(numbers, had)]
-        if len(left):
-            self.ranks.first(answers.begin)
-            self._solved(left, "decoding wrong answers", answers.max_length, answers)
+        journal = self._journal
+        decoded = json.loads(self.ranks.first(lambda: json.dumps(list(journal.answers))))
+        left = numbers[~np.isin(numbers, decoded)]
+
+        def keep(answers: dict[int, str]) -> None:
+            journal.answers |= answers
+            journal.save()
+
+        try:
+            self._solve(left, "decoding wrong answers", self.model.n_positions or LONGEST, keep)
+        finally:  # also if interrupted
+            journal.save(now=len(left) > 0)
 
     def diagnose(self, numbers: Ids) -> tuple[dict[int, Mistake], Values]:
         """Return each decoded wrong answer with its kind, and the means of the diagnosis."""
-        found: dict[int, Mistake] = {}
+        mistakes: dict[int, Mistake] = {}
         with self.show("diagnosing") as update, Diagnosis() as diagnosis:
             for number, question, answer in self.questions.texts(numbers):
-                predicted = self._answers.texts[number]
-                found[number] = Mistake(
+                predicted = self._journal.answers[number]
+                mistakes[number] = Mistake(
                     kind=diagnosis.kind(answer, predicted),
                     question=question,
                     answer=answer,
                     predicted=predicted,
                 )
-                update(len(found), len(numbers))
+                update(len(mistakes), len(numbers))
         means = {"has_sympy": diagnosis.has_sympy, "n_out_of_time": diagnosis.n_out_of_time}
-        return found, means
+        return mistakes, means
 
     def scores(self, mistakes: dict[int, Mistake]) -> dict[str, SplitScore]:
         """Return the scores of all modules by split."""
         splits: dict[str, dict[str, ModuleScore]] = {}
-        for place, one in enumerate(self.questions.asked):
-            numbers = self.questions.numbers(place)
-            n_symbols = int(self.questions.answer_lengths[numbers].sum()) + len(numbers)
-            own = [mistakes[number] for number in numbers.tolist() if number in mistakes]
-            by_kind = {kind: [one for one in own if one.kind == kind] for kind in KINDS}
-            splits.setdefault(one.split, {})[one.module] = ModuleScore(
+        for index, asked in enumerate(self.questions.asked):
+            numbers = self.questions.numbers(index)
+            n_tokens = int(self.questions.answer_lengths[numbers].sum()) + len(numbers)
+            by_kind: dict[str, list[Mistake]] = {kind: [] for kind in KINDS}
+            for number in numbers.tolist():
+                if number in mistakes:
+                    by_kind[mistakes[number].kind].append(mistakes[number])
+            splits.setdefault(asked.split, {})[asked.module] = ModuleScore(
                 verdicts=self.right[numbers],
-                loss=float(self._journal.loss[numbers].sum()) / n_symbols,
-                n_symbols=n_symbols,
-                sha256=one.sha256,
+                loss=float(self._journal.loss[numbers].sum()) / n_tokens,
+                n_tokens=n_tokens,
+                sha256=asked.sha256,
                 near_ties=sum(int(numbers[0]) <= tied <= int(numbers[-1]) for tied in self._tied),
-                wrong={kind: len(found) for kind, found in by_kind.items() if found},
-                examples=tuple(one for found in by_kind.values() for one in found[:EXAMPLES]),
+                wrong={kind: len(wrong) for kind, wrong in by_kind.items() if wrong},
+                examples=tuple(one for wrong in by_kind.values() for one in wrong[:EXAMPLES]),
             )
         return {name: SplitScore(modules) for name, modules in splits.items()}
 
@@ -320,11 +324,10 @@ class Evaluation:
         if file is not None:
             results.save(file)
         self._journal.remove()
-        self._answers.remove()
 
     def _write_predictions(self, file: Path) -> None:
         """Write all answers as JSON lines; correct answers need no decoding."""
-        decoded = self._answers.texts
+        decoded = self._journal.answers
         everything = np.arange(self.questions.n)
         with atomic_write(file) as unfinished, unfinished.open("w", encoding="utf-8") as lines:
             for number, question, answer in self.questions.texts(everything):
@@ -353,53 +356,45 @@ class Evaluation:
 
     def _margins(self, numbers: Ids) -> Floats:
         """Return the margins of some answers in float64, computed by all ranks."""
-        found = np.zeros(self.questions.n)
+        margins = np.zeros(self.questions.n)
 
         def share() -> None:
-            if len(numbers):
-                model = in_double(self.model)
-                shares = list(self.questions.passes(numbers, CPU_TOKENS))
-                for mine in shares[self.ranks.rank :: self.ranks.n_ranks]:
-                    verdicts = judge(model, *self._tokens(mine))
-                    # In an exact tie argmax takes the first token, which may be the correct one.
-                    tiny = np.where(verdicts.right, np.finfo(float).tiny, -np.finfo(float).tiny)
-                    found[mine] = np.where(verdicts.margin == 0, tiny, verdicts.margin)
+            if not len(numbers):
+                return
+            model = in_double(self.model)
+            shares = list(self.questions.passes(numbers, CPU_TOKENS))
+            for mine in shares[self.ranks.rank :: self.ranks.n_ranks]:
+                verdicts = judge(model, *self._tokens(mine))
+                # In an exact tie argmax takes the first token, which may be the correct one.
+                tiny = np.where(verdicts.right, np.finfo(float).tiny, -np.finfo(float).tiny)
+                margins[mine] = np.where(verdicts.margin == 0, tiny, verdicts.margin)
 
         self.ranks.each(share)
-        return self._together(self.ranks.sum, found)[numbers]
+        return self._reduce(self.ranks.sum, margins)[numbers]
 
-    def _solved(
-        self, numbers: Ids, title: str, max_length: int, keep: Answers | None = None
-    ) -> dict[int, str]:
-        """Return answers by greedy decoding, computed by all ranks and sent to all ranks."""
-        found: dict[int, str] = {}
-        at_once = DECODED_AT_ONCE * self.ranks.n_ranks
+    def _solve(
+        self, numbers: Ids, title: str, max_length: int, keep: Callable[[dict[int, str]], None]
+    ) -> None:
+        """Decode answers greedily, some at a time by all ranks, and give them to all ranks."""
+        if not len(numbers):
+            return
+        ranks, at_once = self.ranks, DECODED_AT_ONCE * self.ranks.n_ranks
         with self.show(title) as update:
             for start in range(0, len(numbers), at_once):
-                new = self._solve_together(numbers[start : start + at_once], max_length)
-                found.update(new)
-                if keep is not None and self.ranks.is_first:
-                    keep.add(new)
-                update(len(found), len(numbers))
-        return found
+                mine = numbers[start : start + at_once][ranks.rank :: ranks.n_ranks]
+                asked = [question for _, question, _ in self.questions.texts(mine)]
+                texts = ranks.each(partial(self.model.solve, asked, max_length=max_length))
+                pairs = json.dumps(list(zip(mine.tolist(), texts, strict=True)))
+                for rank in range(ranks.n_ranks):
+                    keep(dict(json.loads(ranks.share(pairs, source=rank))))
+                update(min(start + at_once, len(numbers)), len(numbers))
 
-    def _solve_together(self, numbers: Ids, max_length: int) -> dict[int, str]:
-        ranks = self.ranks
-        mine = numbers[ranks.rank :: ranks.n_ranks]
-        asked = [question for _, question, _ in self.questions.texts(mine)]
-        texts = ranks.each(lambda: self.model.solve(asked, max_length=max_length))
-        own = json.dumps(list(zip(mine.tolist(), texts, strict=True)))
-        found: dict[int, str] = {}
-        for rank in range(ranks.n_ranks):
-            found.update(json.loads(ranks.share(own, source=rank)))
-        return found
-
-    def _together(self, operation: Callable[[Tensor], Tensor], array: Array) -> Array:
+    def _reduce(self, operation: Callable[[Tensor], Tensor], array: Array) -> Array:
         """Return an array after a collective operation of all ranks."""
         if self.ranks.n_ranks == 1:
             return array
-        found = operation(torch.from_numpy(array).to(self.ranks.device))
-        return found.cpu().numpy()  # type: ignore[return-value]
+        reduced = operation(torch.from_numpy(array).to(self.ranks.device))
+        return reduced.cpu().numpy()  # type: ignore[return-value]
 
 
 def _check_inputs(

@@ -17,7 +17,7 @@ INTERPOLATION_AFTER_2M_STEPS = 0.8424  # of the TP-Transformer: "preliminary exp
 RECONSTRUCTION_ERROR = {"tp-transformer": 0.017, "transformer": 0.009}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table1Row:
     """One row of Schlag et al.'s Table 1, as printed."""
 
@@ -33,64 +33,20 @@ class Table1Row:
 
 TABLE_1: dict[str, Table1Row] = {
     "lstm-saxton": Table1Row(
-        name="LSTM with thinking steps (Saxton et al.)",
-        weights="18M",
-        steps=500_000,
-        train=None,
-        interpolation=0.57,
-        interpolation_above_95=6,
-        extrapolation=0.41,
-        extrapolation_above_95=1,
+        "LSTM with thinking steps (Saxton et al.)", "18M", 500_000, None, 0.57, 6, 0.41, 1
     ),
     "transformer-saxton": Table1Row(
-        name="Transformer (Saxton et al.)",
-        weights="30M",
-        steps=500_000,
-        train=None,
-        interpolation=0.76,
-        interpolation_above_95=13,
-        extrapolation=0.50,
-        extrapolation_above_95=1,
+        "Transformer (Saxton et al.)", "30M", 500_000, None, 0.76, 13, 0.50, 1
     ),
-    "transformer": Table1Row(
-        name="Transformer",
-        weights="44.2M",
-        steps=1_000_000,
-        train=0.8660,
-        interpolation=0.7954,
-        interpolation_above_95=16,
-        extrapolation=0.5328,
-        extrapolation_above_95=2,
-    ),
+    "transformer": Table1Row("Transformer", "44.2M", 1_000_000, 0.8660, 0.7954, 16, 0.5328, 2),
     "tp-transformer": Table1Row(
-        name="TP-Transformer",
-        weights="49.1M",
-        steps=1_000_000,
-        train=0.8901,
-        interpolation=0.8192,
-        interpolation_above_95=18,
-        extrapolation=0.5467,
-        extrapolation_above_95=3,
+        "TP-Transformer", "49.1M", 1_000_000, 0.8901, 0.8192, 18, 0.5467, 3
     ),
     "tp-transformer-b": Table1Row(
-        name="TP-Transformer B",
-        weights="43.0M",
-        steps=1_000_000,
-        train=0.8753,
-        interpolation=0.8052,
-        interpolation_above_95=16,
-        extrapolation=0.5204,
-        extrapolation_above_95=1,
+        "TP-Transformer B", "43.0M", 1_000_000, 0.8753, 0.8052, 16, 0.5204, 1
     ),
     "tp-transformer-c": Table1Row(
-        name="TP-Transformer C",
-        weights="30.0M",
-        steps=1_000_000,
-        train=0.8633,
-        interpolation=0.7902,
-        interpolation_above_95=14,
-        extrapolation=0.5471,
-        extrapolation_above_95=1,
+        "TP-Transformer C", "30.0M", 1_000_000, 0.8633, 0.7902, 14, 0.5471, 1
     ),
 }
 """Table 1, in the paper's order, by the name of our preset for that row."""

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tp_transformer import settings
-from tp_transformer.data.permutation import key_of, permute
-from tp_transformer.data.sampling import Feed, FeedConfig
+from tp_transformer.data.sampling import Feed, FeedConfig, key_of, permute
 from tp_transformer.data.store import MANIFEST, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
@@ -74,7 +73,7 @@ def _rows(
     # Excluded after sampling, so that models with other held-out rows get nearly the same rows.
     n_drawn = choice.train_count + len(left_out)
     if n_drawn < len(rows):
-        key = key_of(choice.seed, split.task.place(TRAIN, module))
+        key = key_of(choice.seed, split.task.index_of(TRAIN, module))
         rows = rows[permute(np.arange(n_drawn), len(rows), key)]
     rows = rows[~np.isin(rows, left_out)]
     return np.sort(rows[: choice.train_count])

@@ -5,20 +5,18 @@ verdict on each question as a bit, so that two models can be compared question b
 `sha256` of a module tells whether the questions are the same.
 """
 
-import base64
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
 
 from tp_transformer import html
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import Task
-from tp_transformer.errors import ResultsError
+from tp_transformer.errors import ResultsError, reason
 from tp_transformer.frames import frame
 from tp_transformer.runtime.files import write_json
 from tp_transformer.scoring.statistics import Interval, average_interval, wilson
@@ -32,6 +30,8 @@ GENERATED = "generated"  # the kind of data that is not the published dataset
 HIGH = 0.95  # the accuracy above which Table 1 counts modules
 
 Values = dict[str, Any]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,6 @@ class Mistake:
     answer: str
     predicted: str
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Mistake":
-        """Return what `asdict` converted."""
-        return cls(**{one.name: str(values[one.name]) for one in fields(cls)})
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleScore:
@@ -55,7 +50,7 @@ class ModuleScore:
 
     verdicts: Bools  # whether each answer is correct, in the order of the rows
     loss: float  # negative log-likelihood per token, including end tokens
-    n_symbols: int
+    n_tokens: int
     sha256: str  # of the questions
     near_ties: int = 0
     wrong: dict[str, int] = field(default_factory=dict)  # number of diagnosed answers by kind
@@ -89,35 +84,13 @@ class ModuleScore:
             "accuracy": self.accuracy,
             "interval": self.interval,
             "loss": self.loss,
-            "n_symbols": self.n_symbols,
+            "n_symbols": self.n_tokens,
             "near_ties": self.near_ties,
             "wrong": self.wrong,
-            "examples": [asdict(one) for one in self.examples],
+            "examples": self.examples,
             "questions_sha256": self.sha256,
-            "verdicts": base64.b64encode(np.packbits(self.verdicts).tobytes()).decode(),
+            "verdicts": np.packbits(self.verdicts).tobytes(),
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "ModuleScore":
-        """Return what `to_json` converted."""
-        packed = np.frombuffer(base64.b64decode(values["verdicts"], validate=True), np.uint8)
-        n = _whole(values["n"], "n", least=1)
-        if len(packed) != -(-n // 8):
-            raise ValueError(f"{len(packed)} bytes of verdicts on {n} questions")
-        found = cls(
-            verdicts=np.unpackbits(packed, count=n).astype(bool),
-            loss=float(values["loss"]),
-            n_symbols=_whole(values["n_symbols"], "n_symbols", least=1),
-            sha256=str(values["questions_sha256"]),
-            near_ties=_whole(values["near_ties"], "near_ties"),
-            wrong={str(kind): _whole(count, "wrong") for kind, count in values["wrong"].items()},
-            examples=tuple(map(Mistake.from_json, values.get("examples", ()))),
-        )
-        if not math.isfinite(found.loss):
-            raise ValueError(f"the loss is {found.loss}")
-        if found.right != values["right"]:
-            raise ValueError(f"{found.right} verdicts are right, not {values['right']}")
-        return found
 
 
 @dataclass(frozen=True)
@@ -150,7 +123,7 @@ class SplitScore:
     def loss(self) -> float:
         """The negative log-likelihood per token over all questions."""
         modules = self.modules.values()
-        return sum(one.loss * one.n_symbols for one in modules) / sum(m.n_symbols for m in modules)
+        return sum(one.loss * one.n_tokens for one in modules) / sum(m.n_tokens for m in modules)
 
     def to_json(self) -> Values:
         """Return the values to write as JSON."""
@@ -243,12 +216,10 @@ class Results:
 
     def to_json(self) -> Values:
         """Return the values to write as JSON."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            **vars(self),
-            "splits": {name: split.to_json() for name, split in self.splits.items()},
-        }
+        splits = {name: split.to_json() for name, split in self.splits.items()}
+        values = {"format": FORMAT, "version": VERSION, **vars(self), "splits": splits}
+        plain: Values = msgspec.to_builtins(values)
+        return plain
 
     def save(self, file: str | Path) -> None:
         """Write results.json atomically."""
@@ -258,9 +229,9 @@ class Results:
     def read(cls, file: str | Path) -> "Results":
         """Read results.json; raise if it is damaged or another kind of file."""
         try:
-            values = json.loads(Path(file).read_text("utf-8"))
+            values = msgspec.json.decode(Path(file).read_bytes())
         except OSError as error:
-            raise ResultsError(f"cannot read {file}: {error.strerror or error}") from error
+            raise ResultsError(f"cannot read {file}: {reason(error)}") from error
         except (ValueError, RecursionError) as error:
             raise ResultsError(f"{file} is damaged or not JSON: {error}") from error
         if not isinstance(values, dict) or values.get("format") != FORMAT:
@@ -278,76 +249,94 @@ class Results:
     @classmethod
     def from_json(cls, values: Values) -> "Results":
         """Return what `to_json` converted."""
+        model, made, decoding = values["model"], values["made"], values["decoding"]
+        optional = [model["step"], values["data"].get("held_out")]
+        counts = [model["n_parameters"], *(count for count in optional if count is not None)]
+        if made.get("diagnosis") is not None:
+            counts.append(made["diagnosis"]["n_out_of_time"])
+        if decoding is not None:
+            counts += [decoding["n"], decoding["near_ties_among_them"]]
+            msgspec.convert(decoding["other_verdict"], list[Any])
+        msgspec.convert(counts, list[Count])
         splits = {
-            str(name): SplitScore(
-                {
-                    str(module): ModuleScore.from_json(one)
-                    for module, one in split["modules"].items()
-                }
-            )
+            name: msgspec.convert(split["modules"], dict[str, _ModuleRecord])
             for name, split in values["splits"].items()
         }
-        if not splits:
-            raise ValueError("there is no split")
-        model = {**values["model"], "name": str(values["model"]["name"])}
-        _whole(model["n_parameters"], "n_parameters")
-        if model["step"] is not None:
-            _whole(model["step"], "step")
-        data, made = dict(values["data"]), dict(values["made"])
-        if data.get("held_out") is not None:
-            _whole(data["held_out"], "held_out")
-        if made.get("diagnosis") is not None:
-            _whole(made["diagnosis"]["n_out_of_time"], "n_out_of_time")
-        decoding = values["decoding"]
-        if decoding is not None:
-            _whole(decoding["n"], "n")
-            _whole(decoding["near_ties_among_them"], "near_ties_among_them")
-            decoding = {**decoding, "other_verdict": list(decoding["other_verdict"])}
-        found = cls(
-            model=model,
-            data=data,
+        results = cls(
+            model={**model, "name": str(model["name"])},
+            data=values["data"],
             choice=dict(values["choice"]),
             made=made,
-            splits=splits,
+            splits={
+                name: SplitScore({module: record.score() for module, record in records.items()})
+                for name, records in splits.items()
+            },
             near_ties=list(values["near_ties"]),
             decoding=decoding,
         )
-        for name, split in splits.items():
-            if name not in found.task.splits or not split.modules:
+        if not results.splits:
+            raise ValueError("there is no split")
+        for name, split in results.splits.items():
+            if name not in results.task.splits or not split.modules:
                 raise ValueError(f"the split {name!r} is unknown or has no modules")
-            for unknown in split.modules.keys() - set(found.task.splits[name]):
+            for unknown in split.modules.keys() - set(results.task.splits[name]):
                 raise ValueError(f"{name} has no module {unknown!r}")
-        return found
+        return results
 
 
-def refuse_other_results(
+class _ModuleRecord(msgspec.Struct):
+    """The fields of a module in results.json from which the others follow."""
+
+    n: PositiveCount
+    right: Count
+    loss: float
+    n_symbols: PositiveCount
+    questions_sha256: str
+    verdicts: bytes
+    near_ties: Count = 0
+    wrong: dict[str, Count] = {}
+    examples: tuple[Mistake, ...] = ()
+
+    def score(self) -> ModuleScore:
+        """Return the score of the module; raise a ValueError if the fields do not fit."""
+        packed = np.frombuffer(self.verdicts, np.uint8)
+        if len(packed) != -(-self.n // 8):
+            raise ValueError(f"{len(packed)} bytes of verdicts on {self.n} questions")
+        score = ModuleScore(
+            verdicts=np.unpackbits(packed, count=self.n).astype(bool),
+            loss=self.loss,
+            n_tokens=self.n_symbols,
+            sha256=self.questions_sha256,
+            near_ties=self.near_ties,
+            wrong=self.wrong,
+            examples=self.examples,
+        )
+        if score.right != self.right:
+            raise ValueError(f"{score.right} verdicts are right, not {self.right}")
+        return score
+
+
+def check_replaced_results(
     file: Path, sha256: str, precision: str, data: Values, choice: Values
 ) -> None:
     """Raise if a file has anything but results of this model on these questions."""
     if not file.exists():
         return
     try:
-        found = Results.read(file)
+        earlier = Results.read(file)
     except ResultsError as error:
         raise ResultsError(f"{error}; --overwrite replaces it") from error
     reasons = []
-    if found.model.get("sha256") != sha256:
-        reasons.append(f"of another model ({found.name})")
-    earlier = found.made.get("precision", "float32")
-    if earlier != precision and "int8" in (earlier, precision):  # the only one with other verdicts
-        reasons.append(f"in {earlier}, not {precision}")
-    if found.data.get("sha256") != data["sha256"]:
-        reasons.append(f"on other data ({found.data.get('name')})")
+    if earlier.model.get("sha256") != sha256:
+        reasons.append(f"of another model ({earlier.name})")
+    precisions = earlier.made.get("precision", "float32"), precision
+    if "int8" in precisions and precisions[0] != precision:  # the only one with other verdicts
+        reasons.append(f"in {precisions[0]}, not {precision}")
+    if earlier.data.get("sha256") != data["sha256"]:
+        reasons.append(f"on other data ({earlier.data.get('name')})")
     for name, value in json.loads(json.dumps(choice)).items():  # JSON has no tuples
-        if found.choice.get(name) != value:
-            was = json.dumps(found.choice.get(name))
+        if earlier.choice.get(name) != value:
+            was = json.dumps(earlier.choice.get(name))
             reasons.append(f"with {name} {was}, not {json.dumps(value)}")
     if reasons:
         raise ResultsError(f"{file} has results {', '.join(reasons)}; --overwrite replaces them")
-
-
-def _whole(value: Any, name: str, least: int = 0) -> int:
-    """Return a count from a file; raise if it is not one."""
-    if type(value) is not int or not least <= value < 2**63:
-        raise ValueError(f"{name} is not a count")
-    return value

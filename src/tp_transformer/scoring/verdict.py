@@ -21,8 +21,8 @@ from torch import Tensor
 from tp_transformer.data.vocabulary import Ids, Ragged
 from tp_transformer.errors import UserError
 from tp_transformer.model.batch import Batch, group_by_length
-from tp_transformer.model.family import AnyModel
-from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.checkpoint import AnyModel
+from tp_transformer.model.layout import Packed
 from tp_transformer.model.loss import token_losses
 from tp_transformer.ops.engine import engine_for
 

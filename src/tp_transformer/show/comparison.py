@@ -20,24 +20,22 @@ from tp_transformer.scoring.compare import (
     OURS,
     PAPER,
     AverageCell,
+    SeedTest,
     SplitPair,
     caveats,
     coverage,
     is_published,
     module_names,
     named_apart,
+    question_pairs,
     rows,
+    seed_groups,
+    seed_scores,
+    seed_tests,
     task_of,
 )
 from tp_transformer.scoring.published import INTERPOLATION_AFTER_2M_STEPS, SOURCE
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
-from tp_transformer.scoring.seeds import (
-    SeedTest,
-    question_pairs,
-    seed_groups,
-    seed_scores,
-    seed_tests,
-)
 from tp_transformer.show.results import LEGEND, interval_bar
 from tp_transformer.show.table import Cell, NumberCell, Table, latex_note, plain_table, text_of
 

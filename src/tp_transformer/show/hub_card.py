@@ -5,7 +5,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from tp_transformer.model import bundled
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.folder import CONFIG, VOCABULARY, WEIGHTS
 from tp_transformer.scoring.results import Results
 from tp_transformer.show.model_card import description

@@ -9,7 +9,7 @@ from tp_transformer import settings
 from tp_transformer.data.mathematics.modules import SPLITS, TRAIN_SPLITS
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore

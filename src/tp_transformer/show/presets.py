@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.table import Table
 
 from tp_transformer.model import bundled
-from tp_transformer.model.family import count_parameters, model_config
+from tp_transformer.model.checkpoint import count_parameters, model_config
 from tp_transformer.model.recurrent import LSTMConfig
 from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.scoring.results import Results

@@ -3,7 +3,7 @@
 `summarise` returns them as plain values, which `--json` prints and `render` shows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -126,7 +126,7 @@ def _origin(source: Values) -> str:
     return f"from {origin}" if "seed" not in source else f"{origin} with seed {source['seed']}"
 
 
-def skipped_lines(skipped: Sequence[Values], most: int = 20) -> list[str]:
+def skipped_lines(skipped: Sequence[Mapping[str, Any]], most: int = 20) -> list[str]:
     """Return what was skipped when the store was written, a line for each file and reason."""
     lines = []
     for entry in skipped[:most]:

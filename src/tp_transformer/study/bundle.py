@@ -25,8 +25,8 @@ from tp_transformer.interpret.core.result import plain
 from tp_transformer.interpret.core.sample import draw
 from tp_transformer.interpret.options import RolesOptions
 from tp_transformer.interpret.roles.analysis import layer_clusters
-from tp_transformer.model import bundled, identity
-from tp_transformer.model.family import AnyModel, load, model_path
+from tp_transformer.model import bundled, checkpoint
+from tp_transformer.model.checkpoint import AnyModel, load, model_path
 from tp_transformer.model.folder import WEIGHTS
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.files import atomic_write
@@ -181,7 +181,7 @@ def rounded(model: AnyModel) -> AnyModel:
 def _scored(one: _Trained, store: Store, device: str, show: Show | None) -> CardFacts:
     choice, work = Choice(splits=_test_splits(store)), Work(diagnose=0)
     results = evaluate(one.model, store, choice=choice, work=work, device=device, show=show)
-    described = identity.describe(one.model, one.path, results.model["sha256"])
+    described = checkpoint.describe(one.model, one.path, results.model["sha256"])
     results = replace(
         results,
         model={**described, "name": one.name},
@@ -205,7 +205,7 @@ def _roles(model: AnyModel, store: Store) -> Values | None:
     values: Values = plain(
         {
             "analysis": "roles",
-            "model": {"sha256": identity.model_hash(model)},
+            "model": {"sha256": checkpoint.model_hash(model)},
             "origin": sample.origin,
             "vectors": "role" if model.config.d_role else "value",
             "layer": model.config.n_layers - 1,

@@ -19,7 +19,7 @@ from tp_transformer.errors import UserError
 from tp_transformer.interpret.core.sample import Sample, draw
 from tp_transformer.interpret.roles.analysis import layer_clusters
 from tp_transformer.model import bundled
-from tp_transformer.model.family import AnyModel, load
+from tp_transformer.model.checkpoint import AnyModel, load
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.files import refuse_other_content
 from tp_transformer.runtime.progress import progress

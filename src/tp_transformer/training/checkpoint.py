@@ -29,7 +29,7 @@ from torch import Tensor
 
 from tp_transformer.errors import CheckpointError, UserError
 from tp_transformer.model import folder as model_folder
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime.files import atomic_write, replace_link, resolve_link
 from tp_transformer.runtime.files import clear_leftovers as clear_unfinished
 from tp_transformer.runtime.run_folder import BEST, BEST_MODELS, CHECKPOINTS, LAST

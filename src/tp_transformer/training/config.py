@@ -14,7 +14,7 @@ from tp_transformer import settings
 from tp_transformer.data.sampling import FeedConfig
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.base import ARCHITECTURES
-from tp_transformer.model.family import class_of, model_config
+from tp_transformer.model.checkpoint import class_of, model_config
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.ranges import (
     OpenShare,

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.model.batch import Batch, cut, group_by_length
-from tp_transformer.model.family import AnyModel
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.checkpoint import AnyModel
+from tp_transformer.model.layout import Layout, Packed
 from tp_transformer.runtime.ranks import Ranks
 from tp_transformer.runtime.signals import DeferredSignals
 

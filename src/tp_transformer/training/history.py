@@ -14,8 +14,7 @@ from tp_transformer import settings
 from tp_transformer.data.store import MANIFEST, open_store
 from tp_transformer.errors import FolderError, UserError
 from tp_transformer.model.bundled import find
-from tp_transformer.model.family import model_path
-from tp_transformer.model.identity import step_of
+from tp_transformer.model.checkpoint import model_path, step_of
 from tp_transformer.runtime.run_folder import (
     CONFIG,
     METRICS,

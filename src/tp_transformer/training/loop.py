@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tp_transformer.data.sampling import Feed, Prefetcher
 from tp_transformer.errors import UserError
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime.files import write_json
 from tp_transformer.runtime.progress import Interval, RecentSpeed
 from tp_transformer.runtime.ranks import Ranks, native_precision
@@ -87,6 +87,8 @@ class Loop:
     def run(self, display: Display) -> int | None:
         """Train to the end and return None, or until a signal is received and return its number."""
         self._display = display
+        if self._saved is not None:
+            self._save()  # without the validation that was due only because of an earlier end
         self._start()
         with self._signals, Prefetcher(self._local_batch, first=self.state.step) as prefetcher:
             while True:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from tp_transformer.model.attention import Attention
-from tp_transformer.ops.newton_schulz import can_iterate, total_factor
+from tp_transformer.ops.functions import can_iterate, total_factor
 
 Blocks = tuple[int, int]  # number of matrices along the rows and along the columns
 

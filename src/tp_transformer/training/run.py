@@ -360,7 +360,7 @@ class Run:
         state, plan = self.loop.state, self.plan
         logged = LoggedRun(
             folder=self.folder.absolute(),
-            id=read_origin(self.folder)["id"],
+            id=read_origin(self.folder).get("id", ""),
             resume_step=state.step,
             settings=plan.settings,
         )

@@ -12,8 +12,7 @@ from tp_transformer.data.sampling import STEPS_AHEAD, Feed, FeedConfig
 from tp_transformer.data.store import MANIFEST, TRAIN, Split, Store, open_store
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.model.bundled import find
-from tp_transformer.model.family import AnyModel, class_of, from_config, load
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import AnyModel, class_of, from_config, load, model_hash
 from tp_transformer.runtime.memory import refuse_beyond_memory
 from tp_transformer.runtime.ranks import Ranks
 from tp_transformer.runtime.run_folder import CONFIG, ORIGIN, read_origin, sha256
@@ -162,7 +161,7 @@ def recorded_config(run: Path, origin: Values) -> RunConfig:
     if origin.get("settings") is not None:
         return run_config(origin["settings"])
     file = run / CONFIG  # of an earlier version, which kept the settings in this file only
-    if sha256(file) != origin["config_sha256"]:
+    if sha256(file) != origin.get("config_sha256"):
         raise SettingsError(f"{file} was changed after the run was started; restore it")
     return run_config(settings.run_values(file, {}, section_kinds()))
 

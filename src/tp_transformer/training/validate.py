@@ -15,9 +15,9 @@ from torch import Tensor
 from tp_transformer.data.store import Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
-from tp_transformer.model.family import AnyModel
-from tp_transformer.model.layout.base import Layout
-from tp_transformer.model.layout.packed import Packed
+from tp_transformer.model.checkpoint import AnyModel
+from tp_transformer.model.layout import Layout, Packed
+from tp_transformer.model.loss import token_loss
 from tp_transformer.model.solver import evaluating
 from tp_transformer.ops.engine import engine_for
 from tp_transformer.ranges import Count, PositiveInt, check_fields
@@ -108,7 +108,7 @@ def _sums(
     for batches in local.micro_batches:
         for batch in batches:
             batch = batch.to(ranks.device)
-            loss = model.loss_of((engine or model)(batch), batch)
+            loss = token_loss((engine or model)(batch), batch)
             sums[0] += loss.total.to(ranks.wide)
             sums[2] += loss.n_right.to(ranks.wide)
     return sums

@@ -120,8 +120,8 @@ class Solve(ModelVerb):
         from tp_transformer.runtime.memory import keep_freed_memory, without_collection
 
         with without_collection():
-            from tp_transformer.model.family import load
-            from tp_transformer.model.stream import questions_from, solve_each
+            from tp_transformer.model.checkpoint import load
+            from tp_transformer.model.solver import questions_from, solve_each
             from tp_transformer.runtime.ranks import choose_device, native_precision
 
         if self.questions and self.file is not None:
@@ -134,6 +134,7 @@ class Solve(ModelVerb):
             model,
             questions_from(self.questions, self.file),
             noun="question" if self.questions else "line",
+            is_scored=self.json or self.n_best > 1,
             beam=self.n_best if self.beam is None else self.beam,
             n_best=self.n_best,
             length_penalty=self.length_penalty,
@@ -197,7 +198,7 @@ class ExportModel(Verb):
 
     def __call__(self) -> None:
         from tp_transformer.model import bundled
-        from tp_transformer.model.family import load
+        from tp_transformer.model.checkpoint import load
 
         model = load(self.model)
         if self.format == "onnx":
@@ -206,7 +207,7 @@ class ExportModel(Verb):
             export_onnx(model, self.out)
         else:
             try:
-                from tp_transformer.interop.hf.folder import export_hf
+                from tp_transformer.interop.hf import export_hf
                 from tp_transformer.show.hub_card import hub_card, recorded
             except ImportError as error:
                 raise SettingsError(

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tp_transformer.data.mathematics.generate import cut, generate_chunk, generate_chunks
+from tp_transformer.data.mathematics.generate import Chunk, generate_chunk, generate_chunks
 from tp_transformer.errors import UserError
 from tp_transformer.runtime import processes
 from tp_transformer.runtime.processes import workers
@@ -23,7 +23,7 @@ def cluster():
 
 
 def test_one_of_two_workers_is_killed(cluster):
-    chunks = list(cut("algebra__linear_1d*", "train-hard", count=300, size=20))
+    chunks = list(Chunk("algebra__linear_1d", "train-hard", 0, 0, 600).cut(20))
     address = cluster.scheduler_address.replace("tcp://", "dask://")
     found = []
     for number, questions in enumerate(generate_chunks(chunks, workers(address))):

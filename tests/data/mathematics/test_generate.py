@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tp_transformer as tpt
-from tp_transformer.data.mathematics.modules import EXTRAPOLATE, KEYS, TRAIN_SPLITS
+from tp_transformer.data.mathematics.modules import EXTRAPOLATE, KEYS
 from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.errors import SettingsError, UserError
 
@@ -20,11 +20,12 @@ pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.data.mathematics import deepmind
 from tp_transformer.data.mathematics.generate import (
+    Chunk,
     GeneratedExample,
-    cut,
     generate,
     generate_chunk,
     generate_chunks,
+    match_files,
     question_at,
 )
 from tp_transformer.runtime.processes import workers
@@ -193,17 +194,17 @@ def test_examples_come_lazily_in_address_order():
 
 
 def test_chunks_cover_each_index_once():
-    chunks = list(cut("algebra__*", TRAIN_SPLITS, count=450, start=10, size=200))
-    assert len(chunks) == 8 * 3 * 3
-    covered = [(c.split, c.module, i) for c in chunks for i in range(c.start, c.stop)]
-    assert len(set(covered)) == len(covered) == sum(map(len, chunks)) == 8 * 3 * 450
-    assert covered[0] == ("train-easy", "algebra__linear_1d", 10)
-    assert covered[449] == ("train-easy", "algebra__linear_1d", 459)
+    chunks = list(Chunk("algebra__linear_1d", "train-easy", 0, 10, 460).cut(200))
+    assert [(chunk.start, chunk.stop) for chunk in chunks] == [(10, 210), (210, 410), (410, 460)]
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_workers_give_the_same(n_workers):
-    chunks = list(cut("probability__*", ["train-easy", "interpolate"], count=6, size=4))
+    chunks = [
+        chunk
+        for split, module in match_files("probability__*", ["train-easy", "interpolate"])
+        for chunk in Chunk(module, split, 0, 0, 6).cut(4)
+    ]
     found = list(generate_chunks(chunks, workers(n_workers)))
     assert found == [generate_chunk(chunk) for chunk in chunks]
     assert [len(questions) for questions in found] == [4, 2] * 4

@@ -15,8 +15,8 @@ pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics import produce
-from tp_transformer.data.mathematics.generate import question_at
-from tp_transformer.data.mathematics.produce import GeneratedFile, Order, Pieces, unfinished
+from tp_transformer.data.mathematics.generate import Chunk, question_at
+from tp_transformer.data.mathematics.produce import Order, Pieces, unfinished
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import SettingsError, StoreError
 from tp_transformer.runtime.processes import workers
@@ -174,8 +174,8 @@ def planted(tmp_path, train):
     """Pieces of one test file, and of a training file that holds the given questions."""
     pieces = Pieces(tmp_path)
     files = [
-        GeneratedFile("train-easy", QUICK[0], len(train)),
-        GeneratedFile("interpolate", QUICK[0], 4),
+        Chunk(QUICK[0], "train-easy", 1, 0, len(train)),
+        Chunk(QUICK[0], "interpolate", 1, 0, 4),
     ]
     tests = [question_at(QUICK[0], "interpolate", seed=1, index=index) for index in range(4)]
     pieces.add("train-easy", QUICK[0], 0, train, ["1"] * len(train))
@@ -235,17 +235,10 @@ def test_repeats_within_a_modules_training_are_counted(tmp_path):
         pieces.add(split, module, 0, questions[:2], ["1"] * len(questions[:2]))
         if questions[2:]:
             pieces.add(split, module, 2, questions[2:], ["1"] * len(questions[2:]))
-    files = [GeneratedFile(split, module, len(rows)) for (split, module), rows in texts.items()]
+    files = [Chunk(module, split, 0, 0, len(rows)) for (split, module), rows in texts.items()]
     found = produce.count_repeats(files, pieces)
     rows = texts["train-easy", "a"] + texts["train-hard", "a"]
     assert found == {"a": sum(count - 1 for count in Counter(rows).values())}
-
-
-def test_digests_differ_where_texts_do():
-    import pyarrow as pa
-
-    texts = [f"{a}{b}" for a in "0123456789" for b in range(3000)] + ["", "a", "aa", "aaa"][1:]
-    assert len(set(produce._digests(pa.array(texts)).tolist())) == len(set(texts))
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model.binding import BINDINGS, HadamardBinding
-from tp_transformer.model.solver import Answer
-from tp_transformer.model.stream import SolvedQuestion
+from tp_transformer.model.solver import Answer, SolvedQuestion
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.show.explorer import packing, questions
 from tp_transformer.show.explorer.explore import make_page

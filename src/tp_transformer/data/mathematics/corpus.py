@@ -28,13 +28,13 @@ from tp_transformer.data.mathematics.modules import (
     EXTRAPOLATE,
     INTERPOLATE,
     MAX_QUESTION,
-    STORE_PLACES,
+    STORE_KEYS,
 )
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.readers import (
     DAMAGE,
     Bytes,
-    Places,
+    Positions,
     Report,
     SourceFile,
     TrailingError,
@@ -48,7 +48,7 @@ from tp_transformer.data.readers import (
     read_json_lines,
     text_batch,
     unzip,
-    why_refused,
+    why_excluded,
 )
 from tp_transformer.data.store import TRAIN, Store, open_store, texts_as_bytes
 from tp_transformer.data.vocabulary import CHARACTERS, MAX_ANSWER
@@ -62,7 +62,7 @@ _JSON_ROWS = 2**12  # more Python objects at a time would be slower
 TEXT, JSON_LINES, PARQUET, OTHER = "v1.0", "JSON lines", "Parquet", "other"
 COLUMNS = ("question", "answer", "difficulty", "module")
 _KINDS = {".txt": TEXT, ".jsonl": JSON_LINES, ".parquet": PARQUET}
-_DESCRIPTIONS = ("README.md", "croissant.json")  # of an export
+_DESCRIPTION = "README.md"  # of an export or a copy; not worth a note
 # The splits of the Hugging Face copy, and those in exports of this package, as the store's split
 # and difficulty.
 _TABLE_SPLITS: dict[str, tuple[str, str | None]] = {
@@ -80,21 +80,19 @@ Content: TypeAlias = Bytes | pa.RecordBatch
 Key = tuple[str, str, str | None]  # the split, module and difficulty of rows in a store
 
 
-class Source:
-    """A corpus at a path; its kind is detected.
+class Corpus:
+    """The files of a copy of the dataset; its kind is detected.
 
     Attributes:
-        n_bytes: the size of the corpus
+        n_bytes: the size of the copy
         n_read: the number of bytes read so far
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path, self.n_read = Path(path), 0
-        if self.path.is_dir():
+        self.is_folder = self.path.is_dir()
+        if self.is_folder:
             self._files = _list_folder(self.path)
-            descriptions = [self.path / name for name in _DESCRIPTIONS]
-            if all(file in self._files for file in descriptions):
-                self._files = [file for file in self._files if file not in descriptions]
             kinds = {_kind(file.relative_to(self.path)) for file in self._files} - {OTHER}
             if not kinds:
                 raise CorpusError(
@@ -113,45 +111,32 @@ class Source:
 
     def files(self) -> Generator[tuple[SourceFile, Iterator[Content]], None, None]:
         """Yield the files with their contents in blocks."""
-        return self._from_folder() if self.path.is_dir() else self._from_archive()
-
-    def _from_folder(self) -> Generator[tuple[SourceFile, Iterator[Content]], None, None]:
+        if not self.is_folder:
+            yield from self._archived_files()
+            return
         for path in self._files:
-            name = path.relative_to(self.path).as_posix()
-            file = SourceFile(name, _kind(PurePosixPath(name)))
-            n_before = self.n_read
-            yield file, self._blocks_of(path, file.kind)
-            if file.kind != OTHER and path.exists():
-                self.n_read = n_before + path.stat().st_size
+            name = path.relative_to(self.path)
+            file = SourceFile(name.as_posix(), _kind(name))
+            yield file, iter(()) if file.kind == OTHER else self._blocks_of(path, file.kind)
 
     def _blocks_of(self, path: Path, kind: str) -> Iterator[Content]:
-        if kind == PARQUET:
-            yield from self._batches_of(path)
-        elif kind != OTHER:
-            for block in read_blocks(path):
-                self.n_read += len(block)
-                yield block
+        end = self.n_read + path.stat().st_size
+        blocks: Iterator[Content] = _batches_of(path) if kind == PARQUET else read_blocks(path)
+        for block in blocks:
+            # Parquet is compressed: its batches have more bytes than the file.
+            n_bytes = block.nbytes if isinstance(block, pa.RecordBatch) else len(block)
+            self.n_read = min(self.n_read + n_bytes, end)
+            yield block
+        self.n_read = end
 
-    def _batches_of(self, path: Path) -> Iterator[pa.RecordBatch]:
-        with parquet.ParquetFile(path) as file:
-            names = [name for name in COLUMNS if name in file.schema.names]
-            if names[:2] != ["question", "answer"]:
-                raise pa.ArrowInvalid("it needs the columns `question` and `answer`")
-            n_bytes = path.stat().st_size / max(file.metadata.num_rows, 1)
-            n_before, n_rows = self.n_read, 0
-            for batch in file.iter_batches(BLOCK_ROWS, columns=names, use_threads=False):
-                n_rows += batch.num_rows
-                self.n_read = n_before + int(n_bytes * n_rows)
-                yield batch
-
-    def _from_archive(self) -> Generator[tuple[SourceFile, Iterator[Content]], None, None]:
+    def _archived_files(self) -> Iterator[tuple[SourceFile, Iterator[Content]]]:
         with self.path.open("rb") as raw:
             for member, content in read_archive(prefetch(unzip(raw))):
                 self.n_read = raw.tell()
                 kind = _kind(PurePosixPath(member.name))
                 kind = OTHER if kind == PARQUET else kind  # which needs a file of its own
-                file = SourceFile(member.name, kind, why_refused(member))
-                if not member.isdir() or file.refused:
+                file = SourceFile(member.name, kind, why_excluded(member))
+                if not member.isdir() or file.why_excluded:
                     yield file, content
 
 
@@ -174,6 +159,14 @@ def _list_folder(folder: Path) -> list[Path]:
     return files
 
 
+def _batches_of(path: Path) -> Iterator[pa.RecordBatch]:
+    with path.open("rb") as opened, parquet.ParquetFile(opened) as file:
+        names = [name for name in COLUMNS if name in file.schema.names]
+        if names[:2] != ["question", "answer"]:
+            raise pa.ArrowInvalid("it needs the columns `question` and `answer`")
+        yield from file.iter_batches(BLOCK_ROWS, columns=names, use_threads=False)
+
+
 class Part(NamedTuple):
     """The part of the dataset in a file; without a module, the rows name their modules."""
 
@@ -194,50 +187,49 @@ def prepare(
 ) -> Store:
     """Read a corpus into the store `out`; skipped rows are listed in `skipped` of the store."""
     check_replaceable(Path(out))
-    corpus = Source(source)
-    reading = _Reading(Report(skip_errors))
+    corpus = Corpus(source)
+    reader = _CorpusReader(Report(skip_errors))
     origin = {"kind": corpus.kind, "name": corpus.path.resolve().name, "bytes": corpus.n_bytes}
     with write_store(out, MATHEMATICS, origin, rows_per_batch) as writer:
-        for key, rows in reading.rows(corpus):
+        for key, rows in reader.rows(corpus):
             questions, answers = rows.column("question"), rows.column("answer")
             writer.append(*key, questions, answers, checked=True)
             if progress:
                 progress(corpus.n_read, corpus.n_bytes)
-        writer.skipped = list(reading.report.entries.values())
+        writer.skipped = list(reader.report.entries.values())
     return open_store(out)
 
 
-class _Reading:
-    """The state of reading: the files that have been read, and their number of rows."""
+class _CorpusReader:
+    """Reads the rows of a corpus, and remembers which parts of the dataset its files have."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        # By split, module and difficulty, which two files share only if they are shards of one.
-        self._read: dict[tuple[str | None, ...], dict[int | None, str]] = {}
+        # Names of files by split, module and difficulty, then by shard: two files have the same
+        # split, module and difficulty only if they are shards.
+        self._names: dict[tuple[str | None, ...], dict[int | None, str]] = {}
         self._n_shards: dict[tuple[str | None, ...], int] = {}
         self._n_rows = 0
 
-    def rows(self, corpus: Source) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        """Yield the rows that can be used, with their places in the store."""
-        is_folder = corpus.path.is_dir()
+    def rows(self, corpus: Corpus) -> Iterator[tuple[Key, pa.RecordBatch]]:
+        """Yield the rows that can be used, with their split, module and difficulty."""
         current, where = SourceFile(corpus.path.name), "here"
         # Closed explicitly: after an error, the traceback would keep the archive open.
         with closing(corpus.files()) as files:
             try:
-                for file, contents in files:
+                for file, blocks in files:
                     current, where = file, "here"
                     try:
-                        yield from self._rows_of(file, _mark_begun(file, contents))
+                        yield from self._rows_of(file, blocks)
                     except (OSError, pa.ArrowException) as error:
-                        if not is_folder:
+                        if not corpus.is_folder:
                             raise
                         reason = f"cannot be read: {in_one_line(error)}"
-                        line = file.line if file.is_begun else None
-                        self.report.fault(file.name, line, reason, 0)
+                        self.report.fault(file.name, file.line_in_message, reason, 0)
                     current, where = SourceFile(corpus.path.name), f"after {file.name}"
             except DAMAGE as error:
                 self._report_damage(error, current, where)
-        self._check_parts()
+        self._check_shards()
         if not self._n_rows:
             raise CorpusError(f"{corpus.path} holds no questions that can be used")
 
@@ -250,90 +242,81 @@ class _Reading:
         reason = f"the archive is {'cut off' if is_cut_off else 'damaged'} {where} ({message})"
         if not is_cut_off and not isinstance(error, TrailingError):
             raise CorpusError(f"{file.name}: {reason}") from error
-        self.report.fault(file.name, file.line if file.is_begun else None, reason, 0)
+        self.report.fault(file.name, file.line_in_message, reason, 0)
 
-    def _check_parts(self) -> None:
-        for key, shards in self._read.items():
-            numbers = [shard for shard in shards if shard is not None]
-            missing = set(range(self._n_shards.get(key, len(numbers)))) - set(numbers)
-            if numbers and missing:
+    def _check_shards(self) -> None:
+        for key, names in self._names.items():
+            shards = [shard for shard in names if shard is not None]
+            missing = set(range(self._n_shards.get(key, len(shards)))) - set(shards)
+            if shards and missing:
                 reason = f"part {min(missing)} of this file is missing"
-                self.report.fault(next(iter(shards.values())), None, reason, 0)
+                self.report.fault(next(iter(names.values())), None, reason, 0)
 
     def _rows_of(
-        self, file: SourceFile, contents: Iterator[Content]
+        self, file: SourceFile, blocks: Iterator[Content]
     ) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        if file.kind == OTHER and not file.refused:
-            self.report.note(file.name, None, "not a file of questions", 0)
-            for _ in contents:
-                pass
-            return
-        try:
-            part = self._part(file)
-        except CorpusError as error:
-            n_rows = _count_rows(file, contents) if self.report.skip else 0
-            self.report.fault(file.name, 1, str(error), n_rows)
-            return
-        for batch in _PARSERS[file.kind](file, contents, self.report):
-            yield from self._checked(batch, file, part)
-        for _ in contents:  # damage may follow what was not read
+        if file.kind == OTHER and not file.why_excluded:
+            if PurePosixPath(file.name).name != _DESCRIPTION:
+                self.report.note(file.name, None, "not a file of questions", 0)
+        else:
+            try:
+                part = self._part(file)
+            except CorpusError as error:
+                n_rows = _count_rows(file, blocks) if self.report.skip else 0
+                self.report.fault(file.name, 1, str(error), n_rows)
+                return
+            for batch in _PARSERS[file.kind](file, blocks, self.report):
+                yield from self._checked(batch, file, part)
+            if file.line == 1:
+                self.report.fault(file.name, 1, "an empty file", 0)
+        for _ in blocks:  # damage may follow what was not read
             pass
-        if file.line == 1:
-            self.report.fault(file.name, 1, "an empty file", 0)
 
     def _checked(
         self, batch: pa.RecordBatch, file: SourceFile, part: Part
     ) -> Iterator[tuple[Key, pa.RecordBatch]]:
         """Yield the valid rows of a batch by module and difficulty; report the others."""
-        good = check(batch, file.name, self.report)
-        by_module = [(part.module, good)] if part.module else by_value(good, "module")
+        valid = check(batch, file.name, self.report)
+        by_module = [(part.module, valid)] if part.module else by_value(valid, "module")
         for module, of_module in by_module:
             if module is None or not MATHEMATICS.has(part.split, module):
                 reason = f"{part.split} has no module {module!r}"
                 reason = "no module in the path or the row" if module is None else reason
-                self._fault(file, of_module, reason)
+                self._report_rows(file, of_module, reason)
                 continue
             for level, rows in by_value(of_module, "difficulty"):
                 if level is not None and level not in DIFFICULTIES:
-                    self._fault(file, rows, f"unknown difficulty {level!r}")
+                    self._report_rows(file, rows, f"unknown difficulty {level!r}")
                     continue
                 difficulty = part.difficulty or (level if part.split == TRAIN else None)
                 self._n_rows += rows.num_rows
                 yield (part.split, module, difficulty), rows
 
-    def _fault(self, file: SourceFile, rows: pa.RecordBatch, reason: str) -> None:
+    def _report_rows(self, file: SourceFile, rows: pa.RecordBatch, reason: str) -> None:
         if rows.num_rows:
             line = rows.column("question_line")[0].as_py()
             self.report.fault(file.name, line, reason, rows.num_rows)
 
     def _part(self, file: SourceFile) -> Part:
         """Return the part that a file contains; raise if its name is wrong."""
-        if file.refused:
-            raise CorpusError(file.refused)
+        if file.why_excluded:
+            raise CorpusError(file.why_excluded)
         part = identify(file.name, file.kind)
-        read = self._read.setdefault(part[:3], {})
-        if part.shard in read or (read and None in (part.shard, *read)):
-            earlier = read.get(part.shard) or next(iter(read.values()))
+        names = self._names.setdefault(part[:3], {})
+        if part.shard in names or (names and None in (part.shard, *names)):
+            earlier = names.get(part.shard) or next(iter(names.values()))
             raise CorpusError(f"the same split and module as {earlier}")
-        read[part.shard] = file.name
+        names[part.shard] = file.name
         if part.n_shards is not None:
             self._n_shards[part[:3]] = part.n_shards
         return part
 
 
-def _mark_begun(file: SourceFile, contents: Iterator[Content]) -> Iterator[Content]:
-    for block in contents:
-        file.is_begun = True
-        yield block
-
-
-def _count_rows(file: SourceFile, contents: Iterable[Content]) -> int:
+def _count_rows(file: SourceFile, blocks: Iterable[Content]) -> int:
     """Return the number of rows of a file that is skipped as a whole."""
-    for block in contents:
-        if isinstance(block, bytes | memoryview):
-            file.line += bytes(block).count(b"\n")
-        else:
-            file.line += block.num_rows
+    for block in blocks:
+        is_table = isinstance(block, pa.RecordBatch)
+        file.line += block.num_rows if is_table else bytes(block).count(b"\n")
     return (file.line - 1) // (2 if file.kind == TEXT else 1)
 
 
@@ -341,7 +324,7 @@ def identify(name: str, kind: str) -> Part:
     """Return the part of the dataset that a file with this name contains."""
     path = PurePosixPath(name)
     if kind == TEXT:
-        return _part_of(path.parent.name, path.stem, STORE_PLACES)
+        return _part_of(path.parent.name, path.stem, STORE_KEYS)
     shard = n_shards = None
     split, module = "", ""
     for part in [*path.parts[:-1], *path.stem.split(".")]:
@@ -428,7 +411,7 @@ _PARSERS: dict[str, Callable[..., Iterator[pa.RecordBatch]]] = {
 }
 
 
-def _from_table(table: pa.RecordBatch, lines: Places) -> pa.RecordBatch:
+def _from_table(table: pa.RecordBatch, lines: Positions) -> pa.RecordBatch:
     columns = {
         name: column.cast(pa.string())
         for name, column in zip(table.schema.names, table.columns, strict=True)
@@ -451,8 +434,8 @@ def unwrap(texts: pa.StringArray) -> pa.StringArray:
     data = np.frombuffer(view, np.uint8)
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
 
-    def at(places: Places) -> npt.NDArray[np.uint8]:
-        return data[np.clip(places, 0, len(data) - 1)]
+    def at(positions: Positions) -> npt.NDArray[np.uint8]:
+        return data[np.clip(positions, 0, len(data) - 1)]
 
     # Only texts that end in an escaped line break: `b'x'` consists of the 69 characters, so it
     # could be a question.

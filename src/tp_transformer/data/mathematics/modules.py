@@ -17,7 +17,7 @@ INTERPOLATE, EXTRAPOLATE = "interpolate", "extrapolate"
 SPLITS = (*TRAIN_SPLITS, INTERPOLATE, EXTRAPOLATE)
 STORE_SPLITS = ("train", INTERPOLATE, EXTRAPOLATE)
 # The split of a store and the difficulty of each split of the dataset.
-STORE_PLACES: dict[str, tuple[str, str | None]] = {
+STORE_KEYS: dict[str, tuple[str, str | None]] = {
     **{f"train-{difficulty}": ("train", difficulty) for difficulty in DIFFICULTIES},
     INTERPOLATE: (INTERPOLATE, None),
     EXTRAPOLATE: (EXTRAPOLATE, None),

@@ -28,18 +28,17 @@ from pyarrow import ipc
 
 from tp_transformer.data.mathematics.deepmind import Address, generator
 from tp_transformer.data.mathematics.generate import (
-    CHUNK,
     Chunk,
     GeneratedExample,
     draw,
     generate_chunks,
+    match_files,
 )
-from tp_transformer.data.mathematics.modules import SPLITS, STORE_PLACES, TRAIN_SPLITS, modules_of
-from tp_transformer.data.mathematics.task import MATHEMATICS, match_modules
-from tp_transformer.data.permutation import key_of
-from tp_transformer.data.store import Store, open_store, texts_as_bytes
+from tp_transformer.data.mathematics.modules import SPLITS, TRAIN_SPLITS, modules_of
+from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.writer import has_same_store, write_store
-from tp_transformer.errors import SettingsError, StoreError
+from tp_transformer.errors import StoreError
 from tp_transformer.ranges import PositiveInt, Seed, check_fields
 from tp_transformer.runtime.files import atomic_write, lock, write_json
 from tp_transformer.runtime.processes import OpenPool, in_order
@@ -48,7 +47,6 @@ from tp_transformer.runtime.progress import Counted, Update
 PIECE_ROWS = 20_000
 PIECE_SECONDS = 20.0  # maximum work that is lost if the process is killed
 MAX_ATTEMPTS = 20  # attempts for a test question before it is kept although it occurs in training
-CHECKED_TOGETHER = 500_000  # test questions that are looked up in training together: 100 MB
 DRAWN_HERE = 500  # number of redraws below which starting workers would take longer
 
 Texts = tuple[pa.StringArray, pa.StringArray]  # questions and answers
@@ -72,11 +70,7 @@ class Order:
         ordered = tuple(split for split in SPLITS if split in self.splits)
         object.__setattr__(self, "splits", ordered)
         object.__setattr__(self, "modules", tuple(dict.fromkeys(self.modules)))
-        if not self.files():
-            raise SettingsError(
-                f"no module of {', '.join(self.splits) or 'no split'} matches "
-                f"{', '.join(self.modules)}: most modules have no extrapolation"
-            )
+        self.files()  # raises if there are none
 
     @classmethod
     def of_source(cls, source: Mapping[str, Any]) -> "Order | None":
@@ -93,33 +87,19 @@ class Order:
         values: dict[str, Any] = json.loads(json.dumps({**asdict(self), "versions": versions}))
         return values
 
-    def files(self) -> "list[GeneratedFile]":
+    def files(self) -> list[Chunk]:
         """Return the files of the dataset to generate, in the order of the store."""
         test_count = self.count if self.test_count is None else self.test_count
         files = [
-            GeneratedFile(split, module, self.count if split in TRAIN_SPLITS else test_count)
-            for split in self.splits
-            for module in match_modules(self.modules, split)
+            Chunk(module, split, self.seed, 0, self.count if split in TRAIN_SPLITS else test_count)
+            for split, module in match_files(self.modules, self.splits)
         ]
         splits = list(MATHEMATICS.splits)
-        return sorted(
-            files, key=lambda file: (splits.index(file.key[0]), MATHEMATICS.rank(*file.key))
-        )
 
+        def rank(file: Chunk) -> tuple[int, tuple[int, int]]:
+            return splits.index(file.key[0]), MATHEMATICS.rank(*file.key)
 
-@dataclass(frozen=True)
-class GeneratedFile:
-    """A file of the dataset and its number of questions."""
-
-    split: str
-    module: str
-    count: int
-
-    @property
-    def key(self) -> tuple[str, str, str | None]:
-        """The place of its rows in a store: split, module and difficulty."""
-        split, difficulty = STORE_PLACES[self.split]
-        return split, self.module, difficulty
+        return sorted(files, key=rank)
 
 
 @contextmanager
@@ -156,10 +136,10 @@ class Pieces:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._rows: dict[tuple[str, str], list[tuple[int, Path]]] = {}
+        self._paths: dict[tuple[str, str], list[tuple[int, Path]]] = {}  # with the first row
         for path in folder.glob("*.arrow"):
             split, module, start, _ = path.name.split(".")
-            insort(self._rows.setdefault((split, module), []), (int(start), path))
+            insort(self._paths.setdefault((split, module), []), (int(start), path))
 
     def add(
         self, split: str, module: str, start: int, questions: list[str], answers: list[str]
@@ -167,24 +147,25 @@ class Pieces:
         """Save questions of a file, starting at a row."""
         path = self._folder / f"{split}.{module}.{start}.arrow"
         table = pa.table({"question": questions, "answer": answers})
-        with atomic_write(path) as unfinished, ipc.new_file(unfinished, table.schema) as writer:
+        with (
+            atomic_write(path) as unfinished,
+            unfinished.open("wb") as file,
+            ipc.new_file(file, table.schema) as writer,
+        ):
             writer.write_table(table)
-        self._rows.setdefault((split, module), []).append((start, path))
+        self._paths.setdefault((split, module), []).append((start, path))
 
-    def count(self, file: GeneratedFile) -> int:
-        """Return the number of questions of a file so far, without gaps from the first."""
-        done = 0
-        for start, path in self._rows.get((file.split, file.module), []):
-            if start == done:
-                done += len(_read_piece(path)[0])
-        return done
+    def count(self, file: Chunk) -> int:
+        """Return the number of questions of a file so far."""
+        start, path = max(self._paths.get((file.split, file.module), []), default=(0, None))
+        return start + len(_read_piece(path)[0]) if path else 0
 
-    def read(self, file: GeneratedFile) -> Iterator[Texts]:
+    def read(self, file: Chunk) -> Iterator[Texts]:
         """Yield the questions and answers of a file, piece by piece."""
-        for _, path in self._rows.get((file.split, file.module), []):
+        for _, path in self._paths.get((file.split, file.module), []):
             yield _read_piece(path)
 
-    def questions(self, file: GeneratedFile) -> pa.ChunkedArray:
+    def questions(self, file: Chunk) -> pa.ChunkedArray:
         """Return all questions of a file; 666,666 of them take about 50 MB."""
         return pa.chunked_array([texts[0] for texts in self.read(file)], pa.string())
 
@@ -199,7 +180,7 @@ class Redraws:
     """Test questions that occur in training, and their replacements."""
 
     def __init__(
-        self, files: Sequence[GeneratedFile], pieces: Pieces, seed: int, open_pool: OpenPool
+        self, files: Sequence[Chunk], pieces: Pieces, seed: int, open_pool: OpenPool
     ) -> None:
         self._train = [file for file in files if file.split in TRAIN_SPLITS]
         self._pieces, self._seed, self._open_pool = pieces, seed, open_pool
@@ -207,25 +188,20 @@ class Redraws:
         tests = [file for file in files if file.split not in TRAIN_SPLITS]
         self._left = [
             Address(module=file.module, split=file.split, seed=seed, index=int(index))
-            for file, known in zip(tests, self._known(tests), strict=True)
-            for index in np.flatnonzero(known)
+            for file, is_known in zip(tests, self._known(tests) if tests else (), strict=True)
+            for index in np.flatnonzero(is_known)
         ]
         for attempt in range(1, MAX_ATTEMPTS):
             if not self._left:
                 break
             self._draw(attempt)
 
-    def _known(self, tests: Sequence[GeneratedFile]) -> list[npt.NDArray[np.bool_]]:
+    def _known(self, tests: Sequence[Chunk]) -> list[npt.NDArray[np.bool_]]:
         """Return, for each test file, which of its questions occur in training."""
-        if not tests or not self._train:
-            return [np.zeros(file.count, bool) for file in tests]
-        known: list[npt.NDArray[np.bool_]] = []
-        for group in _groups(tests, CHECKED_TOGETHER):
-            columns = [self._pieces.questions(file) for file in group]
-            chunks = [chunk for column in columns for chunk in column.chunks]
-            is_known = self._in_training(pa.chunked_array(chunks))
-            known += np.split(is_known, np.cumsum([len(column) for column in columns])[:-1])
-        return known
+        columns = [self._pieces.questions(file) for file in tests]
+        questions = [chunk for column in columns for chunk in column.chunks]
+        is_known = self._in_training(pa.chunked_array(questions, pa.string()))
+        return np.split(is_known, np.cumsum([len(column) for column in columns])[:-1])
 
     def _in_training(self, candidates: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
         wanted = pc.unique(candidates)
@@ -257,7 +233,7 @@ class Redraws:
         """Return the number of questions of each test file that still occur in training."""
         return _by_file(self._left)
 
-    def apply(self, file: GeneratedFile, start: int, texts: Texts) -> tuple[list[str], list[str]]:
+    def apply(self, file: Chunk, start: int, texts: Texts) -> tuple[list[str], list[str]]:
         """Return a piece of a test file with the replacements."""
         questions, answers = (column.to_pylist() for column in texts)
         first = Address(module=file.module, split=file.split, seed=self._seed)
@@ -272,38 +248,15 @@ def _by_file(addresses: Iterable[Address]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _groups(files: Iterable[GeneratedFile], most: int) -> Iterator[list[GeneratedFile]]:
-    """Yield groups of files with at most this many questions in total, or of one file."""
-    group: list[GeneratedFile] = []
-    for file in files:
-        if group and sum(other.count for other in group) + file.count > most:
-            yield group
-            group = []
-        group.append(file)
-    if group:
-        yield group
-
-
-def count_repeats(files: Sequence[GeneratedFile], pieces: Pieces) -> dict[str, int]:
+def count_repeats(files: Sequence[Chunk], pieces: Pieces) -> dict[str, int]:
     """Return the number of training questions of each module that repeat an earlier one."""
     train = [file for file in files if file.split in TRAIN_SPLITS]
     counts = {}
     for module in dict.fromkeys(file.module for file in train):
-        of_module = [file for file in train if file.module == module]
-        digests = [_digests(texts[0]) for file in of_module for texts in pieces.read(file)]
-        joined = np.concatenate(digests)
-        counts[module] = len(joined) - len(np.unique(joined))
+        columns = [pieces.questions(file) for file in train if file.module == module]
+        questions = pa.chunked_array([chunk for column in columns for chunk in column.chunks])
+        counts[module] = len(questions) - len(pc.unique(questions))
     return {module: count for module, count in counts.items() if count}
-
-
-def _digests(texts: pa.StringArray) -> npt.NDArray[np.uint64]:
-    """Return a hash of 64 bits of each text; collisions among millions of texts are unlikely."""
-    offsets, data = texts_as_bytes(texts)
-    characters = np.frombuffer(data, np.uint8)
-    position = np.arange(len(characters)) - np.repeat(offsets[:-1], np.diff(offsets))
-    factors = key_of(np.arange(int(position.max(initial=0)) + 1)) | np.uint64(1)
-    terms = (characters.astype(np.uint64) + np.uint64(1)) * factors[position]
-    return np.add.reduceat(terms, offsets[:-1])
 
 
 def produce(
@@ -326,7 +279,7 @@ def produce(
     try:
         with unfinished(path, order) as folder:
             pieces = Pieces(folder)
-            _generate_missing(files, pieces, order.seed, open_pool, progress)
+            _generate_missing(files, pieces, open_pool, progress)
             redraws = Redraws(files, pieces, order.seed, open_pool)
             source |= {
                 "redrawn": redraws.counts(),
@@ -349,22 +302,17 @@ def produce(
 
 
 def _generate_missing(
-    files: Sequence[GeneratedFile],
+    files: Sequence[Chunk],
     pieces: Pieces,
-    seed: int,
     open_pool: OpenPool,
     progress: Update | None,
 ) -> None:
     counts = {(file.split, file.module): pieces.count(file) for file in files}
-    counted = Counted(sum(file.count for file in files), progress, done=sum(counts.values()))
+    counted = Counted(sum(len(file) for file in files), progress, done=sum(counts.values()))
     if counted.done == counted.total:
         return
-    begun = dict(counts)
-    chunks = (
-        Chunk(file.module, file.split, seed, start, min(start + CHUNK, file.count))
-        for file in files
-        for start in range(begun[file.split, file.module], file.count, CHUNK)
-    )
+    missing = [replace(file, start=counts[file.split, file.module]) for file in files]
+    chunks = (chunk for file in missing for chunk in file.cut())
     unsaved: list[GeneratedExample] = []
     saved_at = time.monotonic()
 

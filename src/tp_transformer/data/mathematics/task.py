@@ -9,7 +9,7 @@ from tp_transformer.data.mathematics.modules import (
     INTERPOLATE,
     MAX_QUESTION,
     MODULE_NAMES,
-    STORE_PLACES,
+    STORE_KEYS,
     modules_of,
 )
 from tp_transformer.data.task import TASKS, TRAIN, Task
@@ -41,4 +41,4 @@ def mathematics() -> Task:
 def match_modules(patterns: str | Iterable[str], split: str) -> tuple[str, ...]:
     """Return the files of a split whose module matches a pattern; see `Task.match`."""
     modules_of(split)  # raises if there is no such split
-    return MATHEMATICS.match(patterns, STORE_PLACES[split][0])
+    return MATHEMATICS.match(patterns, STORE_KEYS[split][0])

@@ -24,7 +24,7 @@ from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_texts
 from tp_transformer.interpret.core.vectors import Activations
 from tp_transformer.interpret.options import AttentionOptions
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
 

@@ -15,7 +15,7 @@ from tp_transformer.interpret.core.options import AnalysisOptions, chosen
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.core.vectors import Activations
 from tp_transformer.model.batch import Batch
-from tp_transformer.model.family import AnyModel, from_config
+from tp_transformer.model.checkpoint import AnyModel, from_config
 from tp_transformer.model.solver import evaluating
 from tp_transformer.model.transformer import Transformer
 

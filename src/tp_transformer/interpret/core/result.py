@@ -11,8 +11,8 @@ import numpy as np
 
 from tp_transformer import figures, html
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.model import identity
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model import checkpoint
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime import provenance
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.progress import track
@@ -27,7 +27,7 @@ Values = dict[str, Any]
 class Context:
     """The model, the questions and the seed of an analysis: what makes it repeatable."""
 
-    model: Values  # from `identity.describe`
+    model: Values  # from `checkpoint.describe`
     environment: Values = field(compare=False)  # from `provenance.environment`
     sample: Sample
     seed: int
@@ -36,7 +36,7 @@ class Context:
     def of(cls, model: AnyModel, sample: Sample, seed: int) -> "Context":
         """Return the context of an analysis of a model that is not known to be in a folder."""
         return cls(
-            model=identity.describe(model, None),
+            model=checkpoint.describe(model, None),
             environment=provenance.environment(next(model.parameters()).device),
             sample=sample,
             seed=seed,

@@ -7,14 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
-from tp_transformer.data.permutation import key_of, permute
+from tp_transformer.data.sampling import key_of, permute
 from tp_transformer.data.store import TRAIN, Store
 from tp_transformer.data.vocabulary import PAD, SOS, Vocabulary
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.figures import END, START
 from tp_transformer.interpret.core.structure import has_reversed_side
 from tp_transformer.model.batch import group_by_length
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.solver import evaluating
 from tp_transformer.runtime.progress import track
 from tp_transformer.scoring.expressions import Expression, parse
@@ -139,7 +139,9 @@ def draw(
     if module not in modules:
         raise SettingsError(_absent(store, split, module))
     rows = modules[module]
-    order = permute(np.arange(len(rows)), len(rows), key_of(seed, store.task.place(split, module)))
+    order = permute(
+        np.arange(len(rows)), len(rows), key_of(seed, store.task.index_of(split, module))
+    )
     taken: list[int] = []
     n_tried = 0
     for start in track("asking the model", range(0, len(order), max(count, BATCH_SIZE))):

@@ -28,7 +28,7 @@ from tp_transformer.interpret.roles.result import (
     RolesResult,
 )
 from tp_transformer.interpret.roles.reversal import ModelTransfer, Reversal, Sides, Transfer
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tp_transformer.errors import SettingsError
 from tp_transformer.model import bundled
 from tp_transformer.model.bundled import ROLES
-from tp_transformer.model.family import load
+from tp_transformer.model.checkpoint import load
 from tp_transformer.show.explorer.packing import refuse_unsupported
 from tp_transformer.show.explorer.page import Page
 from tp_transformer.show.explorer.questions import answered_fraction, evaluated, examples, stored

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tp_transformer.errors import UserError
-from tp_transformer.model import identity
+from tp_transformer.model import checkpoint
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.model.family import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.provenance import Values
 
@@ -47,7 +47,7 @@ def _unsupported_reason(model: AnyModel) -> str | None:
 
 def described(model: AnyModel, folder: str | Path) -> Values:
     """Return the description of a model without its weights, as values for JSON."""
-    identified = identity.describe(model, folder)
+    identified = checkpoint.describe(model, folder)
     return {
         "name": identified["name"],
         "folder": str(folder),

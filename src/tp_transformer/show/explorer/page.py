@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tp_transformer import __version__
-from tp_transformer.model.family import AnyModel
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.provenance import Values
 from tp_transformer.show.explorer import packing

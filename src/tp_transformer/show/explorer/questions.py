@@ -8,8 +8,8 @@ from pathlib import Path
 from tp_transformer.data.store import TRAIN, open_store
 from tp_transformer.errors import ResultsError
 from tp_transformer.interpret.core.nested import drawn_sample
-from tp_transformer.model.family import AnyModel
-from tp_transformer.model.stream import solve_each
+from tp_transformer.model.checkpoint import AnyModel
+from tp_transformer.model.solver import solve_each
 from tp_transformer.runtime.provenance import Values
 from tp_transformer.scoring.options import Choice
 from tp_transformer.scoring.questions import choose

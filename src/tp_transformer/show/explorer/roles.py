@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tp_transformer.errors import UserError
-from tp_transformer.model.family import AnyModel
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import AnyModel, model_hash
 from tp_transformer.runtime.provenance import Values
 
 

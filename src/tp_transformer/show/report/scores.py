@@ -5,11 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from tp_transformer.data.task import Task
-from tp_transformer.scoring.compare import is_published, module_names, named_apart, task_of
+from tp_transformer.scoring.compare import (
+    is_published,
+    module_names,
+    named_apart,
+    question_pairs,
+    task_of,
+)
 from tp_transformer.scoring.diagnose import KINDS
 from tp_transformer.scoring.published import SOURCE
 from tp_transformer.scoring.results import FORMAT, ModuleScore, Results
-from tp_transformer.scoring.seeds import question_pairs
 from tp_transformer.show.comparison import averages_table, modules_table, pair_line, seed_lines
 from tp_transformer.show.report import charts
 from tp_transformer.show.report.inputs import Inputs

@@ -18,8 +18,8 @@ from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import Store
 from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS, binding_options
+from tp_transformer.model.checkpoint import from_config, match_parameters, model_config
 from tp_transformer.model.config import TransformerConfig, WithoutWeights
-from tp_transformer.model.family import from_config, match_parameters, model_config
 from tp_transformer.registry import Registry
 from tp_transformer.runtime.processes import OpenPool
 from tp_transformer.runtime.progress import Update

@@ -165,11 +165,11 @@ def plan_reproduction(work: Reproduction, seconds: float = SECONDS) -> Reproduct
                 for segment in split.select(work.scale.modules)
             )
         else:
-            n_tests = sum(file.count for file in files if file.split not in TRAIN_SPLITS)
+            n_tests = sum(len(file) for file in files if file.split not in TRAIN_SPLITS)
     return ReproductionPlan(
         rows=tuple(rows),
         at_once=min(runs_at_once(), len(work.runs())),
-        n_questions=0 if is_there else sum(file.count for file in files),
+        n_questions=0 if is_there else sum(len(file) for file in files),
         question_seconds=question_seconds,
         question_bytes=question_bytes,
         n_tests=n_tests,

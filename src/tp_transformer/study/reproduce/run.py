@@ -30,8 +30,7 @@ from tp_transformer.data.store import Store, open_store
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.run import interpret
-from tp_transformer.model.family import load
-from tp_transformer.model.identity import model_hash
+from tp_transformer.model.checkpoint import load, model_hash
 from tp_transformer.runtime.files import refuse_other_content, write_json
 from tp_transformer.runtime.processes import n_cores
 from tp_transformer.runtime.progress import progress, showing

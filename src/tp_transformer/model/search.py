@@ -1,22 +1,24 @@
-"""Greedy search and beam search with cached keys and values.
+"""Greedy search and beam search, and what a decoder keeps between steps.
 
 Greedy search, as in the paper, takes the likeliest token at each step. Beam search keeps the best
 hypotheses of each question, and is greedy search with a beam of 1. Finished rows leave the batch.
 """
 
+import math
 from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.model.layout.base import Layout
+from tp_transformer.model.layout import Layout
 
 # Finished rows are removed when they are this share of the batch, as removal copies the others.
 # With answers as long as those of the dataset, removal halves the time; 1/8 to 1/2 are alike.
 LEAVE_TOGETHER = 0.25
+FIRST_ROOM = 8  # initial size of the buffers of a cache, in positions
 
 
 class SearchState(Protocol):
@@ -29,21 +31,84 @@ class SearchState(Protocol):
         """
 
 
-class Searchable(Protocol):
-    """The part of the interface of `Model` that a search needs."""
+class LayerCache(Protocol):
+    """The keys and values of one layer, of the positions decoded so far."""
 
-    vocabulary: Vocabulary
+    @property
+    def length(self) -> int:
+        """The number of positions."""
 
-    def encode(self, source: Tensor, layout: Layout | None = None) -> Any: ...  # noqa: D102
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new positions; return those of all positions."""
 
-    def begin(self, memory: Any, max_length: int) -> Any: ...  # noqa: D102
 
-    def step(self, previous: Tensor, state: Any) -> Tensor: ...  # noqa: D102
+@dataclass
+class KeyValueCache:
+    """The keys and values of the positions decoded so far, at most `capacity`."""
+
+    capacity: int
+    length: int = 0
+    _buffers: tuple[Tensor, ...] = field(default=(), repr=False)  # (batch, head, room, d_head)
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new positions; return those of all positions."""
+        end = self.length + key.shape[-2]
+        if end > self.capacity:
+            raise ValueError(f"the cache has {self.capacity} positions, not {end}")
+        if not self._buffers or end > self._buffers[0].shape[2]:
+            self._make_room(key, end)
+        for buffer, new in zip(self._buffers, (key, value), strict=True):
+            buffer[:, :, self.length : end] = new
+        self.length = end
+        all_keys, all_values = (buffer[:, :, :end] for buffer in self._buffers)
+        return all_keys, all_values
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order."""
+        self._buffers = tuple(buffer.index_select(0, rows) for buffer in self._buffers)
+
+    def _make_room(self, like: Tensor, end: int) -> None:
+        """Double the buffers; they start small, because most answers are short."""
+        room = min(self.capacity, max(FIRST_ROOM, 2 * end))
+        batch, n_heads, _, d_head = like.shape
+        larger = tuple(like.new_empty(batch, n_heads, room, d_head) for _ in range(2))
+        for buffer, old in zip(larger, self._buffers, strict=False):
+            buffer[:, :, : self.length] = old[:, :, : self.length]
+        self._buffers = larger
+
+
+def memory_mask(filled: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask to add to attention scores: -inf at padding, (batch, 1, 1, source)."""
+    padding = ~filled[:, None, None, :]
+    return torch.zeros_like(padding, dtype=dtype).masked_fill(padding, -math.inf)
+
+
+@dataclass
+class DecoderState:
+    """The state of a Transformer's decoder between steps, by layer."""
+
+    memory: list[tuple[Tensor, Tensor]]  # keys and values of the source, (batch, head, source, …)
+    memory_mask: Tensor | None  # (batch, 1, 1, source): -inf at padding; None if there is none
+    caches: Sequence[LayerCache]  # keys and values of the target so far
+
+    def select(self, rows: Tensor, questions: Tensor | None) -> None:
+        """Keep these rows, and these questions or all of them."""
+        for cache in self.caches:
+            if not isinstance(cache, KeyValueCache):
+                raise TypeError("rows of a cache that is kept elsewhere are selected there")
+            cache.select(rows)
+        if questions is not None:
+            if self.memory_mask is not None:
+                self.memory_mask = self.memory_mask.index_select(0, questions)
+            self.memory = [
+                (key.index_select(0, questions), value.index_select(0, questions))
+                for key, value in self.memory
+            ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """The tokens of an answer, with their probability.
+class Hypothesis:
+    """The tokens of a possible answer, with their probability.
 
     Attributes:
         tokens: token ids, including the end token if there is one
@@ -59,7 +124,7 @@ class Found:
 
 
 def greedy(
-    model: Searchable,
+    model: Any,
     source: Tensor,
     max_length: int,
     layout: Layout | None = None,
@@ -68,8 +133,8 @@ def greedy(
 ) -> Tensor:
     """Return the answers by greedy search, of at most `max_length` tokens: (question, position).
 
-    The source is padded if no layout is given. Rows are padded after their end token; a row without
-    one was truncated.
+    The model may be an engine. The source is padded if no layout is given. Rows are padded after
+    their end token; a row without one was truncated.
     """
     eos, pad = model.vocabulary.eos, model.vocabulary.pad
     n_questions = len(source if layout is None else layout)
@@ -94,13 +159,13 @@ def greedy(
 
 
 def beam_search(
-    model: Searchable,
+    model: Any,
     source: Tensor,
     max_length: int,
     beam: int,
     length_penalty: float = 0.0,
     layout: Layout | None = None,
-) -> list[list[Found]]:
+) -> list[list[Hypothesis]]:
     """Return the best answers to each source, best first, as many as the beam size.
 
     A hypothesis becomes an answer if it ends while it is among the `beam` best of its question. Its
@@ -127,7 +192,7 @@ def beam_search(
             break
         state.select((origin if questions is None else origin[questions]).flatten(), questions)
     beams.cut()
-    return [pool.found for pool in pools]
+    return [pool.answers for pool in pools]
 
 
 @dataclass
@@ -135,19 +200,19 @@ class _Pool:
     """The best answers to one question so far, best first."""
 
     capacity: int
-    found: list[Found] = field(default_factory=list)
+    answers: list[Hypothesis] = field(default_factory=list)
     is_settled: bool = False
 
-    def add(self, one: Found) -> None:
+    def add(self, answer: Hypothesis) -> None:
         """Add an answer if it is among the best."""
         if not self.is_settled:
-            insort(self.found, one, key=lambda found: -found.score)
-            del self.found[self.capacity :]
+            insort(self.answers, answer, key=lambda each: -each.score)
+            del self.answers[self.capacity :]
 
     def settle(self, best_to_come: float) -> bool:
         """Whether no further answer can be better than the worst in the pool."""
-        is_full = len(self.found) == self.capacity
-        self.is_settled = self.is_settled or (is_full and self.found[-1].score >= best_to_come)
+        is_full = len(self.answers) == self.capacity
+        self.is_settled = self.is_settled or (is_full and self.answers[-1].score >= best_to_come)
         return self.is_settled
 
 
@@ -176,8 +241,8 @@ class _Beams:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
         totals = self.log_probability[:, :, None] + wide.view(-1, width, n_vocab)
         # At most one continuation of each hypothesis has ended, so 2 * beam are enough.
-        best, place = totals.flatten(1).topk(min(2 * beam, width * n_vocab))
-        origin, token = place // n_vocab, place % n_vocab  # (question, continuation)
+        best, index = totals.flatten(1).topk(min(2 * beam, width * n_vocab))
+        origin, token = index // n_vocab, index % n_vocab  # (question, continuation)
         ended = token == self.eos
         continued = torch.take_along_dim(self.written, origin[:, :, None], dim=1)
         continued = torch.cat([continued, token[:, :, None]], dim=2)
@@ -221,10 +286,10 @@ class _Beams:
         """Add the chosen hypotheses to the pools of their questions."""
         penalty = max(written.shape[2] - 1, 1) ** self.length_penalty
         questions = chosen.nonzero()[:, 0].tolist()
-        found = zip(written[chosen].tolist(), log_probability[chosen].tolist(), strict=True)
-        for question, (tokens, total) in zip(questions, found, strict=True):
+        hypotheses = zip(written[chosen].tolist(), log_probability[chosen].tolist(), strict=True)
+        for question, (tokens, total) in zip(questions, hypotheses, strict=True):
             self.pools[question].add(
-                Found(
+                Hypothesis(
                     tokens=tuple(tokens[1:]),
                     log_probability=total,
                     score=total / penalty,

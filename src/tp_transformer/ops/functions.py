@@ -1,8 +1,9 @@
-"""Attention within packed rows by a C kernel, forward and backward, as a custom operator.
+"""Functions of tensors by C kernels, as custom operators of PyTorch.
 
-All rows are computed in one call, without gathering them into groups of equal length: at batches of
-32 rows this is a fraction of the time of `grouped_attention`, most of which are starts of small
-operations.
+`packed_attention` computes attention within packed rows, and its gradient, in one call: at batches
+of 32 rows, a computation by groups of rows of equal length spends most of its time on starting
+small operations. `total_factor` computes the Newton-Schulz iterations of the optimizer Muon, with
+half of the operations of PyTorch.
 """
 
 from typing import Any
@@ -58,9 +59,9 @@ def _attend(
     query: Tensor, key: Tensor, value: Tensor, query_ends: Tensor, key_ends: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the fillers, and the logarithm of the sum of each softmax in units of the kernel."""
-    states = [_with_contiguous_vectors(each) for each in (query, key, value)]
     filler, log_sum = _outputs(query)
-    attend(states, filler, log_sum, (query_ends, key_ends), causal)
+    states = _with_contiguous_vectors(query=query, key=key, value=value, filler=filler)
+    call_attention(states, log_sum, (query_ends, key_ends), causal=causal)
     return filler, log_sum
 
 
@@ -83,10 +84,11 @@ def _attend_backward(
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of query, key and value."""
-    *states, gradient = map(_with_contiguous_vectors, (query, key, value, d_filler))
-    results = tuple(_like_positions(each) for each in states)
-    attend_backward(states, gradient, log_sum, results, (query_ends, key_ends), causal)
-    return results[0], results[1], results[2]
+    d_query, d_key, d_value = map(_like_positions, (query, key, value))
+    states = _with_contiguous_vectors(query=query, key=key, value=value, gradient=d_filler)
+    states |= {"d_query": d_query, "d_key": d_key, "d_value": d_value}
+    call_attention(states, log_sum, (query_ends, key_ends), causal=causal)
+    return d_query, d_key, d_value
 
 
 @_attend_backward.register_fake
@@ -111,51 +113,30 @@ def _backward(ctx: Any, d_filler: Tensor, _: Tensor) -> tuple[Any, ...]:
 _attend.register_autograd(_backward, setup_context=_keep)
 
 
-def attend(
-    states: list[Tensor], filler: Tensor, log_sum: Tensor, ends: tuple[Tensor, Tensor], causal: bool
+def call_attention(
+    states: dict[str, Tensor], log_sum: Tensor, ends: tuple[Tensor, Tensor], *, causal: bool
 ) -> None:
-    """Write the fillers and `log_sum` of query, key and value, whose vectors are contiguous."""
-    names = ("query", "key", "value", "filler")
-    _call(names, [*states, filler], log_sum, ends, causal)
+    """Write the fillers of `query`, `key` and `value`, or from a `gradient` theirs.
 
-
-def attend_backward(
-    states: list[Tensor],
-    d_filler: Tensor,
-    log_sum: Tensor,
-    results: tuple[Tensor, ...],
-    ends: tuple[Tensor, Tensor],
-    causal: bool,
-) -> None:
-    """Write the gradients of query, key and value, which are `states`, to `results`."""
-    names = ("query", "key", "value", "gradient", "d_query", "d_key", "d_value")
-    _call(names, [*states, d_filler, *results], log_sum, ends, causal)
-
-
-def _call(
-    names: tuple[str, ...],
-    states: list[Tensor],
-    log_sum: Tensor,
-    ends: tuple[Tensor, Tensor],
-    causal: bool,
-) -> None:
-    _, n_heads, _, d_head = states[0].shape
-    given = AttentionCall(
-        **{name: HeadsView.of(each) for name, each in zip(names, states, strict=True)},
+    States are (1, head, position, d_head), with contiguous vectors, by their names in C.
+    """
+    query = states["query"]
+    call = AttentionCall(
+        **{name: HeadsView.of(each) for name, each in states.items()},
         log_sum=log_sum.data_ptr(),
         query_ends=ends[0].data_ptr(),
         key_ends=ends[1].data_ptr(),
         n_rows=len(ends[0]) - 1,
-        n_heads=n_heads,
-        d_head=d_head,
-        kind=KINDS[states[0].dtype],
+        n_heads=query.shape[1],
+        d_head=query.shape[3],
+        kind=KINDS[query.dtype],
         causal=causal,
     )
-    library.call("attention", given, torch.get_num_threads())
+    library.call("attention", call, torch.get_num_threads())
 
 
-def _with_contiguous_vectors(states: Tensor) -> Tensor:
-    return states if states.stride(-1) == 1 else states.contiguous()
+def _with_contiguous_vectors(**states: Tensor) -> dict[str, Tensor]:
+    return {name: x if x.stride(-1) == 1 else x.contiguous() for name, x in states.items()}
 
 
 def _outputs(query: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,3 +149,31 @@ def _like_positions(states: Tensor) -> Tensor:
     """Return an uninitialised tensor like `states`, with the heads of a position side by side."""
     _, n_heads, n_positions, d_head = states.shape
     return states.new_empty(1, n_positions, n_heads, d_head).transpose(1, 2)
+
+
+def can_iterate(squares: Tensor) -> bool:
+    """Whether `total_factor` supports matrices (matrix, row, column)."""
+    return (
+        is_plain(squares, torch.float32)
+        and squares.is_contiguous()
+        and squares.shape[1] % 8 == 0
+        and runs_as_written()
+        and library.load() is not None
+    )
+
+
+@torch.library.custom_op("tp_transformer::total_factor", mutates_args=())
+def total_factor(squares: Tensor, coefficients: list[float], n_rounds: int) -> Tensor:
+    """Return the product of the factors of all rounds, from the squares x x^T of matrices x.
+
+    A round multiplies x by a + b s + c s^2, where s is the square of x, which changes with it.
+    """
+    total, numbers = torch.empty_like(squares), torch.tensor(coefficients, device="cpu")
+    n_threads = torch.get_num_threads()
+    library.call("newton_schulz", *squares.shape[:2], n_rounds, n_threads, numbers, squares, total)
+    return total
+
+
+@total_factor.register_fake
+def _(squares: Tensor, coefficients: list[float], n_rounds: int) -> Tensor:
+    return torch.empty_like(squares)

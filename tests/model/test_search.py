@@ -10,7 +10,7 @@ import tp_transformer as tpt
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.errors import SettingsError, TextError, TraceError
 from tp_transformer.model import solver
-from tp_transformer.model.decoding import Found, beam_search, greedy
+from tp_transformer.model.search import Hypothesis, beam_search, greedy
 from tp_transformer.model.solver import Solver
 from variants import DISTINCT
 
@@ -381,7 +381,7 @@ def test_texts_that_are_spelled_alike_are_one_answer():
     model = tpt.build("tp-transformer-tiny")
     ids = tuple(model.vocabulary.encode(["<pad>"]).ids[1:].tolist())
     found = [
-        Found(tokens=symbols, log_probability=score, score=score, is_complete=True)
+        Hypothesis(tokens=symbols, log_probability=score, score=score, is_complete=True)
         for symbols, score in ((ids, -1.0), ((0, 2), -2.0), ((5, 2), -3.0))
     ]
     assert [one.score for one in Solver(model)._decoded(found)] == [-1.0, -3.0]

@@ -11,10 +11,7 @@ from tp_transformer import Batch, build
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.model.attention import attention_weights
 from tp_transformer.model.binding import BINDINGS
-from tp_transformer.model.layout import packed
-from tp_transformer.model.layout.grouped import Side
-from tp_transformer.model.layout.packed import Packed
-from tp_transformer.model.layout.padded import Padded
+from tp_transformer.model.layout import Packed, PackedPattern, Padded
 from tp_transformer.model.loss import token_loss
 
 VOCABULARY = MATHEMATICS.vocabulary
@@ -220,15 +217,6 @@ def test_the_mask_across_layouts_says_what_its_attention_does():
     torch.testing.assert_close(pattern.fillers(query, key, value), expected, rtol=1e-10, atol=0)
 
 
-def test_states_are_gathered_whatever_their_strides():
-    side = Side.of(np.array([2, 0, 1]), np.array([2, 1]), 2)
-    states = torch.arange(24.0).view(1, 2, 3, 4)
-    views = [states, torch.stack([states, -states], dim=3)[:, :, :, 0], states.mT.contiguous().mT]
-    for view in views:
-        assert torch.equal(view, states)
-        assert torch.equal(side.gather(view), side.gather(states))
-
-
 def test_layouts_do_not_mix():
     padded, found = (batch_of(encoded(pairs(2)), layout) for layout in (Padded, Packed))
     with pytest.raises(TypeError, match="packed rows only"):
@@ -284,7 +272,7 @@ def test_flash_attention_computes_the_same(binding, monkeypatch):
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
     model = build("tp-transformer-tiny", binding=binding, **SIZES).double().eval()
     monkeypatch.setattr(
-        packed.PackedPattern, "fillers", lambda self, q, k, v, dropout: self._flash(q, k, v)
+        PackedPattern, "fillers", lambda self, q, k, v, dropout: self._flash(q, k, v)
     )
     assert_same(model, encoded(pairs(12)))
 

@@ -1,4 +1,4 @@
-"""The C kernel computes the same attention as groups of rows in PyTorch."""
+"""The C kernel computes the same attention as PyTorch does row by row."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-from tp_transformer.model.layout.grouped import Groups, grouped_attention
+from tp_transformer.model.layout import Packed, PackedPattern
 from tp_transformer.ops import library
-from tp_transformer.ops.attention import _attend, can_attend, packed_attention
+from tp_transformer.ops.functions import _attend, can_attend, packed_attention
 
 pytestmark = [
     pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled"),
@@ -39,7 +39,7 @@ def outputs(function, inputs: list[Tensor], weight: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("d_head", [3, 16, 64])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fillers_and_gradients_are_those_of_groups(d_head, causal, dtype):
+def test_fillers_and_gradients_are_those_of_plain_pytorch(d_head, causal, dtype):
     torch.manual_seed(0)
     lengths = np.array([1, 70, 8, 25, 70, 2])
     keys = lengths if causal else np.array([9, 33, 1, 64, 2, 100])
@@ -50,9 +50,13 @@ def test_fillers_and_gradients_are_those_of_groups(d_head, causal, dtype):
     assert not can_attend(query, key, value, 0.1)
     weight = torch.randn(1, n_heads, total, d_head)
     ends = tuple(np.concatenate([[0], np.cumsum(one)]) for one in (lengths, keys))
-    groups = Groups.of(lengths, lengths if causal else keys, n_heads, causal)
+    pattern = PackedPattern(Packed(lengths), Packed(keys), causal)
     found = outputs(lambda *one: attention_of(*one, ends, causal), [query, key, value], weight)
-    wanted = outputs(lambda *one: grouped_attention(*one, groups, 0.0), [query, key, value], weight)
+    wanted = outputs(
+        lambda *states: pattern._by_length(*(each.float() for each in states), 0.0).to(dtype),
+        [query, key, value],
+        weight,
+    )
     tolerance = 2e-5 if dtype == torch.float32 else 2e-2
     for one, other in zip(found, wanted, strict=True):
         assert one.shape == other.shape

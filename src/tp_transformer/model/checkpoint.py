@@ -1,5 +1,8 @@
-"""Building models from presets or configurations, and loading them from folders."""
+"""Models: building from presets or configurations, loading from folders, and identification."""
 
+import hashlib
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,20 @@ from tp_transformer.model.transformer import Transformer
 from tp_transformer.ranges import AnswerLength, check
 from tp_transformer.runtime.files import resolve_link
 from tp_transformer.runtime.memory import refuse_beyond_memory
-from tp_transformer.runtime.run_folder import BEST, BEST_MODELS, LAST, ORIGIN
+from tp_transformer.runtime.provenance import Values
+from tp_transformer.runtime.run_folder import (
+    BEST,
+    CONFIG,
+    LAST,
+    ORIGIN,
+    name_of,
+    read_origin,
+    run_of,
+)
 
 AnyModel = Model[Any, Any, Any]
+
+_STEP = re.compile(r"step-(\d{1,18})")  # the folder of a checkpoint or a best model of a run
 
 
 def model_config(values: dict[str, Any], where: str = "model") -> Any:
@@ -105,29 +119,25 @@ def load(folder: str | Path | None = None) -> AnyModel:
 
 def _read(folder: Path) -> model_folder.Contents:
     """Read a model or run folder; retry if the run has replaced the model meanwhile."""
-    found = model_path(folder)
+    path = model_path(folder)
     while True:
         try:
-            return model_folder.read(found)
+            return model_folder.read(path)
         except FolderError:
-            earlier, found = found, model_path(folder)
-            if found == earlier:
+            earlier, path = path, model_path(folder)
+            if path == earlier:
                 raise
 
 
 def model_path(folder: Path) -> Path:
     """Return the folder itself, or the model folder inside a run folder."""
-    own = resolve_link(folder) or folder
-    if (own / model_folder.WEIGHTS).exists():
-        return own
-    # The folder `best` of an earlier version is absent for a moment when it becomes a link.
-    newest = max((own / BEST_MODELS).glob("step-*"), default=None)
-    for found in (resolve_link(own / BEST), newest, resolve_link(own / LAST)):
-        if found is not None:
-            return found
-    if (own / ORIGIN).exists():
+    path = resolve_link(folder) or folder
+    if (path / model_folder.WEIGHTS).exists():
+        return path
+    model = resolve_link(path / BEST) or resolve_link(path / LAST)
+    if model is None and (path / ORIGIN).exists():
         raise FolderError(f"the run {folder} has no checkpoint yet")
-    return own
+    return model or path
 
 
 def _complete_config(contents: model_folder.Contents) -> Any:
@@ -139,13 +149,75 @@ def _complete_config(contents: model_folder.Contents) -> Any:
     if "architecture" not in contents.config:
         raise SettingsError(f"{model_folder.CONFIG} has no 'architecture'")
     config = model_config(contents.config, where=model_folder.CONFIG)
-    values = class_of(config).config_values(config)
-    for name in values:
+    n_numbers = sum(tensor.numel() for tensor in contents.weights.values())
+    for name, value in class_of(config).config_values(config).items():
         if name not in contents.config:
             raise SettingsError(f"{model_folder.CONFIG} has no {name!r}")
-    n_numbers = sum(tensor.numel() for tensor in contents.weights.values())
-    for name, value in values.items():
         most = len(contents.weights) if name == "n_layers" else max(n_numbers, 10_000)
         if isinstance(value, int) and value > most:
             raise SettingsError(f"{name} {value} is more than the weights could have")
     return config
+
+
+def model_hash(model: AnyModel) -> str:
+    """Return the hash of a model's configuration, vocabulary and weights."""
+    digest = hashlib.sha256()
+    config = model.config_values(model.config)
+    digest.update(json.dumps([config, model.vocabulary.to_json()], sort_keys=True).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        content = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {content.dtype} {tuple(content.shape)}".encode())
+        digest.update(content.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def describe(model: AnyModel, folder: str | Path | None, sha256: str | None = None) -> Values:
+    """Describe a model by its folder's name, its hash, its configuration and its step."""
+    sha256 = sha256 or model_hash(model)
+    description = {
+        "name": "a model without a folder",
+        "sha256": sha256,
+        "architecture": model.architecture(),
+        "config": settings.to_values(model.config),
+        "n_parameters": model.n_parameters,
+        "step": None,
+    }
+    if folder is None:
+        return description
+    path = bundled.find(folder).absolute()
+    run = run_of(path)
+    if run is not None:
+        description |= {"name": name_of(run), "step": step_of(path), **_recipe(run)}
+    else:
+        description["name"] = path.name
+    return description | _bundled(path, sha256)
+
+
+def _recipe(run: Path) -> Values:
+    """Return the seed of a run, and the hash of everything else that its result depends on."""
+    try:
+        origin = read_origin(run)
+        values = settings.read(run / CONFIG)
+        seed = values["training"].pop("seed")
+    except (UserError, KeyError, AttributeError):
+        return {}
+    initial = origin.get("init_from", {}).get("sha256")
+    text = json.dumps([values, origin["data_sha256"], initial], sort_keys=True)
+    return {"seed": seed, "recipe_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _bundled(folder: Path, sha256: str) -> Values:
+    """Return what `tpt bundle` recorded about the training of a model."""
+    try:
+        recorded = json.loads((folder / bundled.RESULTS).read_text("utf-8"))["model"]
+        names = [name for name in ("step", "seed", "recipe_sha256") if name in recorded]
+        return {name: recorded[name] for name in names} if recorded["sha256"] == sha256 else {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def step_of(folder: Path) -> int | None:
+    """Return the number of training steps of a run's model; None if it is not recorded."""
+    path = model_path(folder)
+    step = _STEP.fullmatch(path.name)
+    return int(step[1]) if step is not None and run_of(path) is not None else None

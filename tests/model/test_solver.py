@@ -11,7 +11,7 @@ import pytest
 
 import tp_transformer as tpt
 from tp_transformer.cli import main
-from tp_transformer.model import stream as solving
+from tp_transformer.model import solver as solving
 from tp_transformer.model.solver import Answer, Solver
 
 GOOD = ["What is 3 + 4?", "Hi", "Let p be 12.", "Is 7 prime?"]
@@ -72,17 +72,21 @@ def test_lines_are_lines_however_they_end_and_arrive(monkeypatch):
 def test_many_questions_are_answered_in_portions_that_grow(folder, model, monkeypatch):
     questions = [f"What is {n} + {n}?" for n in range(100)]
     sizes = []
-    answers = Solver.answers
+    read = Solver.read
 
-    def counted(self, asked, **options):
-        sizes.append(len(asked))
-        return answers(self, asked, **options)
+    def counted(self, texts, *rest):
+        sizes.append(len(texts))
+        return read(self, texts, *rest)
 
-    monkeypatch.setattr(Solver, "answers", counted)
-    found = list(solving.solve_each(model, [questions], noun="line", max_length=3))
-    assert [asked.question for asked in found] == questions
-    assert [asked.answers[0].text for asked in found] == model.solve(questions, max_length=3)
-    assert sizes == [16, 32, 52]
+    monkeypatch.setattr(Solver, "read", counted)
+    options = {"noun": "line", "max_length": 3}
+    for is_scored in (True, False):
+        sizes.clear()
+        solved = list(solving.solve_each(model, [questions], is_scored=is_scored, **options))
+        assert sizes == [16, 32, 52]  # each question is read once
+        assert [each.question for each in solved] == questions
+        assert [each.text for each in solved] == model.solve(questions, max_length=3)
+        assert all(bool(each.answers) == is_scored for each in solved)
 
 
 def test_bad_lines_are_named_and_the_others_answered(capsys, folder, model, monkeypatch):
@@ -128,7 +132,8 @@ def test_several_answers_come_with_their_scores(capsys, folder, model):
 def test_the_layout_is_by_what_was_asked_for(capsys, folder, monkeypatch):
     """Of several answers only one may be found, and a bad line has none."""
     only = Answer(text="7", log_probability=-0.5, score=-0.5, is_complete=True)
-    monkeypatch.setattr(Solver, "answers", lambda self, asked, **_: [[only] for _ in asked])
+    monkeypatch.setattr(Solver, "best", lambda self, rows, *_, **__: [[only]] * len(rows.lengths))
+    monkeypatch.setattr(Solver, "greedy", lambda self, rows, _: ["7"] * len(rows.lengths))
     _, out, _ = run(capsys, GOOD[0], "", GOOD[1], "--model", folder, "--n-best", 2)
     assert out == "-0.5000\t7\n\n\n-0.5000\t7\n\n"
     _, out, _ = run(capsys, GOOD[0], "", GOOD[1], "--model", folder)
