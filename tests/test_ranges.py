@@ -34,7 +34,7 @@ from tp_transformer.ranges import (
 )
 from tp_transformer.runtime import memory
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
-from tp_transformer.training.loop import TrainingConfig
+from tp_transformer.training.config import TrainingConfig
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig
 

@@ -28,7 +28,7 @@ from tp_transformer.scoring.statistics import Interval
 from tp_transformer.study.engine import read_json
 from tp_transformer.study.reproduce import BANDS, REPRODUCTION, TIMES, Band, Times, read_band
 from tp_transformer.study.scales import SCALES
-from tp_transformer.training.records import duration
+from tp_transformer.training.record import duration
 
 PAGE = Path(__file__).parent.parent / "docs" / "reproduce.md"
 

@@ -24,7 +24,7 @@ from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.table import Table, markdown_table
 from tp_transformer.training.history import History, Stage
-from tp_transformer.training.records import duration, number, share
+from tp_transformer.training.record import duration, number, share
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

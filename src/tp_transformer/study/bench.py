@@ -321,10 +321,10 @@ def measure_costs(data: Path, configs: Mapping[str, RunConfig]) -> StepSeconds:
     batches are prepared in another one. A first round, which is slower, is left out.
     """
     with one_thread(), open_ranks("cpu") as ranks:
-        loops = {}
+        loops, store = {}, open_store(data)
         for variant, config in configs.items():
             endless = replace(config, training=replace(config.training, steps=10**6))
-            loops[variant] = make_loop(endless, data, data, ranks)
+            loops[variant] = make_loop(endless, store, data, ranks)
         seconds: StepSeconds = {variant: [] for variant in loops}
         names = list(loops)
         for number in range(COST_ROUNDS + 1):

@@ -29,7 +29,7 @@ from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import Interval, holm, paired_t, sign_flip_test
 from tp_transformer.study.engine import StudyRun
 from tp_transformer.table import Table, latex_escaped, latex_note, text_of
-from tp_transformer.training.records import VALIDATION, read_records
+from tp_transformer.training.record import VALIDATION, read_records
 
 NAME = "bench"  # of the files
 LEARNED = 0.9  # the accuracy of "samples to 90%"

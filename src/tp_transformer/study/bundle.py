@@ -10,6 +10,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import torch
 from pyarrow import compute
@@ -206,7 +207,7 @@ def _roles(model: AnyModel, store: Store) -> Values | None:
 def _write_model(folder: Path, facts: CardFacts, twin: CardFacts | None) -> None:
     facts.model.save(folder)
     facts.results.save(folder / bundled.RESULTS)
-    history = json.dumps(facts.history.to_json(), indent=1, ensure_ascii=False) + "\n"
+    history = json.dumps(msgspec.to_builtins(facts.history), indent=1, ensure_ascii=False) + "\n"
     (folder / HISTORY).write_text(history, "utf-8")
     for number, stage in enumerate(facts.history.stages, 1):
         text = settings.dump(stage.settings)

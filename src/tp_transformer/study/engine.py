@@ -39,8 +39,7 @@ from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.training.config import RunConfig, config_values
-from tp_transformer.training.display import Lines
-from tp_transformer.training.records import Record, parsed
+from tp_transformer.training.record import Lines, Record, parsed
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_TO_SAVE = 30.0

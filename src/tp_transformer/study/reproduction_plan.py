@@ -24,9 +24,8 @@ from tp_transformer.study.engine import StudyRun, one_thread
 from tp_transformer.study.reproduce import Reproduction, read_band, runs_at_once
 from tp_transformer.study.scales import PAPER, ScaleRow
 from tp_transformer.training import checkpoint
-from tp_transformer.training.launch import GPUS_PER_MACHINE, Launch
-from tp_transformer.training.plan import MEASURED, TrainingPlan, plan_run
-from tp_transformer.training.records import duration
+from tp_transformer.training.plan import GPUS_PER_MACHINE, MEASURED, Launch, TrainingPlan, plan_run
+from tp_transformer.training.record import duration
 
 _SAMPLED = 400  # training questions that are generated to measure with
 # A step that is measured on a CPU has at most so many samples times parameters: a few seconds.

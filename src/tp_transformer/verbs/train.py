@@ -86,8 +86,7 @@ class Train(Verb):
 
     def _train(self, config: "RunConfig | None", run: Path) -> None:
         from tp_transformer.report.panel import display
-        from tp_transformer.training.run import train
-        from tp_transformer.training.seeds import seed_lines, train_seeds
+        from tp_transformer.training.run import seed_lines, train, train_seeds
 
         options: dict[str, Any] = {
             "device": self.device,
