@@ -10,6 +10,7 @@ is first called.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
@@ -124,7 +125,8 @@ class Analysis:
     """An analysis, which is called as a function of a model and questions.
 
     Attributes:
-        options: the class of its options; the first line of its docstring describes the analysis
+        options: the class of its options; the first line of its docstring describes the analysis,
+            a paragraph below it tells readers of a report what they see
         module: the name of the module that has its function `analyse`
         questions: what `tpt interpret` gives it by default: "any" questions of a store, those that
             the model has "answered" correctly, "nested" fractions, or "exchangeable" ones, which
@@ -169,6 +171,12 @@ class Analysis:
     def help(self) -> str:
         """What the analysis does, in one line."""
         return (self.options.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    @property
+    def about(self) -> str:
+        """What a reader of its results should know: the paragraph after the first line, if any."""
+        text, _, _ = cleandoc(self.options.__doc__ or "").partition("\n\nAttributes:")
+        return " ".join(text.split("\n\n")[-1].split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +253,10 @@ _PACKAGE = __name__.rpartition(".")[0]
 class RolesOptions(HeadOptions):
     """Cluster role vectors, and score the structure of expressions in them.
 
+    The role vectors of each head are clustered, and a cluster is named by what its positions have
+    in common. Linear probes measure how much of the structure of the expression is in the roles,
+    compared with untrained models and with the text alone.
+
     Attributes:
         clusters: the number of clusters of each head
         vectors: the vectors to cluster; by default the roles, or the values of a model without
@@ -260,6 +272,9 @@ class RolesOptions(HeadOptions):
 @dataclass(frozen=True, kw_only=True)
 class AttentionOptions(HeadOptions):
     """Plot attention maps, and rank heads by the relations that they follow.
+
+    Attention maps, as in figure 3 of the paper, and the heads that follow a relation, such as that
+    of an argument to its operator, beyond baselines that do not know the structure.
 
     Attributes:
         where: the attention to look at
@@ -283,6 +298,9 @@ class AttentionOptions(HeadOptions):
 class InformationOptions(AnalysisOptions):
     """Reconstruct hidden states from the value vector of each head.
 
+    How well an affine map reconstructs a hidden state from the value vector of one head: by the
+    protocol of section 6.1 of the paper, and on held-out questions.
+
     Attributes:
         against: the folder of a second model, which is plotted below the first
         samples: the number of samples in the paper's protocol
@@ -304,6 +322,9 @@ class InformationOptions(AnalysisOptions):
 class BindingOptions(AnalysisOptions):
     """Find the structures that attention confuses, by exchanging numbers in nested fractions.
 
+    Whether attention confuses (a/b)/(c/d) with the same numbers in other places: in the simplified
+    network of section 6.2 of the paper, and in the model.
+
     Attributes:
         draws: the number of simplified networks of each size
     """
@@ -316,6 +337,10 @@ class BindingOptions(AnalysisOptions):
 @dataclass(frozen=True, kw_only=True)
 class InterchangeOptions(HeadOptions):
     """Exchange the roles of two numbers in nested fractions: whether the answer follows them.
+
+    Two of the four numbers in (a/b)/(c/d) get the roles that they have at the place of the other.
+    If roles encode where a number stands, the model then answers the question with the numbers
+    exchanged.
 
     Attributes:
         layer: index of one layer, in place of each layer; negative indices count from the end. All
@@ -331,6 +356,9 @@ class InterchangeOptions(HeadOptions):
 @dataclass(frozen=True, kw_only=True)
 class SurgeryOptions(HeadOptions):
     """Remove or replace role vectors, and compare the answers before and after.
+
+    How many answers change if roles are zeroed, swapped, or replaced by another role or by the
+    centroid of their cluster, compared with a control of each operation.
 
     Attributes:
         at: change roles only at numbers, numerators, denominators, first arguments, second
@@ -350,6 +378,9 @@ class SurgeryOptions(HeadOptions):
 @dataclass(frozen=True, kw_only=True)
 class TensorProductOptions(AnalysisOptions):
     """Measure how much of the tensor product of fillers and roles the Hadamard product keeps.
+
+    The share of the variance of the tensor product of filler and role that the Hadamard product
+    keeps (section 7 of the paper), compared with other projections.
 
     Attributes:
         layer: index of one layer, in place of all layers; negative indices count from the end
