@@ -275,7 +275,6 @@ def test_core_seconds_count_the_threads_of_each_session():
     assert _core_seconds(sessions, 110) == 100 * 2 + 10 * 1  # of a model before the third
     lost = [session(0, 2), session(100, 1), session(60, 1)]  # the second reached no checkpoint
     assert _core_seconds(lost, 80) == 60 * 2 + 20 * 1
-    assert _core_seconds([session(0, None)], 10) is None
 
 
 def snapshot(folder):
