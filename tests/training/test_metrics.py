@@ -9,7 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from tp_transformer.show import panel as live
+from tp_transformer.report import panel as live
 from tp_transformer.training.record import Display, Lines, Metrics, as_line, duration, share
 
 
@@ -233,7 +233,7 @@ def test_a_terminal_gets_the_panel_with_what_is_said_above(tmp_path):
     with open_metrics(tmp_path) as metrics:
         metrics.show(validation_record(10, 0.4, True))
     code = (
-        "import pathlib\nfrom tp_transformer.show.panel import display\n"
+        "import pathlib\nfrom tp_transformer.report.panel import display\n"
         "from tp_transformer.training.record import Metrics\n"
         f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=10, "
         f'display=display("a run")) as m:\n'

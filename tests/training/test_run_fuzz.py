@@ -16,7 +16,7 @@ from tp_transformer import train
 from tp_transformer.cli import main
 from tp_transformer.errors import FolderError, UserError
 from tp_transformer.model.checkpoint import describe
-from tp_transformer.show.curve import read_curves
+from tp_transformer.report.charts import read_curves
 from tp_transformer.training.checkpoint import _hash_of_values
 from tp_transformer.training.loop import Loop
 from tp_transformer.training.record import read_records

@@ -34,7 +34,7 @@ def write(folder: str | Path, contents: Contents) -> None:
     """Write a model folder atomically; replace an earlier model there."""
     path = Path(folder)
     try:
-        _refuse_other_folder(path)
+        _check_replaced_folder(path)
         with atomic_write(path) as unfinished:
             unfinished.mkdir()
             weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
@@ -103,7 +103,7 @@ def _write_json(file: Path, value: Any) -> None:
     file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _refuse_other_folder(path: Path) -> None:
+def _check_replaced_folder(path: Path) -> None:
     """Raise if the path is neither new, nor empty, nor a model folder."""
     if not path.exists():
         return

@@ -160,10 +160,8 @@ class RunConfig:
             >>> RunConfig.of("tp-transformer-tiny", model={"n_layers": 1}, training={"steps": 100})
         """
         values = settings.run_values(name_or_file, {}, section_kinds())
-        settings.refuse_unknown(sections, cls.__dataclass_fields__, "a run")
-        for section, fields in sections.items():
-            values[section] = {**values.get(section, {}), **fields}
-        return run_config(values)
+        settings.require_known(sections, cls.__dataclass_fields__, "a run")
+        return run_config(settings.override(values, sections, section_kinds()))
 
 
 def section_kinds() -> dict[str, tuple[type, ...]]:
@@ -175,7 +173,7 @@ def section_kinds() -> dict[str, tuple[type, ...]]:
 
 def run_config(values: dict[str, Values]) -> RunConfig:
     """Return the settings from the values of their sections."""
-    settings.refuse_unknown(values, RunConfig.__dataclass_fields__, "a run")
+    settings.require_known(values, RunConfig.__dataclass_fields__, "a run")
     if "model" not in values:
         raise SettingsError("a run needs the section 'model'")
     hints = get_type_hints(RunConfig)

@@ -1,7 +1,7 @@
 """The optimizer, and schedules as pure functions of the step."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +25,11 @@ from tp_transformer.training.muon import Blocks, Muon, matrix_blocks
 
 MakeOptimizer = Callable[[nn.Module, "OptimConfig"], torch.optim.Optimizer]
 OPTIMIZERS: Registry[MakeOptimizer] = Registry("optimizer")
+# Settings without an effect on an optimizer, and the optimizers that they need.
+_UNUSED = {
+    "adam": {"weight_decay": "adamw or muon", "adam_rate": "muon"},
+    "adamw": {"adam_rate": "muon"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +68,19 @@ class OptimConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         OPTIMIZERS[self.optimizer]  # raises if there is none of that name
-        if self.weight_decay and self.optimizer == "adam":
-            raise SettingsError("weight_decay needs the optimizer adamw or muon")
-        if self.adam_rate != 1 and self.optimizer in {"adam", "adamw"}:
-            raise SettingsError("adam_rate needs the optimizer muon")
+        for name, optimizers in _UNUSED.get(self.optimizer, {}).items():
+            if getattr(self, name) != getattr(OptimConfig, name):
+                raise SettingsError(f"{name} needs the optimizer {optimizers}")
         if self.cooldown and self.schedule != "constant":
             raise SettingsError("cooldown needs the schedule constant")
         if self.schedule == "inverse-square-root" and self.warmup < 1:
             raise SettingsError("the schedule inverse-square-root needs a warmup of 1 or more")
+
+    @staticmethod
+    def inherited(fields: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a preset that still apply after changes, as of the optimizer."""
+        unused = _UNUSED.get(changes.get("optimizer", ""), {})
+        return {name: value for name, value in fields.items() if name not in unused}
 
 
 def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
