@@ -7,14 +7,14 @@ from dataclasses import dataclass, fields
 import pytest
 
 import tp_transformer as tpt
+from commands import options
 from documents import ROOT, blocks
 from planted import sample
 from tp_transformer import UserError
-from tp_transformer.cli import TPT
+from tp_transformer.cli import verbs_of
 from tp_transformer.interpret.analyses import ANALYSES, Analysis
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.result import Context, Result
-from tp_transformer.verbs.verb import help_of
 
 NAMES = {
     *("roles", "attention", "information", "binding"),
@@ -63,13 +63,14 @@ def _length(monkeypatch):
 
 
 def test_every_analysis_is_a_function_and_a_verb():
-    assert set(ANALYSES) == set(TPT.verbs["interpret"].verbs) == NAMES
+    verbs = {n.partition(" ")[2]: v for n, v in verbs_of("interpret").items() if "interpret" in n}
+    assert set(ANALYSES) == set(verbs) == NAMES
     for name, analysis in ANALYSES.items():
         assert getattr(tpt.interpret, name.replace("-", "_")) is analysis
-        verb = TPT.verbs["interpret"].verbs[name]
-        assert help_of(verb) == analysis.help
+        assert verbs[name].__doc__ == f"{analysis.help}."
+        helps = {option.name: option.parameter.help for option in options(("interpret", name))}
         for field in fields(analysis.options):
-            assert verb.arguments()[f"--{field.name}"]["help"]
+            assert helps[f"--{field.name}"]
 
 
 def test_modules_of_an_analysis_do_not_replace_its_function():

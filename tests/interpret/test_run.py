@@ -14,7 +14,6 @@ from tp_transformer import UserError, cli
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.interpret.run import TRIES, interpret
-from tp_transformer.runtime import progress
 
 MODULE = "arithmetic__add_or_sub"
 WRITTEN = {
@@ -61,7 +60,7 @@ def test_an_analysis_says_what_it_found_and_writes_it(
         shown[title] = []
         yield lambda done, total: shown[title].append((done, total))
 
-    monkeypatch.setattr(progress, "progress", show)
+    monkeypatch.setattr("tp_transformer.verbs.interpret.progress", show)
     cli.main(arguments(name, half_trained, sums_store, tmp_path / "out"))
     assert set(shown) - {"asking the model", "drawing figures"}
     for title, updates in shown.items():
@@ -193,7 +192,7 @@ def test_surgery_at_a_place(half_trained, sums_store, tmp_path, capsys):
         ("--layer=7", "layers 0 to 0"),
         ("--count=0", "--count must be 1 or more"),
         ("--clusters=100000", "cannot be made of"),
-        ("--vectors=other", "invalid choice"),
+        ("--vectors=other", "--vectors must be one of role, value"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

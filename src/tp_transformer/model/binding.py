@@ -32,10 +32,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import NonNegative, Size, check, shown
+from tp_transformer.errors import SettingsError, nearest
+from tp_transformer.ranges import NonNegative, Size, check
 from tp_transformer.registry import Registry
-from tp_transformer.settings import expected, nearest
 
 
 class Binding(nn.Module):
@@ -299,12 +298,7 @@ class ConvolutionBinding(Binding):
 def options_of(binding: type[Binding]) -> dict[str, inspect.Parameter]:
     """Return the options of a class of bindings by name."""
     parameters = inspect.signature(binding, eval_str=True).parameters
-    return {key: one for key, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
-
-
-def binding_options(name: str) -> dict[str, inspect.Parameter]:
-    """Return the options of a registered binding by name."""
-    return options_of(BINDINGS[name])
+    return {key: value for key, value in parameters.items() if value.kind is value.KEYWORD_ONLY}
 
 
 def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any]) -> Binding:
@@ -313,23 +307,15 @@ def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any
     Raises:
         SettingsError: if there is no such binding, or an option is unknown, missing or out of range
     """
-    known = binding_options(name)
-    given = {key: value for key, value in options.items() if value is not None}
-    for key in given:
+    known = options_of(BINDINGS[name])
+    present = {key: value for key, value in options.items() if value is not None}
+    for key in present:
         if key not in known:
             raise SettingsError(f"the {name} binding has no {key}{nearest(key, known)}")
     for key, parameter in known.items():
-        if parameter.default is parameter.empty and key not in given:
+        if parameter.default is parameter.empty and key not in present:
             raise SettingsError(f"the {name} binding needs a {key}")
-        if key in given:
-            _check_option(f"the {key} of the {name} binding", given[key], parameter.annotation)
-    return BINDINGS[name](n_heads, d_head, **given)
-
-
-def _check_option(name: str, value: Any, hint: Any) -> None:
-    """Raise if a value is not of a plain type, or outside the range of a type."""
-    types: dict[Any, Any] = {bool: bool, int: int, float: (int, float), str: str}
-    is_number = hint in (int, float)
-    if not isinstance(value, types.get(hint, object)) or (is_number and isinstance(value, bool)):
-        raise SettingsError(f"{name} must be {expected(hint, value)}, not {shown(value)}")
-    check(name, value, hint)
+        if key in present:
+            hint = Any if parameter.annotation is parameter.empty else parameter.annotation
+            check(f"the {key} of the {name} binding", present[key], hint)
+    return BINDINGS[name](n_heads, d_head, **present)

@@ -25,7 +25,7 @@ from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.table import Table, markdown_table
 from tp_transformer.training.history import History, Stage
-from tp_transformer.training.records import duration, number, share
+from tp_transformer.training.record import duration, number, share
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -258,7 +258,7 @@ def _commands(facts: CardFacts) -> list[str]:
     more = _train_command(last, settings_file(len(history.stages)), "more", facts.name)
     files = ", ".join(f"`{settings_file(n)}`" for n in range(1, len(history.stages) + 1))
     return [
-        *_repetition(facts),
+        _repetition(facts),
         "",
         "```console",
         *(f"$ {shlex.join(line)}" for line in lines),
@@ -279,24 +279,15 @@ def _commands(facts: CardFacts) -> list[str]:
     ]
 
 
-def _repetition(facts: CardFacts) -> list[str]:
-    """Return the command that repeats the training, and the introduction of those of its runs."""
-    stages = facts.history.stages
+def _repetition(facts: CardFacts) -> str:
+    """Return the introduction of the commands that repeat the training."""
     if facts.history.unknown_start is not None:
-        return ["These commands trained it, from weights whose own training is not recorded:"]
-    command = ["tpt", "retrain", facts.name, "--out", "retrained", *_threads(stages[-1])]
-    does = "generates the questions and trains"
-    if any(generation_command(stage.data) is None for stage in stages):
-        command, does = [*command, "--data", stages[-1].data["name"]], "trains"
-    return [
-        "This command repeats the training; after an interruption, it resumes it:",
-        "",
-        "```console",
-        f"$ {shlex.join(command)}",
-        "```",
-        "",
-        f"It {does} all runs, each from the best model of the one before, as these commands do:",
-    ]
+        return "These commands trained it, from weights whose own training is not recorded:"
+    return (
+        "These commands repeat the training, each run from the best model of the one before. In a "
+        "source checkout of the package, `python experiments/repeat_training.py "
+        f"{facts.name} --out repeated` runs them, and resumes them after an interruption:"
+    )
 
 
 def _train_command(stage: Stage, config: str, run: str, start: str | None) -> list[str]:

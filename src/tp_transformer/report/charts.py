@@ -12,7 +12,7 @@ from tp_transformer.runtime.run_folder import METRICS
 from tp_transformer.scoring.compare import coverage, module_names, named_apart, task_of
 from tp_transformer.scoring.results import HIGH, ModuleScore, Results
 from tp_transformer.scoring.statistics import wilson
-from tp_transformer.training.records import MONITOR, VALIDATION, Record, read_records, split_of
+from tp_transformer.training.record import MONITOR, VALIDATION, Record, read_records
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -161,7 +161,7 @@ def curves_of(records: Sequence[Record], name: str) -> list[Curve]:
             steps = tuple(record["step"] for record in validations)
             errors = tuple(1 - record["exact_match"] for record in validations)
             last = validations[-1]
-            source = split_of(last) if kind == MONITOR else "held out of training"
+            source = last["split"] if kind == MONITOR else "held out of training"
             curves.append(Curve(name, kind, source, last["n"], steps, errors))
     return curves
 

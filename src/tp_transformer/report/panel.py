@@ -14,16 +14,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tp_transformer.training.display import Display, Lines
-from tp_transformer.training.records import (
+from tp_transformer.training.record import (
     MONITOR,
     TRAIN,
     VALIDATION,
+    Display,
+    Lines,
     Record,
     duration,
     number,
     share,
-    split_of,
 )
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -117,7 +117,7 @@ class View:
         rows.add_row("exact match", self._exact_match())
         if monitor is not None:
             monitored = share(monitor["exact_match"], 1)
-            rows.add_row(split_of(monitor), f"{monitored} (step {monitor['step']:,})")
+            rows.add_row(monitor["split"], f"{monitored} (step {monitor['step']:,})")
         if train is not None:
             speed = f"{train['samples_per_second']:,.0f} samples/s   padding "
             speed += f"{share(train['padding'])}   waiting for data {share(train['waiting'])}"

@@ -43,7 +43,7 @@ from tp_transformer.scoring.published import SOURCE
 from tp_transformer.scoring.results import FORMAT, ModuleScore, Results
 from tp_transformer.settings import read
 from tp_transformer.table import Cell, NumberCell, Table
-from tp_transformer.training.records import TRAIN, Record, read_records
+from tp_transformer.training.record import TRAIN, Record, read_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,14 +5,12 @@ Nothing here imports torch, because the command line reads its options from thes
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
-from tp_transformer.errors import SettingsError
 from tp_transformer.ranges import Count, PositiveInt, Precision, Seed, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class QuestionChoice:
     """The choice of questions.
 
     Attributes:
@@ -32,7 +30,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class EvaluationOptions:
     """Options of an evaluation.
 
     Attributes:
@@ -57,6 +55,3 @@ class Work:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.precision not in get_args(Precision):
-            known = ", ".join(get_args(Precision))
-            raise SettingsError(f"precision must be one of {known}, not {self.precision!r}")

@@ -14,7 +14,7 @@ from tp_transformer.model.checkpoint import AnyModel, model_hash
 from tp_transformer.model.solver import solve_each
 from tp_transformer.report.inputs import read_object
 from tp_transformer.runtime.provenance import Values
-from tp_transformer.scoring.options import Choice
+from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.questions import choose
 from tp_transformer.scoring.results import Results
 
@@ -54,7 +54,7 @@ def stored_questions(data: str | Path) -> list[Values]:
     split = next((name for name in store if name != TRAIN), TRAIN)
     return [
         {"module": chosen.module, "question": question, "answer": answer}
-        for chosen in choose(store, Choice(splits=(split,), train_count=PER_MODULE))
+        for chosen in choose(store, QuestionChoice(splits=(split,), train_count=PER_MODULE))
         for question, answer in zip(*store[split].rows(chosen.rows[:PER_MODULE]), strict=True)
     ]
 
@@ -70,7 +70,7 @@ def evaluated_questions(results_file: str | Path, data: str | Path) -> list[Valu
         raise ResultsError(f"{results_file} has no test split, whose questions could be shown")
     questions: list[Values] = []
     patterns = tuple(results.choice.get("modules", ("*",)))
-    for chosen in choose(store, Choice(modules=patterns, splits=splits)):
+    for chosen in choose(store, QuestionChoice(modules=patterns, splits=splits)):
         score = results.splits[chosen.split].modules.get(chosen.module)
         if score is None or score.sha256 != chosen.sha256:
             raise ResultsError(f"{data} does not hold the questions that {results_file} is about")

@@ -7,7 +7,7 @@ runs of one seed train on the same sequence of samples: only the models differ. 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tp_transformer.data.mathematics.produce import Order
@@ -19,65 +19,33 @@ Settings = Mapping[str, Any]  # such as {"model.d_ff": 64}
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleRow:
-    """A row of Table 1 at some scale.
+    """A row of Table 1 at some scale."""
 
-    Attributes:
-        name: the preset of the row of the paper; also the name of its folder
-        preset: the preset that is trained
-        settings: changes of the preset
-        analyses: names of the analyses of its first seed
-    """
-
-    name: str
-    preset: str
-    settings: Settings = field(default_factory=dict)
-    analyses: tuple[str, ...] = ()
+    name: str  # the preset of the row of the paper; also the name of its folder
+    preset: str  # that is trained
+    settings: Settings = field(default_factory=dict)  # changes of the preset
+    analyses: tuple[str, ...] = ()  # of its first seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What a reproduction trains, scores and interprets.
+    """What a reproduction trains, scores and interprets."""
 
-    Attributes:
-        name: as `--scale` names it
-        rows: the models
-        modules: of the questions to train and test on
-        seeds: each row is trained once with each
-        settings: changes of the presets of all rows
-        order: the questions to generate; absent: the store must be given
-        analysed_module: the module of the questions of analyses
-        analysed: the number of these questions
-    """
-
-    name: str
+    name: str  # as `--scale` names it
     rows: tuple[ScaleRow, ...]
-    modules: tuple[str, ...] = ("*",)
-    seeds: tuple[int, ...] = (0,)
-    settings: Settings = field(default_factory=dict)
-    order: Order | None = None
-    analysed_module: str = "arithmetic__mixed"
-    analysed: int = 128
+    modules: tuple[str, ...] = ("*",)  # of the questions to train and test on
+    seeds: tuple[int, ...] = (0,)  # each row is trained once with each
+    settings: Settings = field(default_factory=dict)  # changes of the presets of all rows
+    order: Order | None = None  # the questions to generate; absent: the store must be given
+    analysed_module: str = "arithmetic__mixed"  # of the questions of analyses
+    analysed: int = 128  # number of these questions
 
     def config(self, row: ScaleRow, seed: int, changed: Settings | None = None) -> RunConfig:
         """Return all settings of a run, with some of them changed."""
-        given = {**self._changes(row, seed), **(changed or {})}
-        texts = {name: json.dumps(value) for name, value in given.items()}
+        modules = {} if self.modules == ("*",) else {"data.modules": list(self.modules)}
+        changes = {**modules, **self.settings, **row.settings, "training.seed": seed}
+        texts = {name: json.dumps(value) for name, value in {**changes, **(changed or {})}.items()}
         return run_config(run_values(row.preset, texts, section_kinds()))
-
-    def options(self, row: ScaleRow, seed: int) -> tuple[str, ...]:
-        """Return the options of `tpt train` that change the preset of a row."""
-        changes = self._changes(row, seed)
-        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in changes.items()}
-        return tuple(f"--{name}={text}" for name, text in texts.items())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything that decides the result, as values that JSON can hold."""
-        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return values
-
-    def _changes(self, row: ScaleRow, seed: int) -> dict[str, Any]:
-        chosen = {} if self.modules == ("*",) else {"data.modules": list(self.modules)}
-        return {**chosen, **self.settings, **row.settings, "training.seed": seed}
 
 
 def _settings(

@@ -181,20 +181,6 @@ def test_build_refuses_files_of_something_else(tmp_path, text, message):
         tpt.build(tmp_path / "mine.yaml")
 
 
-def test_from_config():
-    assert isinstance(from_config(tpt.LSTMConfig(d_hidden=8)), tpt.LSTM)
-    config = tpt.TransformerConfig(d_model=8, d_ff=8, n_heads=2, n_layers=1)
-    assert isinstance(from_config(config), tpt.Transformer)
-
-
-def test_two_builds_with_one_seed_are_one_model():
-    torch.manual_seed(7)
-    first = tpt.build("tp-transformer-tiny").state_dict()
-    torch.manual_seed(7)
-    second = tpt.build("tp-transformer-tiny").state_dict()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 @pytest.mark.parametrize("name", ["tp-transformer-tiny", "lstm-saxton"])
 def test_a_model_as_text_and_in_a_notebook(name):
     with WithoutWeights():

@@ -1,16 +1,18 @@
-"""Verbs about scores: evaluation and comparison."""
+"""Verbs about results: evaluation, comparison and the report."""
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Literal
+from typing import Annotated, Literal
 
-from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.verbs.verb import ModelVerb, Verb
+from tp_transformer.runtime.memory import keep_freed_memory
+from tp_transformer.runtime.progress import progress
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
+from tp_transformer.verbs.verb import FLATTENED, ModelVerb, Verb, register_verb
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("evaluate")
 class Evaluate(ModelVerb):
     """Score a model: exact match on each module, with intervals; resumes after an interruption.
 
@@ -24,11 +26,10 @@ class Evaluate(ModelVerb):
     resumes = True
     data: Path
     out: Path
-    choice: Choice
-    work: Work
+    choice: Annotated[QuestionChoice, FLATTENED] = field(default_factory=QuestionChoice)
+    work: Annotated[EvaluationOptions, FLATTENED] = field(default_factory=EvaluationOptions)
 
     def __call__(self) -> None:
-        from tp_transformer.runtime.memory import keep_freed_memory
         from tp_transformer.runtime.run_folder import seed_runs
 
         keep_freed_memory()
@@ -39,11 +40,10 @@ class Evaluate(ModelVerb):
         if not runs:
             self._score(self.model, self.out, self.work)
 
-    def _score(self, model: Path | None, out: Path, work: Work) -> None:
+    def _score(self, model: Path | None, out: Path, work: EvaluationOptions) -> None:
         from rich.console import Console
 
         from tp_transformer.report.terminal import render_results
-        from tp_transformer.runtime.progress import progress
         from tp_transformer.runtime.ranks import is_first_process
         from tp_transformer.scoring.evaluate import evaluate
 
@@ -60,7 +60,7 @@ def _of_seed(file: Path, run: Path) -> Path:
     return file.with_stem(f"{file.stem}-{run.name}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("compare")
 class Compare(Verb):
     """Compare results with each other and with Table 1 of the paper.
 
@@ -70,7 +70,7 @@ class Compare(Verb):
         figures: a folder for bar charts of all modules, as SVG, PDF and PNG
     """
 
-    results: tuple[Path, ...] = field(metadata={"flag": "results"})
+    results: tuple[Path, ...] = field(kw_only=False)
     format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
     figures: Path | None = None
 
@@ -91,3 +91,28 @@ class Compare(Verb):
             from tp_transformer.report.terminal import written_line
 
             print(written_line(save_bars(results, self.figures)), file=sys.stderr)
+
+
+@register_verb("report")
+class WriteReport(Verb):
+    """Write one HTML page on runs, results and analyses: tables, curves, figures, findings.
+
+    Attributes:
+        paths: run folders, results of `tpt evaluate`, folders of `tpt interpret`, or folders that
+            contain them
+        out: the HTML file to write; an earlier report is replaced
+        overwrite: replace a file that is not a report
+    """
+
+    paths: tuple[Path, ...] = field(kw_only=False)
+    out: Path = Path("report.html")
+    overwrite: bool = False
+
+    def __call__(self) -> None:
+        from tp_transformer.report.page import write_report
+
+        report = write_report(self.paths, self.out, overwrite=self.overwrite)
+        for file, problem in report.unreadable.items():
+            print(f"tpt: {file} is not shown: {problem}", file=sys.stderr)
+        sections = f"{len(report.sections)} section{'' if len(report.sections) == 1 else 's'}"
+        print(f"{self.out}: {sections}; open it in a browser, it needs no network")
