@@ -362,7 +362,7 @@ def test_a_verb_of_the_page_on_extensions_is_listed_checked_and_run(monkeypatch,
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nothing.here", "names 'nothing.here', but there is no such module"),
+        ("nothing.here", "names 'nothing.here': No module named 'nothing'; a file needs"),
         ("nothing.py", "but there is no such file"),
         ("json.py", "as there is a module 'json' already"),
     ],
