@@ -96,16 +96,6 @@ def test_options_of_plain_types_are_checked(register, shift):
     assert tpt.build("tp-transformer-tiny", binding="shifted", shift=1).config.binding_options
 
 
-def test_a_model_whose_binding_is_not_registered_says_so(register, tmp_path, monkeypatch):
-    with monkeypatch.context():
-        register(BINDINGS, "shifted", Shifted)
-        tpt.build("tp-transformer-tiny", binding="shifted", shift=0.5).save(tmp_path / "model")
-    monkeypatch.undo()
-    message = "there is no binding 'shifted'.*import the module that registers another"
-    with pytest.raises(UserError, match=message):
-        tpt.load(tmp_path / "model")
-
-
 BENCH = {
     "constant": {},
     "value": {},
