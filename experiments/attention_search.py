@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tp_transformer.data.mathematics.generate import generate
+from tp_transformer.data.mathematics.produce import generate
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking, rank
 from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.interpret.core.structure import RELATIONS, Relation

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 import tp_transformer as tpt
 from tp_transformer.data.generated import TASKS
-from tp_transformer.data.mathematics.generate import generate
+from tp_transformer.data.mathematics.produce import generate
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret.core.options import AnalysisOptions
 from tp_transformer.interpret.core.record import checked_model, record

@@ -16,7 +16,7 @@ from tp_transformer.cli import main, parse
 from tp_transformer.data.mathematics.modules import with_difficulties
 from tp_transformer.data.mathematics.produce import Order
 from tp_transformer.model.config import TransformerConfig
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.published import TABLE_1
 from tp_transformer.settings import missing, read
 from tp_transformer.training.config import config_values, run_config, section_kinds
@@ -188,8 +188,8 @@ def test_arguments_become_the_fields_of_a_verb():
     assert verb == Evaluate(
         data=Path("d"),
         out=Path("o"),
-        choice=Choice(modules=("a", "b*"), seed=3),
-        work=Work(decode=4),
+        choice=QuestionChoice(modules=("a", "b*"), seed=3),
+        work=EvaluationOptions(decode=4),
     )
     verb = parse(["solve", "1 + 1?", "2?", "--json"])
     assert verb == Solve(questions=("1 + 1?", "2?"), json=True)
@@ -262,7 +262,7 @@ def test_an_interruption_is_not_a_traceback(capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tp_transformer.show.presets.models_table", interrupted)
+    monkeypatch.setattr("tp_transformer.report.cards.models_table", interrupted)
     code, _, err = run(capsys, "models")
     assert (code, err) == (130, "tpt: interrupted\n")
 

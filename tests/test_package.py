@@ -25,11 +25,11 @@ LAYERS = (
         "registry",
         "runtime",
         "html",
-        "frames",
+        "table",
         "figures",
     ),
     *("data", "ops", "model", "scoring", "training"),
-    *("interpret", "interop", "show", "study", "verbs", "cli", "__main__", "supervised"),
+    *("interpret", "interop", "report", "study", "verbs", "cli", "__main__", "supervised"),
 )
 
 

@@ -33,14 +33,14 @@ from tp_transformer.ranges import (
     short_repr,
 )
 from tp_transformer.runtime import memory
-from tp_transformer.scoring.options import Choice, Work
-from tp_transformer.training.loop import TrainingConfig
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
+from tp_transformer.training.config import TrainingConfig
 from tp_transformer.training.optim import OptimConfig
 from tp_transformer.training.validate import ValidationConfig
 
 STAGES = (
     *(TransformerConfig, LSTMConfig, FeedConfig, OptimConfig, TrainingConfig, ValidationConfig),
-    *(Order, Choice, Work, AnalysisRequest, StoreRequest),
+    *(Order, QuestionChoice, EvaluationOptions, AnalysisRequest, StoreRequest),
     *(analysis.options for analysis in ANALYSES.values()),
 )
 ODD = (
@@ -285,7 +285,7 @@ def test_memory_that_runs_out_ends_in_one_line(capsys, monkeypatch, error):
     def exhausted(*_):
         raise error
 
-    monkeypatch.setattr("tp_transformer.show.presets.models_table", exhausted)
+    monkeypatch.setattr("tp_transformer.report.cards.models_table", exhausted)
     with pytest.raises(SystemExit) as end:
         main(["models"])
     err = capsys.readouterr().err

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.binding import BINDINGS, Binding
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.registry import Registry
+from tp_transformer.report.sections import SECTIONS
 from tp_transformer.scoring import compare
 from tp_transformer.scoring.results import Results
 from tp_transformer.training.config import RunConfig
@@ -293,10 +295,14 @@ def test_results_on_different_tasks_are_not_compared():
         compare.rows(results)
 
 
+def read_page(name):
+    return (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+
+
 def snippet(word):
     """The Python in the pages on extensions that has a word."""
     pages = ("extending", "new-analysis", "new-binding")
-    text = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in pages)
+    text = "".join(map(read_page, pages))
     (found,) = (code for code in blocks("python", text) if word in code)
     return found
 
@@ -347,6 +353,20 @@ def test_a_verb_of_the_page_on_extensions_is_listed_checked_and_run(monkeypatch,
             main(arguments)
         printed = capsys.readouterr()
         assert text in printed.out + printed.err
+
+
+def test_a_section_of_another_package_is_in_the_report(monkeypatch, tmp_path):
+    """A file with a decorator shows another kind of file; built-in sections come first."""
+    code = next(code for code in blocks("python", read_page("report")) if "SECTIONS" in code)
+    (tmp_path / "timings.py").write_text(code, "utf-8")
+    (tmp_path / "timings.json").write_text('{"timings": {"<solve>": 0.25}}', "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TPT_IMPORT", "timings.py")
+    monkeypatch.setattr(SECTIONS, "_entries", {**SECTIONS._entries})
+    main(["report", "timings.json"])
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert re.search("<h2[^>]*>Timings</h2>", page)
+    assert "<td>&lt;solve&gt;</td>" in page
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ from tp_transformer.model.checkpoint import load, model_hash, model_path
 from tp_transformer.runtime.progress import progress, showing
 from tp_transformer.runtime.run_folder import name_of, sha256
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice
+from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import Interval, holm, paired_t
-from tp_transformer.show.table import markdown_table
+from tp_transformer.table import markdown_table
 from tp_transformer.training.history import history_of
 from update_bundled import ROOT, rewritten
 
@@ -130,7 +130,7 @@ def scored(folder: Path, data: Path, out: Path) -> Results:
         file.unlink()
     out.mkdir(parents=True, exist_ok=True)
     splits = ("interpolate", "extrapolate")
-    return evaluate(folder, data, file, Choice(splits=splits), show=progress)
+    return evaluate(folder, data, file, QuestionChoice(splits=splits), show=progress)
 
 
 def analysed(folder: Path, data: Path, out: Path, count: int) -> Analyses:

@@ -12,14 +12,15 @@ from interop_models import model_of, questions
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import FolderError, SettingsError, TextError
 from tp_transformer.model.batch import Batch
-from tp_transformer.model.binding import BINDINGS
 from variants import DISTINCT
 
 transformers = pytest.importorskip("transformers")
 
+import huggingface_hub  # noqa: E402
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer  # noqa: E402
 
 from tp_transformer.interop.hf import (  # noqa: E402
+    HubTransformer,
     TPTransformerConfig,
     TPTransformerForConditionalGeneration,
     export_hf,
@@ -68,18 +69,6 @@ def test_generate_gives_our_answers(binding, tmp_path):
     filled = batch.target_mask
     torch.testing.assert_close(found.logits[filled], model(batch)[filled], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.loss, model.loss(batch).mean, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("binding", BINDINGS)
-def test_generate_gives_our_answers_to_200_questions(binding, tmp_path):
-    model = model_of(binding, steps=150, d_model=32, d_ff=64)
-    theirs, tokenizer = loaded(model, tmp_path / "exported")
-    texts, _ = questions(200, seed=1000)
-    ours = model.solve(texts)
-    assert all(ours)
-    assert len(set(ours)) > 2
-    assert generated(theirs, tokenizer, texts) == ours
 
 
 def test_the_cache_does_not_change_answers(exported):
@@ -292,3 +281,66 @@ def test_the_configuration_is_plain_json(exported, tmp_path):
     assert values["model_type"] == "tp_transformer"
     assert "auto_map" not in values  # no remote code
     assert AutoConfig.from_pretrained(tmp_path).build().config == exported[0].config
+
+
+@pytest.fixture
+def model():
+    model = model_of("low-rank")  # whose rank is not a field of the configuration
+    model.max_answer = 7
+    return model
+
+
+def test_a_folder_is_saved_twice_and_loaded(model, tmp_path):
+    model.save(tmp_path / "ours")
+    loaded = HubTransformer.from_pretrained(tmp_path / "ours")
+    for _ in range(2):
+        loaded.save_pretrained(tmp_path / "hub")
+    card = (tmp_path / "hub" / "README.md").read_text("utf-8")
+    assert "library_name: tp-transformer" in card
+    again, plain = HubTransformer.from_pretrained(str(tmp_path / "hub")), tpt.load(tmp_path / "hub")
+    assert not again.training
+    assert again.max_answer == plain.max_answer == 7
+    texts, _ = questions(3)
+    assert again.solve(texts) == plain.solve(texts) == model.solve(texts)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+
+
+def test_pushed_files_are_those_of_a_model_folder(model, tmp_path, monkeypatch):
+    """The requests to the Hub are replaced; everything before them is real."""
+    model.save(tmp_path / "ours")
+    pushed = {}
+
+    def upload(self, *, repo_id, folder_path, **_):
+        pushed[repo_id] = {file.name for file in folder_path.iterdir()}
+        return "url"
+
+    def create(self, repo_id, **_):
+        return huggingface_hub.RepoUrl(f"https://huggingface.co/{repo_id}")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create)
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
+    HubTransformer.from_pretrained(tmp_path / "ours").push_to_hub("someone/model")
+    files = {"README.md", "config.json", "model.safetensors", "vocabulary.json"}
+    assert pushed == {"someone/model": files}
+
+
+def test_a_repository_is_downloaded(model, tmp_path, monkeypatch):
+    model.save(tmp_path / "cached")
+    asked = []
+
+    def download(name, **options):
+        asked.append((name, options))
+        return str(tmp_path / "cached")
+
+    monkeypatch.setattr("tp_transformer.interop.hf.snapshot_download", download)
+    loaded = HubTransformer.from_pretrained("someone/model", revision="v1")
+    assert loaded.config == model.config
+    files = ["model.safetensors", "config.json", "vocabulary.json"]
+    assert asked == [("someone/model", {"allow_patterns": files, "revision": "v1"})]
+
+
+def test_an_lstm_is_refused(tmp_path):
+    tpt.build("lstm-saxton", d_hidden=8).save(tmp_path / "lstm")
+    with pytest.raises(FolderError, match="architecture lstm"):
+        HubTransformer.from_pretrained(tmp_path / "lstm")

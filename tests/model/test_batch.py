@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tp_transformer import Batch, build
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.model.batch import cut
+from tp_transformer.model.loss import token_loss
 
 VOCABULARY = MATHEMATICS.vocabulary
 texts = st.text("0123456789", min_size=1, max_size=40)
@@ -93,3 +94,24 @@ def test_loss_and_gradient_of_the_parts_are_those_of_the_whole():
     assert total == pytest.approx(whole.total.item(), rel=1e-12)
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_loss_is_the_sum_over_the_symbols_of_the_answers():
+    vocabulary = MATHEMATICS.vocabulary
+    batch = Batch.from_text(["a", "b", "c"], ["12", "", "345"], vocabulary)
+    logits = torch.randn(*batch.target_input.shape, 72, dtype=torch.float64)
+    loss = token_loss(logits, batch)
+    assert loss.n_tokens == 3 + 1 + 4  # characters and end symbols
+    total = 0.0
+    for row, answer in enumerate(["12", "", "345"]):
+        for position, symbol in enumerate([*answer, "<eos>"]):
+            scores = logits[row, position]
+            total -= scores[vocabulary.tokens.index(symbol)] - torch.logsumexp(scores, 0)
+    torch.testing.assert_close(loss.total, total)
+    torch.testing.assert_close(loss.mean, total / 8)
+
+
+def test_half_precision_scores_are_summed_in_single_precision():
+    batch = Batch.from_text(["q"], ["1"], MATHEMATICS.vocabulary)
+    loss = token_loss(torch.randn(1, 2, 72).bfloat16(), batch)
+    assert loss.total.dtype == torch.float32

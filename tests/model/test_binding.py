@@ -14,8 +14,6 @@ VARIANTS = [
     ("dictionary", {"n_roles": 1}),
     ("dictionary", {"n_roles": 5}),  # as many as a head has dimensions
 ]
-PRODUCTS = ["hadamard", "tensor", "low-rank", "convolution"]  # linear in filler and in role
-WITHOUT_ROLES = ["none", "constant"]
 
 
 def binding_of(name: str, n_heads: int = 3, d_head: int = 5, options=None):
@@ -57,35 +55,6 @@ def test_equals_the_definition(name, options, d_head):
         own = None if role is None else role[at]
         expected = reference.bind(name, filler[at], own, **learned_by(binding, at[1]))
         torch.testing.assert_close(bound[at], expected, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", BINDINGS)
-def test_exchanging_the_fillers_changes_the_structure_only_where_there_are_roles(name):
-    binding = binding_of(name)
-    a, b = torch.randn(2, 1, 3, 1, 5, dtype=torch.float64)
-    r1, r2 = roles_for(binding, 1, 3, 1), roles_for(binding, 1, 3, 1)
-    distance = ((binding(a, r1) + binding(b, r2)) - (binding(a, r2) + binding(b, r1))).norm()
-    if name in WITHOUT_ROLES:
-        assert distance < 1e-14
-    else:
-        assert distance > 0.05
-
-
-@pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_is_linear_in_the_filler(name, options):
-    binding = binding_of(name, options=options)
-    f, g = torch.randn(2, 2, 3, 4, 5, dtype=torch.float64)
-    r = roles_for(binding, 2, 3, 4)
-    torch.testing.assert_close(binding(2 * f + g, r), 2 * binding(f, r) + binding(g, r))
-
-
-@pytest.mark.parametrize("name", [name for name in BINDINGS if name not in WITHOUT_ROLES])
-def test_only_products_are_linear_in_the_role(name):
-    binding = binding_of(name)
-    f = torch.randn(2, 3, 4, 5, dtype=torch.float64)
-    r, s = roles_for(binding, 2, 3, 4), roles_for(binding, 2, 3, 4)
-    found, expected = binding(f, 2 * r + s), 2 * binding(f, r) + binding(f, s)
-    assert torch.allclose(found, expected) == (name in PRODUCTS)
 
 
 def test_a_constant_role_begins_as_plain_attention():
@@ -146,14 +115,6 @@ def test_full_rank_can_equal_the_tensor_product():
         low_rank.role_projection.copy_(torch.eye(5).double()[second].expand(3, -1, -1))
     filler, role = torch.randn(2, 2, 3, 4, 5, dtype=torch.float64)
     assert torch.equal(low_rank(filler, role), binding_of("tensor")(filler, role))
-
-
-def test_unit_projections_of_rank_d_head_are_the_hadamard_product():
-    low_rank = make_binding("low-rank", 2, 5, {"rank": 5}).double()
-    for projection in low_rank.parameters():
-        projection.data.copy_(torch.eye(5).expand(2, -1, -1))
-    filler, role = torch.randn(2, 1, 2, 4, 5, dtype=torch.float64)
-    assert torch.equal(low_rank(filler, role), filler * role)
 
 
 @pytest.mark.parametrize("name", BINDINGS)

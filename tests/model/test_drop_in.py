@@ -8,10 +8,16 @@ import torch
 from torch import nn
 
 import reference
+import tp_transformer as tpt
 from exported import attention_parameters
 from tp_transformer import TPMultiheadAttention
+from tp_transformer.errors import SettingsError
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.trace import trace
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is True"
+)
 
 
 def pair(**options):
@@ -141,15 +147,6 @@ def test_keys_of_another_batch_are_refused():
         attention(torch.randn(2, 4, 8), torch.randn(1, 6, 8), torch.randn(1, 6, 8))
 
 
-@pytest.mark.parametrize("shape", [(0, 4, 6), (2, 0, 6)])
-def test_nothing_in_is_nothing_out(shape):
-    batch, queries, keys = shape
-    theirs, ours = pair(batch_first=True)
-    query, key = torch.randn(batch, queries, 12), torch.randn(batch, keys, 12)
-    found, expected = ours(query, key, key)[0], theirs(query, key, key)[0]
-    assert found.shape == expected.shape == (batch, queries, 12)
-
-
 def test_returned_weights_are_the_dropped_ones_as_torchs_are():
     attention = TPMultiheadAttention(8, 2, dropout=0.5, batch_first=True)
     state = torch.randn(4, 20, 8)
@@ -198,17 +195,6 @@ def test_torchs_weights_load_and_give_torchs_attention(binding, batch_first):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_torchs_weights_load_within_a_larger_module():
-    theirs = nn.TransformerEncoderLayer(12, 3, 24, dropout=0.0)
-    ours = copy.deepcopy(theirs)
-    ours.self_attn = TPMultiheadAttention(12, 3)
-    ours.load_state_dict(theirs.state_dict())
-    source = torch.randn(5, 4, 12)
-    torch.testing.assert_close(ours(source), theirs(source), rtol=1e-5, atol=1e-6)
-    ours(source).square().sum().backward()
-    assert ours.self_attn.role_proj.weight.grad.abs().max() > 0  # it learns from the first step
-
-
 @pytest.mark.parametrize("options", [{"binding": "sigmoid"}, {"bias": False}])
 def test_a_role_map_that_cannot_be_neutral_is_missing(options):
     theirs = nn.MultiheadAttention(12, 3, bias=options.get("bias", True))
@@ -246,8 +232,6 @@ def encoder_with_roles(norm_first, replaced_after):
     return encoder
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("replaced_after", [True, False])
 @pytest.mark.parametrize("padded", [True, False])
@@ -269,47 +253,6 @@ def test_torchs_encoder_does_not_bypass_the_role(norm_first, replaced_after, pad
     assert (without_roles[kept] - in_evaluation[kept]).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_stands_in_throughout_torchs_transformer(mode):
-    theirs = nn.Transformer(16, 2, 2, 2, 32, dropout=0.0, batch_first=True)
-    ours = copy.deepcopy(theirs)
-    replaced = 0
-    for parent in list(ours.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.MultiheadAttention):
-                attention = TPMultiheadAttention(16, 2, batch_first=True, binding="none")
-                attention.load_state_dict(child.state_dict())
-                setattr(parent, name, attention)
-                replaced += 1
-    assert replaced == 2 + 2 * 2
-    source, target = torch.randn(3, 7, 16), torch.randn(3, 4, 16)
-    masks = {"tgt_mask": theirs.generate_square_subsequent_mask(4), "tgt_is_causal": True}
-    with torch.set_grad_enabled(mode == "train"):
-        expected = theirs.train(mode == "train")(source, target, **masks)
-        found = ours.train(mode == "train")(source, target, **masks)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_trains_inside_torchs_layer():
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    layer.self_attn = TPMultiheadAttention(8, 2, batch_first=True)
-    before = copy.deepcopy(layer.self_attn.state_dict())
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
-    inputs, wanted = torch.randn(2, 16, 5, 8)
-    losses = []
-    for _ in range(30):
-        loss = (layer(inputs) - wanted).square().mean()
-        losses.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert losses[-1] < 0.8 * losses[0]
-    for name, parameter in layer.self_attn.named_parameters():
-        assert not torch.equal(parameter, before[name]), name
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_only_serve_self_attention():
     attention = TPMultiheadAttention(8, 2, batch_first=True)
     nested = torch.nested.nested_tensor([torch.randn(2, 8), torch.randn(3, 8)])
@@ -323,3 +266,119 @@ def test_a_trace_reaches_into_someone_elses_model():
     with trace(layer, "self_attn.role", edit={"self_attn.role": torch.ones_like}) as recorded:
         layer(torch.randn(3, 4, 8))
     assert torch.equal(recorded["self_attn.role"], torch.ones(3, 2, 4, 4))
+
+
+def shaped(batch_first, *lengths):
+    return [torch.randn(*((3, n) if batch_first else (n, 3)), 16) for n in lengths]
+
+
+def causal(length):
+    return nn.Transformer.generate_square_subsequent_mask(length)
+
+
+def cases(batch_first, **options):
+    """Models of torch's modules with calls: without masks, with causal masks and with padding."""
+    options = {"dropout": 0.0, "batch_first": batch_first, **options}
+    source, target = shaped(batch_first, 6, 4)
+    padding = torch.arange(6) >= torch.tensor([6, 4, 1])[:, None]
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, **options), 2)
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 4, 32, **options), 2)
+    both = nn.Transformer(16, 4, 1, 1, 32, **options)
+    masks = {"tgt_mask": causal(4), "tgt_is_causal": True, "memory_key_padding_mask": padding}
+    return [
+        (encoder, (source,), {}),
+        (encoder, (source,), {"mask": causal(6)}),
+        (encoder, (source,), {"src_key_padding_mask": padding}),
+        (decoder, (target, source), masks),
+        (both, (source, target), {**masks, "src_key_padding_mask": padding}),
+    ]
+
+
+def attentions(model):
+    return [each for each in model.modules() if isinstance(each, TPMultiheadAttention)]
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("options", [{}, {"norm_first": True}, {"bias": False}])
+def test_models_compute_the_same_until_they_are_trained(batch_first, options):
+    for model, inputs, masks in cases(batch_first, **options):
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.3)  # biases too
+        n_attentions = sum(isinstance(each, nn.MultiheadAttention) for each in model.modules())
+        ours = tpt.add_roles(copy.deepcopy(model))
+        assert len(attentions(ours)) == n_attentions > 0
+        assert not any(isinstance(each, nn.MultiheadAttention) for each in ours.modules())
+        for training in (True, False):
+            with torch.set_grad_enabled(training):
+                expected = model.train(training)(*inputs, **masks)
+                found = ours.train(training)(*inputs, **masks)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_roles_take_effect_in_training_and_evaluation(batch_first):
+    for model, inputs, masks in cases(batch_first):
+        ours = tpt.add_roles(model)
+        for attention in attentions(ours):
+            nn.init.normal_(attention.role_proj.weight, std=0.3)
+        outputs = []
+        for training, edit in ((True, {}), (False, {}), (False, {"*.role": torch.ones_like})):
+            with torch.set_grad_enabled(training), trace(ours, edit=edit):
+                outputs.append(ours.train(training)(*inputs, **masks))
+        kept = outputs[1] != 0  # torch may leave padding at zero in evaluation
+        torch.testing.assert_close(outputs[1][kept], outputs[0][kept], rtol=1e-4, atol=1e-5)
+        assert (outputs[2] - outputs[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("binding", ["hadamard", "residual", "convolution"])
+@pytest.mark.parametrize(
+    "options", [{"bias": False}, {"kdim": 5, "vdim": 7}, {"dropout": 0.3}, {"dtype": torch.float64}]
+)
+def test_an_attention_itself(binding, options):
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True, **options)
+    ours = tpt.add_roles(theirs, binding=binding)
+    assert isinstance(ours, TPMultiheadAttention)
+    assert ours.dropout == theirs.dropout
+    dtype = options.get("dtype", torch.float32)
+    query = torch.randn(2, 4, 12, dtype=dtype)
+    key, value = (torch.randn(2, 6, options.get(n, 12), dtype=dtype) for n in ("kdim", "vdim"))
+    outputs = [each.eval()(query, key, value) for each in (ours, theirs)]
+    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+    assert ours.role_proj.bias is not None
+
+
+def test_parameters_stay_the_same_objects():
+    layer = nn.TransformerEncoderLayer(8, 2, 16)
+    layer.self_attn.out_proj.requires_grad_(False)
+    shared = nn.ModuleList([layer, nn.ModuleDict({"again": layer.self_attn})])
+    before = dict(shared.named_parameters())
+    added = tpt.add_roles(shared)
+    assert added[0].self_attn is added[1]["again"]
+    after = dict(added.named_parameters())
+    assert after.keys() - before.keys() == {
+        "0.self_attn.role_proj.weight",
+        "0.self_attn.role_proj.bias",
+    }
+    assert all(after[name] is parameter for name, parameter in before.items())
+    assert not after["0.self_attn.out_proj.weight"].requires_grad
+
+
+class OtherAttention(nn.MultiheadAttention):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("attention", "options", "message"),
+    [
+        (nn.MultiheadAttention(8, 2, add_zero_attn=True), {}, "'0' has add_bias_kv or add_zero"),
+        (nn.MultiheadAttention(8, 2, add_bias_kv=True), {}, "'0' has add_bias_kv or add_zero"),
+        (OtherAttention(8, 2), {}, "'0' is a OtherAttention"),
+        (nn.MultiheadAttention(8, 2), {"binding": "sigmoid"}, "use hadamard, residual or"),
+        (nn.MultiheadAttention(8, 2), {"binding": "nothing"}, "there is no binding"),
+    ],
+)
+def test_what_would_compute_something_else_is_refused(attention, options, message):
+    model = nn.ModuleList([attention])
+    with pytest.raises(SettingsError, match=message):
+        tpt.add_roles(model, **options)
+    assert model[0] is attention

@@ -6,7 +6,6 @@ from torch import nn
 
 from tp_transformer import LSTM, Batch, LSTMConfig
 from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.errors import SettingsError
 
 VOCABULARY = MATHEMATICS.vocabulary
 
@@ -89,15 +88,3 @@ def test_a_trace_reads_and_replaces_its_hidden_states():
     with model.trace("decoder.output", edit={"decoder.output": torch.ones_like}) as trace:
         model.solve(["1+1"])
     assert trace["decoder.output"].eq(1).all()
-
-
-def test_the_defaults_are_those_of_saxton_et_al():
-    config = LSTMConfig()
-    assert (config.d_hidden, config.n_thinking, config.n_vocab) == (2048, 16, 95)
-
-
-def test_refuses_a_shape_that_cannot_be():
-    with pytest.raises(SettingsError, match="d_hidden must be from 1 to"):
-        LSTMConfig(d_hidden=0)
-    with pytest.raises(SettingsError, match="n_thinking must be from 0 to"):
-        LSTMConfig(n_thinking=-1)

@@ -1,7 +1,6 @@
 """Greedy search against decoding from scratch at every step, and `solve` around it."""
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -115,50 +114,6 @@ def test_the_lengths_that_are_compared_differ(name):
     assert len({len(one.tokens) for answers in found for one in answers}) > 2
 
 
-@pytest.mark.parametrize("penalty", [0.0, 1.5])
-@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
-def test_one_beam_is_greedy_search(name, penalty):
-    model = model_of(name)
-    greedy_answers = model.solve(MANY, max_length=9)
-    found = Solver(model).answers(MANY, max_length=9, beam=1, length_penalty=penalty)
-    assert [[one.text for one in answers] for answers in found] == [[a] for a in greedy_answers]
-
-
-@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
-def test_a_log_probability_is_that_of_teacher_forcing(name):
-    model = model_of(name)
-    eos = model.vocabulary.eos
-    with torch.no_grad():
-        found = beam_search(model, source_of(model), 6, 4, 1.0)
-        for answers, row in zip(found, unpadded(model, source_of(model)), strict=True):
-            for one in answers:
-                assert one.is_complete == (one.tokens[-1] == eos)
-                assert eos not in one.tokens[:-1]
-                target = torch.tensor([[model.vocabulary.sos, *one.tokens]])
-                scores = model.decode(target[:, :-1], model.encode(row[None]))[0].log_softmax(
-                    dim=-1
-                )
-                total = scores.gather(1, target[0, 1:, None]).sum().item()
-                assert one.log_probability == pytest.approx(total, abs=1e-9)
-                assert one.score == pytest.approx(total / len(one.tokens), abs=1e-9)
-
-
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_the_best_are_sorted_and_differ_and_fewer_are_the_first_of_more(penalty):
-    model = model_of("hadamard")
-    found = Solver(model).answers(MANY, max_length=8, beam=6, length_penalty=penalty)
-    for answers in found:
-        scores = [one.score for one in answers]
-        assert scores == sorted(scores, reverse=True)
-        assert len({one.text for one in answers}) == len(answers) == 6
-    two = Solver(model).answers(MANY, max_length=8, beam=6, n_best=2, length_penalty=penalty)
-    assert [[one.text for one in answers] for answers in two] == [
-        [one.text for one in answers[:2]] for answers in found
-    ]
-    if not penalty:
-        assert model.solve(MANY, max_length=8, beam=6) == [answers[0].text for answers in found]
-
-
 def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_of_them():
     """Against a count of every text there is: no search, no cache."""
     vocabulary = tpt.Vocabulary(("<pad>", "<sos>", "<eos>", "0", "1"))
@@ -176,27 +131,6 @@ def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_of_them():
                     totals[(*beginning, symbol)] = total + log_probability
     assert sum(map(math.exp, totals.values())) == pytest.approx(1.0)
     assert [one.tokens for one in found] == sorted(totals, key=lambda text: -totals[text])
-
-
-def test_beams_that_have_ended_make_way_for_better_ones():
-    """The likeliest text begins with an unlikely symbol, which greedy search passes by."""
-    model = Scripted("1", "1")
-    a, b, end = model.vocabulary.encode(["ab"]).ids[[1, 2, 3]]
-
-    def step(previous, state):
-        table = torch.full((72, 72), -30.0)
-        table[model.vocabulary.sos, [a, b]] = torch.tensor([0.6, 0.4]).log()
-        table[a, :10] = torch.tensor(0.1).log()  # whatever follows is unlikely
-        table[b, end] = 0.0
-        return table[previous]
-
-    model.step = step
-    source = torch.zeros(2, 1, dtype=torch.long)
-    assert greedy(model, source, 4)[0, 0] == a
-    for beam in (2, 4):
-        found = beam_search(model, source, 4, beam)[1][0]
-        assert found.tokens == (b, end)
-        assert found.log_probability == pytest.approx(math.log(0.4), abs=1e-3)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -221,83 +155,6 @@ def test_rows_that_are_done_are_no_longer_computed(name, beam):
         Solver(model).answers(MANY, max_length=30, beam=beam)
         assert sizes[:2] == [len(MANY), beam * len(MANY)]
     assert sizes[-1] < max(sizes)
-
-
-def test_in_float32_only_near_ties_are_decided_otherwise():
-    """Where an answer differs from that in float64, the two symbols were about as likely."""
-    model = model_of("hadamard")
-    questions = [f"What is {n} + {n * n}?" for n in range(300)]
-    exact = model.solve(questions, max_length=6)
-    rounded = model.float().solve(questions, max_length=6)
-    model.double()
-    margins = []
-    for question, answer, other in zip(questions, exact, rounded, strict=True):
-        if answer != other:
-            batch = tpt.Batch.from_text([question] * 2, [answer, other], model.vocabulary)
-            scores = model(batch)[0].log_softmax(dim=-1)
-            place = int((batch.target_output[0] != batch.target_output[1]).nonzero()[0])
-            margins.append((scores[place, batch.target_output[:, place]]).diff().abs().item())
-    assert len(margins) < 3, margins
-    assert max(margins, default=0.0) < 1e-4
-
-
-@pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("name", [*DISTINCT, "lstm"])
-def test_solves_in_bfloat16(name, beam):
-    """As a cast of the model."""
-    model = model_of(name).bfloat16()
-    answers = Solver(model).answers(QUESTIONS, max_length=5, beam=beam)
-    assert [len(found) for found in answers] == [beam] * len(QUESTIONS)
-    assert all(math.isfinite(one.score) for found in answers for one in found)
-    assert len(model.solve(QUESTIONS, max_length=5, beam=beam)) == len(QUESTIONS)
-
-
-@dataclass
-class Place:
-    """Where each row of a batch is in its script."""
-
-    script: torch.Tensor
-    step: int = 0
-
-    def select(self, rows, questions):
-        self.script = self.script[rows]
-
-
-class Scripted:
-    """A model that says what it is told to."""
-
-    def __init__(self, *answers):
-        self.vocabulary = MATHEMATICS.vocabulary
-        padded = self.vocabulary.encode(answers).padded(self.vocabulary.pad)
-        self.script = torch.from_numpy(padded[:, 1:])
-        self.heard = []
-
-    def encode(self, source, layout=None):
-        return source
-
-    def begin(self, memory, max_length):
-        return Place(self.script)
-
-    def step(self, previous, state):
-        self.heard.append(previous.tolist())
-        symbols = state.script[:, state.step]
-        state.step += 1
-        return 50.0 * torch.nn.functional.one_hot(symbols, 72)
-
-
-def test_stops_at_the_end_symbol_and_feeds_back_what_it_said():
-    model = Scripted("7", "-12", "")
-    found = greedy(model, torch.zeros(3, 1, dtype=torch.long), 30)
-    assert model.vocabulary.decode(found.numpy()) == ["7", "-12", ""]
-    assert found.shape == (3, 4)
-    assert model.heard[0] == [model.vocabulary.sos] * 3
-    assert model.heard[1] == model.script[:2, 0].tolist()  # the third has left
-
-
-def test_cuts_at_the_longest_length():
-    found = greedy(Scripted("12345"), torch.zeros(1, 1, dtype=torch.long), 3)
-    assert MATHEMATICS.vocabulary.decode(found.numpy()) == ["123"]
-    assert greedy(Scripted("1"), torch.zeros(1, 1, dtype=torch.long), 0).shape == (1, 0)
 
 
 def test_solve_keeps_the_order_and_does_not_depend_on_the_company(monkeypatch):
@@ -385,21 +242,3 @@ def test_texts_that_are_spelled_alike_are_one_answer():
         for symbols, score in ((ids, -1.0), ((0, 2), -2.0), ((5, 2), -3.0))
     ]
     assert [one.score for one in Solver(model)._decoded(found)] == [-1.0, -3.0]
-
-
-def test_solving_what_is_trained_finds_what_was_taught():
-    model = tpt.build("tp-transformer-tiny")
-    questions = [f"{a}+{b}" for a in range(4) for b in range(4)]
-    answers = [str(a + b) for a in range(4) for b in range(4)]
-    batch = tpt.Batch.from_text(questions, answers, model.vocabulary)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for _ in range(150):
-        optimizer.zero_grad()
-        model.loss(batch).mean.backward()
-        optimizer.step()
-    assert model.solve(questions) == answers
-    assert model.solve(questions, beam=5) == answers
-    for found, answer in zip(Solver(model).answers(questions, beam=3), answers, strict=True):
-        assert found[0].text == answer
-        assert found[0].is_complete
-        assert found[0].log_probability > math.log(0.5)

@@ -90,23 +90,6 @@ def test_steps_are_those_of_the_model_also_when_rows_leave(called, what_is_read,
         both[0].step(previous, states[0])
 
 
-@pytest.mark.usefixtures("what_is_read")
-@torch.inference_mode()
-def test_several_rows_of_a_question_share_its_memory():
-    model = model_of()
-    both = engine_for(model), model
-    states = [begin(each) for each in both]
-    previous = torch.full((len(QUESTIONS),), model.vocabulary.sos)
-    origins = torch.arange(len(QUESTIONS)).repeat_interleave(3)
-    for _ in range(3):
-        logits, wanted = (each.step(previous, s) for each, s in zip(both, states, strict=True))
-        assert_near(logits, wanted)
-        if len(previous) < 15:
-            for state in states:
-                state.select(origins, None)
-        previous = 3 + torch.arange(15)
-
-
 @pytest.mark.parametrize("n_words", [1, 2, 3])
 @torch.inference_mode()
 def test_a_vocabulary_may_have_any_size(n_words):
@@ -298,18 +281,6 @@ def test_many_questions_have_the_answers_of_few(
         assert called.count("pack_heads") == (precision == "float32")
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("fields", [{}, {"d_model": 40, "n_heads": 5, "d_ff": 72}], ids=str)
-def test_shared_panels_change_no_bit_of_a_probability(monkeypatch, called, fields, beam):
-    model = model_of(**fields)
-    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 24)
-    questions = [f"What is {number} + {number**3}?" for number in range(60)]
-    found = Solver(model).answers(questions, max_length=5, beam=beam)
-    assert called.count("pack_layers") == 2
-    monkeypatch.setattr(Engine, "with_panels", lambda search: search)
-    assert Solver(model).answers(questions, max_length=5, beam=beam) == found
-
-
 @pytest.mark.parametrize("at_once", [16, 128])
 def test_panels_are_freed_after_a_search(monkeypatch, at_once):
     model, panels = model_of(), []
@@ -451,18 +422,6 @@ def test_changed_weights_have_their_effect(change, part, precision):
     torch.testing.assert_close(after, logits_of(model), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("beam", [1, 2])
-def test_a_hook_sees_each_group_of_questions(monkeypatch, called, beam):
-    monkeypatch.setattr(solver, "ROWS_AT_ONCE", 2)
-    model, seen = model_of(), []
-    wanted = model.solve(QUESTIONS, max_length=5, beam=beam)
-    called.clear()
-    model.encoder[0].register_forward_hook(lambda _, given, output: seen.append(given))
-    assert model.solve(QUESTIONS, max_length=5, beam=beam) == wanted
-    assert not {"decoder_greedy", "decoder_step", "pack_layers"} & set(called)
-    assert len(seen) == -(-len(QUESTIONS) * beam // 2)
-
-
 class _Reversed(tpt.Transformer):
     def step(self, previous, state):
         return -super().step(previous, state)
@@ -598,19 +557,6 @@ def test_what_does_not_fit_is_an_error():
         found.greedy(Ragged(encoded.ids, encoded.offsets + 1), 5)
     short = Ragged(encoded.ids.astype(np.int32), encoded.offsets)
     assert torch.equal(found.greedy(short, 5), found.greedy(encoded, 5))
-
-
-@pytest.mark.parametrize(
-    ("rows", "questions"), [([0, 1], None), ([0, 1, 2, 3, 4, 0], None), ([0], [])]
-)
-@torch.inference_mode()
-def test_rows_that_belong_to_no_question_are_an_error(rows, questions):
-    found = engine_for(model_of())
-    state = begin(found)
-    chosen = None if questions is None else torch.tensor(questions, dtype=torch.int64)
-    state.select(torch.tensor(rows), chosen)
-    with pytest.raises(ValueError, match="questions"):
-        found.step(torch.full((len(rows),), 3), state)
 
 
 def test_the_default_device_changes_nothing():

@@ -8,17 +8,19 @@ import pytest
 from tp_transformer.cli import parse
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.runtime.provenance import command_line
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.verbs.study import Bench
 
 
 @pytest.mark.parametrize(
     ("choice", "work"),
     [
-        (Choice(), Work()),
+        (QuestionChoice(), EvaluationOptions()),
         (
-            Choice(modules=("a b", "c*"), splits=("train",), train_count=7, seed=3),
-            Work(overwrite=True, precision="bfloat16", predictions=Path("p q.jsonl"), diagnose=0),
+            QuestionChoice(modules=("a b", "c*"), splits=("train",), train_count=7, seed=3),
+            EvaluationOptions(
+                overwrite=True, precision="bfloat16", predictions=Path("p q.jsonl"), diagnose=0
+            ),
         ),
     ],
 )
@@ -52,6 +54,6 @@ def test_a_command_of_a_bench_is_parsed_to_itself():
 
 
 def test_defaults_and_what_is_none_are_left_out():
-    assert command_line("evaluate", Choice(), Work(), data="d", device=None) == (
-        "tpt evaluate --data d"
-    )
+    assert command_line(
+        "evaluate", QuestionChoice(), EvaluationOptions(), data="d", device=None
+    ) == ("tpt evaluate --data d")

@@ -193,21 +193,20 @@ def test_generating_ends_with_all_its_workers(tmp_path, number):
 )
 def test_the_demos_trainings_end_with_it(tmp_path, number):
     runs.make_store(tmp_path / "data")
-    settings = [f"--{name}={value}" for name, value in runs.SETTINGS.items()]
-    arguments = [
-        "--config=tp-transformer-tiny",
-        f"--data={tmp_path / 'data'}",
-        *settings,
-        "--training.steps=1000000",
-    ]
     code = f"""
 from pathlib import Path
 from rich.console import Console
 from tp_transformer.runtime import signals
-from tp_transformer.study.watch import Run, train_side_by_side
+from tp_transformer.study.engine import StudyRun, train_side_by_side
+from tp_transformer.training.config import RunConfig
 signals.prepare()
-runs = [Run(name, Path({str(tmp_path)!r}) / name, tuple({arguments!r})) for name in "ab"]
-train_side_by_side(runs, Console())
+folder = Path({str(tmp_path)!r})
+preset, training = "tp-transformer-tiny", {{"steps": 1_000_000, "checkpoint_every": 3}}
+more = {{"data": {{"batch_size": 8}}, "validation": {{"count": 12}}}}
+config = RunConfig.of(preset, training=training, **more)
+files = [{{"name": x, "folder": folder / x, "results": folder / f"{{x}}.json"}} for x in "ab"]
+common = {{"preset": preset, "config": config, "data": folder / "data"}}
+train_side_by_side([StudyRun(**common, **one) for one in files], Console())
 """
     process = start(["-c", code])
     folders = [tmp_path / name for name in "ab"]

@@ -12,10 +12,9 @@ import torch
 from rich.console import Console
 
 import tp_transformer as tpt
-from corpora import SAMPLE, make_store
+from corpora import make_store
 from runs import finish, start_ranks
 from tp_transformer.cli import main, parse
-from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import (
     FolderError,
@@ -24,13 +23,13 @@ from tp_transformer.errors import (
     UserError,
 )
 from tp_transformer.model.checkpoint import model_hash
+from tp_transformer.report.terminal import render_results
 from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.results import render_results
 
-QUICK = Work(diagnose=0)
+QUICK = EvaluationOptions(diagnose=0)
 
 
 def counted(results):
@@ -48,7 +47,9 @@ def counted(results):
 @pytest.fixture(scope="session")
 def undisturbed(store, trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("results") / "results.json"
-    return evaluate(trained, store, out, Choice(train_count=200), Work(diagnose=10))
+    return evaluate(
+        trained, store, out, QuestionChoice(train_count=200), EvaluationOptions(diagnose=10)
+    )
 
 
 def test_counts_are_those_of_decoding_every_question(store, trained, undisturbed):
@@ -65,28 +66,17 @@ def test_counts_are_those_of_decoding_every_question(store, trained, undisturbed
     assert 0 < undisturbed.splits["interpolate"].average[0] < 1
 
 
-def test_a_question_alone_has_the_same_verdict(store, trained, undisturbed, tmp_path):
-    name = "arithmetic__add_or_sub"
-    choice = Choice(modules=(name,), splits=("interpolate",))
-    work = Work(diagnose=0, symbols_per_pass=1)
-    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
-    alone, together = (one.splits["interpolate"].modules[name] for one in (found, undisturbed))
-    assert alone.verdicts.tolist() == together.verdicts.tolist()
-    assert 0 < alone.right < alone.n
-    assert alone.loss == pytest.approx(together.loss, rel=1e-4)
-
-
 @pytest.mark.parametrize("limit", [150, 100_000])
 def test_the_size_of_passes_does_not_matter(store, trained, undisturbed, tmp_path, limit):
-    work = Work(diagnose=10, symbols_per_pass=limit)
-    found = evaluate(trained, store, tmp_path / "r.json", Choice(train_count=200), work)
+    work = EvaluationOptions(diagnose=10, symbols_per_pass=limit)
+    found = evaluate(trained, store, tmp_path / "r.json", QuestionChoice(train_count=200), work)
     assert counted(found) == counted(undisturbed)
     assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
 
 
 def test_padded_batches_come_to_the_same(store, trained, undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr(tpt.Transformer, "reads_packed", False)
-    choice, work = Choice(train_count=200), Work(diagnose=10)
+    choice, work = QuestionChoice(train_count=200), EvaluationOptions(diagnose=10)
     found = evaluate(trained, store, tmp_path / "r.json", choice, work)
     assert counted(found) == counted(undisturbed)
 
@@ -112,40 +102,6 @@ def test_two_ranks_come_to_the_same(store, trained, undisturbed, tmp_path):
     assert "tpt compare" not in (tmp_path / "log-1").read_text()
 
 
-def test_the_order_of_questions_does_not_matter(store, trained, undisturbed, tmp_path, monkeypatch):
-    """All others of a pass may differ: here rows are put together at random."""
-    chance = np.random.default_rng(0)
-
-    def shuffled(source, target, limit):
-        parts = np.array_split(chance.permutation(len(source)), 30)
-        yield from (part for part in parts if len(part))  # there may be few near-ties
-
-    monkeypatch.setattr("tp_transformer.scoring.questions.passes", shuffled)
-    choice, work = Choice(train_count=200), Work(diagnose=10)
-    found = evaluate(trained, store, tmp_path / "r.json", choice, work)
-    assert counted(found) == counted(undisturbed)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SAMPLE.is_file(), reason="the sample of v1.0 is not there")
-def test_the_samples_test_splits_have_one_count(trained, tmp_path):
-    """All 69,000 questions, in passes of different sizes, by one and by two ranks."""
-    store = tmp_path / "store"
-    prepare(SAMPLE, store)
-    choice = Choice(splits=("interpolate", "extrapolate"))
-    found = []
-    for limit in (1500, 6000):
-        work = Work(diagnose=0, symbols_per_pass=limit)
-        found.append(evaluate(trained, store, tmp_path / f"{limit}.json", choice, work))
-    command = ["evaluate", "--model", str(trained), "--data", str(store)]
-    command += ["--out", str(tmp_path / "two.json"), "--diagnose=0", "--splits", *choice.splits]
-    processes = start_ranks(command, 2, tmp_path / "log")
-    assert finish(*processes, timeout=900) == [0, 0]
-    found.append(Results.read(tmp_path / "two.json"))
-    assert sum(split.n for split in found[0].splits.values()) == 69_000
-    assert counted(found[0]) == counted(found[1]) == counted(found[2])
-
-
 @pytest.fixture
 def undecided(trained, tmp_path):
     """A model whose every verdict hangs on less than rounding: nearly equal scores."""
@@ -160,10 +116,10 @@ def undecided(trained, tmp_path):
 
 
 def test_near_ties_have_one_verdict_and_are_listed(store, undecided, tmp_path):
-    choice = Choice(splits=("extrapolate",))
+    choice = QuestionChoice(splits=("extrapolate",))
     found = [
         evaluate(undecided, store, tmp_path / f"{limit}.json", choice,
-                 Work(diagnose=0, symbols_per_pass=limit))
+                 EvaluationOptions(diagnose=0, symbols_per_pass=limit))
         for limit in (200, 20_000)
     ]  # fmt: skip
     assert counted(found[0]) == counted(found[1])
@@ -189,7 +145,10 @@ def test_a_stopped_evaluation_goes_on(store, trained, undisturbed, tmp_path, mon
 
     monkeypatch.setitem(module.JUDGES, "float32", stopping)
     out = tmp_path / "r[1].json"  # no pattern, but a name
-    choice, work = Choice(train_count=200), Work(diagnose=10, symbols_per_pass=4000)
+    choice, work = (
+        QuestionChoice(train_count=200),
+        EvaluationOptions(diagnose=10, symbols_per_pass=4000),
+    )
     with pytest.raises(Stopped):
         evaluate(trained, store, out, choice, work)
     first = sum(n_rows)
@@ -229,8 +188,8 @@ def test_what_another_model_found_is_neither_taken_over_nor_lost(
     other = tpt.build("tp-transformer-tiny")
     other.save(tmp_path / "other")
     out = tmp_path / "r.json"
-    choice = Choice(splits=("interpolate",))
-    work = Work(diagnose=0, symbols_per_pass=3000)
+    choice = QuestionChoice(splits=("interpolate",))
+    work = EvaluationOptions(diagnose=0, symbols_per_pass=3000)
     with monkeypatch.context() as patch:
         stop_at_third_pass(patch, "float32")
         with pytest.raises(Stopped):
@@ -247,12 +206,12 @@ def test_what_another_model_found_is_neither_taken_over_nor_lost(
 
 def test_results_of_something_else_are_not_overwritten(store, trained, tmp_path, capsys):
     out = tmp_path / "r.json"
-    choice = Choice(splits=("interpolate",))
+    choice = QuestionChoice(splits=("interpolate",))
     first = evaluate(trained, store, out, choice, QUICK)
     evaluate(trained, store, out, choice, QUICK)  # the same once more
     before = out.read_bytes()
     with pytest.raises(ResultsError, match=r'with splits \["interpolate"\], not \["extrapolate"\]'):
-        evaluate(trained, store, out, Choice(splits=("extrapolate",)), QUICK)
+        evaluate(trained, store, out, QuestionChoice(splits=("extrapolate",)), QUICK)
     tpt.build("tp-transformer-tiny").save(tmp_path / "other")
     given = ["evaluate", "--model", str(tmp_path / "other"), "--data", str(store),
              "--out", str(out), "--splits", "interpolate", "--diagnose", "0"]  # fmt: skip
@@ -270,30 +229,8 @@ def test_results_of_something_else_are_not_overwritten(store, trained, tmp_path,
     assert out.read_text() == "my notes"
 
 
-@pytest.mark.usefixtures("native_bfloat16")
-def test_what_another_precision_found_is_not_taken_over(store, trained, tmp_path, monkeypatch):
-    """Or results that are partly bfloat16's would be called float32's."""
-    choice = Choice(splits=("interpolate",))
-    works = [
-        Work(diagnose=0, symbols_per_pass=3000, precision=name) for name in ("bfloat16", "float32")
-    ]
-    with monkeypatch.context() as patch:
-        stop_at_third_pass(patch, "bfloat16")
-        with pytest.raises(Stopped):
-            evaluate(trained, store, tmp_path / "r.json", choice, works[0])
-    judge, asked = module.JUDGES["float32"], []
-
-    def counting(model, source, target):
-        asked.append(len(source.lengths))
-        return judge(model, source, target)
-
-    monkeypatch.setitem(module.JUDGES, "float32", counting)
-    found = evaluate(trained, store, tmp_path / "r.json", choice, works[1])
-    assert sum(asked) == found.splits["interpolate"].n
-
-
 def test_results_tell_how_mistakes_were_told_apart(store, trained, tmp_path, monkeypatch):
-    choice, work = Choice(splits=("extrapolate",)), Work(diagnose=3)
+    choice, work = QuestionChoice(splits=("extrapolate",)), EvaluationOptions(diagnose=3)
     found = evaluate(trained, store, tmp_path / "r.json", choice, work)
     assert found.made["diagnosis"] == {"has_sympy": True, "n_out_of_time": 0}
     monkeypatch.setattr("tp_transformer.scoring.diagnose.find_spec", lambda _: None)
@@ -312,8 +249,8 @@ def native_bfloat16(monkeypatch):
 
 @pytest.mark.usefixtures("native_bfloat16")
 def test_bfloat16_changes_no_count(store, trained, undisturbed, tmp_path):
-    work = Work(diagnose=0, precision="bfloat16")
-    quick = evaluate(trained, store, tmp_path / "r.json", Choice(train_count=200), work)
+    work = EvaluationOptions(diagnose=0, precision="bfloat16")
+    quick = evaluate(trained, store, tmp_path / "r.json", QuestionChoice(train_count=200), work)
     assert (quick.made["precision"], undisturbed.made["precision"]) == ("bfloat16", "float32")
     assert counted(quick)["near_ties"] == counted(undisturbed)["near_ties"]
     assert quick.splits.keys() == undisturbed.splits.keys()
@@ -323,18 +260,21 @@ def test_bfloat16_changes_no_count(store, trained, undisturbed, tmp_path):
         for name, one in score.modules.items():
             np.testing.assert_array_equal(one.verdicts, exact.modules[name].verdicts)
     with pytest.raises(UserError, match=r"precision must be one of .*int8, not 'half'"):
-        Work(precision="half")
+        EvaluationOptions(precision="half")
 
 
 def test_emulated_bfloat16_is_replaced_by_float32(store, trained, tmp_path, monkeypatch):
     monkeypatch.setattr("tp_transformer.runtime.ranks.has_bfloat16", lambda _: False)
-    work, choice = Work(diagnose=0, precision="bfloat16"), Choice(splits=("extrapolate",))
+    work, choice = (
+        EvaluationOptions(diagnose=0, precision="bfloat16"),
+        QuestionChoice(splits=("extrapolate",)),
+    )
     assert evaluate(trained, store, None, choice, work).made["precision"] == "float32"
 
 
 def test_int8_is_scored_as_it_answers(store, trained, tmp_path):
-    out, choice = tmp_path / "r.json", Choice(splits=("extrapolate",))
-    work = Work(diagnose=0, precision="int8", decode=50)
+    out, choice = tmp_path / "r.json", QuestionChoice(splits=("extrapolate",))
+    work = EvaluationOptions(diagnose=0, precision="int8", decode=50)
     found = evaluate(trained, store, out, choice, work)
     assert found.made["precision"] == "int8"
     assert found.decoding["n"] == 50
@@ -357,21 +297,25 @@ def test_decoding_goes_on_where_it_stopped(store, trained, tmp_path, monkeypatch
         return solve(self, questions, **options)
 
     monkeypatch.setattr(tpt.Transformer, "solve", stopping)
-    out, choice = tmp_path / "r.json", Choice(splits=("extrapolate",))
+    out, choice = tmp_path / "r.json", QuestionChoice(splits=("extrapolate",))
     with pytest.raises(Stopped):
-        evaluate(trained, store, out, choice, Work(diagnose=100))
+        evaluate(trained, store, out, choice, EvaluationOptions(diagnose=100))
     asked.append(0)
-    found = evaluate(trained, store, out, choice, Work(diagnose=100))
+    found = evaluate(trained, store, out, choice, EvaluationOptions(diagnose=100))
     assert sum(asked) == 100
-    expected = evaluate(trained, store, tmp_path / "s.json", choice, Work(diagnose=100))
+    expected = evaluate(
+        trained, store, tmp_path / "s.json", choice, EvaluationOptions(diagnose=100)
+    )
     assert counted(found) == counted(expected)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["r.json", "s.json"]
 
 
 def test_predictions_are_what_the_model_says(store, trained, tmp_path):
     file = tmp_path / "deep" / "answers.jsonl"
-    choice = Choice(splits=("interpolate", "extrapolate"))
-    found = evaluate(trained, store, tmp_path / "r.json", choice, Work(predictions=file))
+    choice = QuestionChoice(splits=("interpolate", "extrapolate"))
+    found = evaluate(
+        trained, store, tmp_path / "r.json", choice, EvaluationOptions(predictions=file)
+    )
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     opened = open_store(store)
     assert len(lines) == len(opened["interpolate"]) + len(opened["extrapolate"])
@@ -390,7 +334,10 @@ def test_predictions_are_what_the_model_says(store, trained, tmp_path):
 
 def test_results_have_examples_of_mistakes_and_their_command(store, trained, tmp_path):
     file, out = tmp_path / "answers.jsonl", tmp_path / "r.json"
-    choice, work = Choice(splits=("interpolate",)), Work(predictions=file, overwrite=True)
+    choice, work = (
+        QuestionChoice(splits=("interpolate",)),
+        EvaluationOptions(predictions=file, overwrite=True),
+    )
     evaluate(trained, store, out, choice, work)
     found = Results.read(out)
     answers = [json.loads(line) for line in file.read_text().splitlines()]
@@ -411,7 +358,7 @@ def test_results_have_examples_of_mistakes_and_their_command(store, trained, tmp
 
 def test_the_training_sample_is_drawn_from_the_module_alone(store, trained, tmp_path):
     def sample(modules, seed=0):
-        choice = Choice(modules=modules, splits=("train",), train_count=50, seed=seed)
+        choice = QuestionChoice(modules=modules, splits=("train",), train_count=50, seed=seed)
         work = replace(QUICK, overwrite=True)
         found = evaluate(trained, store, tmp_path / "r.json", choice, work)
         return found.splits["train"].modules["numbers__place_value"]
@@ -443,7 +390,7 @@ def test_the_hash_is_that_of_the_model_and_not_of_its_files(trained, tmp_path):
 )
 def test_choices_that_cannot_be_are_refused(store, trained, tmp_path, choice, message):
     with pytest.raises(UserError, match=message):
-        evaluate(trained, store, tmp_path / "r.json", Choice(**choice), QUICK)
+        evaluate(trained, store, tmp_path / "r.json", QuestionChoice(**choice), QUICK)
     assert not list(tmp_path.iterdir())
 
 
@@ -451,13 +398,13 @@ def test_other_mistakes_are_refused(store, trained, tmp_path):
     with pytest.raises(FolderError, match="no model"):
         evaluate(tmp_path / "none", store, tmp_path / "r.json")
     with pytest.raises(UserError, match="is a folder"):
-        evaluate(trained, store, tmp_path, work=QUICK)
+        evaluate(trained, store, tmp_path, options=QUICK)
     with pytest.raises(SettingsError, match="decode must be 0 or more"):
-        Work(decode=-1)
+        EvaluationOptions(decode=-1)
     short = tpt.build("tp-transformer-tiny", n_positions=12)
     short.save(tmp_path / "short")
     with pytest.raises(SettingsError, match="the model reads at most 10"):
-        evaluate(tmp_path / "short", store, tmp_path / "r.json", work=QUICK)
+        evaluate(tmp_path / "short", store, tmp_path / "r.json", options=QUICK)
 
 
 def test_the_command_line_shows_what_was_found(store, trained, tmp_path, capsys, monkeypatch):
@@ -479,18 +426,6 @@ def test_the_command_line_shows_what_was_found(store, trained, tmp_path, capsys,
     assert found.model["name"] == trained.name
 
 
-def test_a_mistake_of_the_user_is_one_line(store, tmp_path, capsys):
-    out = tmp_path / "r.json"
-    with pytest.raises(SystemExit) as stop:
-        main(["evaluate", "--model", "nowhere", "--data", str(store), "--out", str(out)])
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("tpt: ")
-    assert "nowhere" in said
-    assert said.count("\n") == 1
-    assert not out.exists()
-
-
 def test_the_same_questions_in_another_store_are_the_same(store, trained, tmp_path):
     """A store with that module alone: its rows have other numbers, the questions do not."""
     split = open_store(store)["interpolate"]
@@ -498,7 +433,7 @@ def test_the_same_questions_in_another_store_are_the_same(store, trained, tmp_pa
     rows = list(zip(*split.rows(segment.rows), strict=True))
     key = ("interpolate", "numbers__place_value", None)
     alone = make_store(tmp_path / "alone", {key: rows})
-    choice = Choice(splits=("interpolate",), modules=("numbers__place_value",))
+    choice = QuestionChoice(splits=("interpolate",), modules=("numbers__place_value",))
     found = [
         evaluate(trained, data, tmp_path / f"{data.name}.json", choice, QUICK).splits["interpolate"]
         for data in (store, alone)
@@ -512,6 +447,28 @@ def test_an_answer_that_does_not_end_is_wrong_by_decoding_too(store, trained, tm
     said = tpt.load(trained).solve(questions)
     rows = [(q, text[0]) for q, text in zip(questions, said, strict=True) if len(text) > 1]
     cut = make_store(tmp_path / "cut", {("interpolate", "numbers__gcd", None): rows})
-    found = evaluate(trained, cut, tmp_path / "r.json", work=Work(diagnose=0, decode=50))
+    found = evaluate(
+        trained, cut, tmp_path / "r.json", options=EvaluationOptions(diagnose=0, decode=50)
+    )
     assert found.splits["interpolate"].average[0] == 0
     assert found.decoding["other_verdict"] == []
+
+
+def test_predictions_are_decoded_in_full(store, trained, tmp_path):
+    """Also where every right answer is shorter, and whether or not the model ends its answer."""
+    endless = tpt.load(trained)
+    with torch.no_grad():
+        endless.embedding.symbols.weight[endless.vocabulary.eos] = 0
+    endless.save(tmp_path / "endless")
+    questions, _ = open_store(store)["extrapolate"].rows(np.arange(60))
+    key = ("extrapolate", "arithmetic__add_or_sub_big", None)
+    short = make_store(tmp_path / "short", {key: [(question, "x") for question in questions]})
+    for folder, lengths in ((trained, range(2, 30)), (tmp_path / "endless", [200])):
+        file = tmp_path / "answers.jsonl"
+        results = tmp_path / f"{folder.name}.json"
+        found = evaluate(folder, short, results, options=EvaluationOptions(predictions=file))
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        predicted = [line["predicted"] for line in lines]
+        assert predicted == tpt.load(folder).solve(questions, max_length=200)
+        assert max(map(len, predicted)) in lengths
+        assert found.splits["extrapolate"].average[0] == 0

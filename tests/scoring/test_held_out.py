@@ -12,11 +12,11 @@ from corpora import make_store
 from runs import config
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError, SettingsError
+from tp_transformer.report.terminal import render_results
 from tp_transformer.scoring.compare import caveats
 from tp_transformer.scoring.evaluate import evaluate
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.results import render_results
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +30,8 @@ def run(store, tmp_path_factory):
 
 def asked_for_training(folder, data, out, train_count):
     """The results, and the training rows that were asked."""
-    choice = Choice(train_count=train_count)
-    work = Work(predictions=out / "answers.jsonl", overwrite=True)
+    choice = QuestionChoice(train_count=train_count)
+    work = EvaluationOptions(predictions=out / "answers.jsonl", overwrite=True)
     found = evaluate(folder, data, out / "r.json", choice, work)
     lines = map(json.loads, (out / "answers.jsonl").read_text().splitlines())
     return found, {line["row"] for line in lines if line["split"] == "train"}
@@ -78,13 +78,19 @@ def test_a_run_that_does_not_tell_what_it_held_out_is_refused(store, run, tmp_pa
     message = r"cannot read from .* which questions were held out"
     file.write_text(text.replace("count: 90", "count: 9"))
     with pytest.raises(SettingsError, match=f"{message}: it was changed"):
-        evaluate(tmp_path / "run", store, tmp_path / "r.json", work=Work(diagnose=0))
+        evaluate(
+            tmp_path / "run", store, tmp_path / "r.json", options=EvaluationOptions(diagnose=0)
+        )
     # Runs of earlier versions have no hash of their settings.
     origin.write_text(json.dumps({k: v for k, v in facts.items() if k != "config_sha256"}))
     for damaged in (text[: text.index("validation:")], text.replace("count: 90", "count: many")):
         file.write_text(damaged)
         with pytest.raises(SettingsError, match=f"{message}$"):
-            evaluate(tmp_path / "run", store, tmp_path / "r.json", work=Work(diagnose=0))
+            evaluate(
+                tmp_path / "run", store, tmp_path / "r.json", options=EvaluationOptions(diagnose=0)
+            )
     (tmp_path / "run" / "run.json").write_text("{")
     with pytest.raises(FolderError, match=r"run\.json is damaged"):
-        evaluate(tmp_path / "run", store, tmp_path / "r.json", work=Work(diagnose=0))
+        evaluate(
+            tmp_path / "run", store, tmp_path / "r.json", options=EvaluationOptions(diagnose=0)
+        )

@@ -10,8 +10,8 @@ from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
 
-CHOICE = tpt.Choice(splits=("interpolate",), modules=("numbers__place_value",))
-WORK = tpt.Work(diagnose=5, decode=10)
+CHOICE = tpt.QuestionChoice(splits=("interpolate",), modules=("numbers__place_value",))
+WORK = tpt.EvaluationOptions(diagnose=5, decode=10)
 
 
 def verdicts(results):
@@ -26,7 +26,7 @@ def model(trained):
 
 @pytest.fixture(scope="module")
 def results(model, store):
-    return tpt.evaluate(model, open_store(store), choice=CHOICE, work=WORK, name="mine")
+    return tpt.evaluate(model, open_store(store), choice=CHOICE, options=WORK, name="mine")
 
 
 def test_an_object_scores_as_its_folder_does(store, trained, results, tmp_path):
@@ -43,14 +43,14 @@ def test_nothing_is_written_without_a_file(store, model, tmp_path, monkeypatch):
     folder = tmp_path / "empty"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    tpt.evaluate(model, store, choice=CHOICE, work=WORK)
+    tpt.evaluate(model, store, choice=CHOICE, options=WORK)
     assert not list(folder.iterdir())
     assert not [file for file in store.parent.iterdir() if file != store]
 
 
 def test_the_model_is_not_changed(store, model):
     own = copy.deepcopy(model).to(torch.float64).train()
-    tpt.evaluate(own, store, choice=CHOICE, work=WORK)
+    tpt.evaluate(own, store, choice=CHOICE, options=WORK)
     assert own.training
     assert next(own.parameters()).dtype == torch.float64
 
@@ -58,9 +58,9 @@ def test_the_model_is_not_changed(store, model):
 def test_inside_a_trace_the_edited_model_is_scored(store, model, results):
     zeros = {"encoder.0.self_attention.role": torch.zeros_like}
     with model.trace(edit=zeros):
-        edited = tpt.evaluate(model, store, choice=CHOICE, work=WORK)
+        edited = tpt.evaluate(model, store, choice=CHOICE, options=WORK)
     assert verdicts(edited) != verdicts(results)
-    unchanged = tpt.evaluate(model, store, choice=CHOICE, work=WORK)
+    unchanged = tpt.evaluate(model, store, choice=CHOICE, options=WORK)
     assert verdicts(unchanged) == verdicts(results)
 
 

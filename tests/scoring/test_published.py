@@ -12,29 +12,6 @@ def test_rows_belong_to_presets_and_lie_in_their_ranges():
         assert 0 < row.extrapolation_above_95 <= row.interpolation_above_95 <= 56
 
 
-def test_the_rows_are_those_printed():
-    """A second copy, typed apart from the first: what differs is a slip."""
-    printed = """
-        18M   500k  -      57.00  6  41.00 1
-        30M   500k  -      76.00 13  50.00 1
-        44.2M 1000k 86.60  79.54 16  53.28 2
-        49.1M 1000k 89.01  81.92 18  54.67 3
-        43.0M 1000k 87.53  80.52 16  52.04 1
-        30.0M 1000k 86.33  79.02 14  54.71 1
-    """
-    rows = [line.split() for line in printed.strip().splitlines()]
-    for row, (weights, steps, train, inter, inter_95, extra, extra_95) in zip(
-        TABLE_1.values(), rows, strict=True
-    ):
-        assert row.weights == weights
-        assert row.steps == int(steps.removesuffix("k")) * 1000
-        assert row.train == (None if train == "-" else round(float(train) / 100, 4))
-        assert row.interpolation == round(float(inter) / 100, 4)
-        assert row.extrapolation == round(float(extra) / 100, 4)
-        assert row.interpolation_above_95 == int(inter_95)
-        assert row.extrapolation_above_95 == int(extra_95)
-
-
 def test_the_papers_claims_follow_from_its_table():
     """The abstract's and section 4's comparisons, which a mistyped digit would break."""
     best = TABLE_1["tp-transformer"]

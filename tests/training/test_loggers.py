@@ -10,7 +10,7 @@ from runs import config, records
 from tp_transformer import train
 from tp_transformer.cli import main
 from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.training.loggers import LOGGERS, LoggedRun, names_in, open_logger
+from tp_transformer.training.record import LOGGERS, LoggedRun, names_in, open_logger
 
 
 def train_record(step, loss):
@@ -105,17 +105,6 @@ def test_a_tracker_continues_its_run_after_a_resumption(
     recorded = [one for one in records(run) if one["kind"] == "train"]
     assert losses == [(one["step"], one["loss"]) for one in recorded]
     assert [step for step, _ in losses] == [1, 4, 8, 12]
-
-
-def test_tensorboard_goes_on_by_itself(store, tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run = tmp_path / "run"
-    train(config(training__steps=8), store, run, quiet=True, loggers=["tensorboard"])
-    main(["train", "--run", str(run), "--training.steps=12"])
-    events = EventAccumulator(str(run / "tensorboard"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == [1, 4, 8, 12]
 
 
 def test_functions_and_objects_are_loggers(store, tmp_path):

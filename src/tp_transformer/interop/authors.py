@@ -70,7 +70,7 @@ def import_checkpoint(
             raise CheckpointError(
                 f"{SYMBOLS!r} has {config.n_vocab} rows, but {vocab} lists {len(vocabulary)} tokens"
             )
-        _refuse_other_positions(tensors.pop(POSITIONS, None), config)
+        _check_positions(tensors.pop(POSITIONS, None), config)
         return _model(config, vocabulary, tensors).eval()
 
 
@@ -143,11 +143,11 @@ def _size(tensors: Tensors, kind: str, axis: int = 0) -> int:
     return sizes.most_common(1)[0][0]
 
 
-def _refuse_other_positions(positions: Tensor | None, config: TransformerConfig) -> None:
+def _check_positions(positions: Tensor | None, config: TransformerConfig) -> None:
     """Raise if the positions, which are not learned, differ from those of the model."""
     if positions is None:
         raise CheckpointError(f"the model lacks {POSITIONS!r}")
-    _refuse_shape(POSITIONS, positions, torch.Size((1, config.n_positions, config.d_model)))
+    _check_shape(POSITIONS, positions, torch.Size((1, config.n_positions, config.d_model)))
     # The authors computed them in float32, with errors of up to 1e-5 at position 200.
     ours = sinusoids(config.n_positions, config.d_model)
     if not torch.allclose(positions[0].double(), ours, rtol=0.0, atol=1e-4):
@@ -158,29 +158,29 @@ def _model(config: TransformerConfig, vocabulary: Vocabulary, tensors: Tensors) 
     """Return a model with the tensors of the authors."""
     with WithoutWeights():
         with torch.device("meta"):  # takes no memory, whatever sizes a file claims
-            places = _places(Transformer(config, vocabulary))
+            parameters = _parameters_of(Transformer(config, vocabulary))
         for problem, names in (
-            ("lacks", places.keys() - tensors.keys()),
-            ("has an unknown tensor", tensors.keys() - places.keys()),
+            ("lacks", parameters.keys() - tensors.keys()),
+            ("has an unknown tensor", tensors.keys() - parameters.keys()),
         ):
             if names:
                 raise CheckpointError(f"the model {problem} {shown(min(names))}")
-        for name, place in places.items():
-            _refuse_shape(name, tensors[name], place.shape)
+        for name, parameter in parameters.items():
+            _check_shape(name, tensors[name], parameter.shape)
         model = Transformer(config, vocabulary)
-    for name, place in _places(model).items():
-        place.copy_(tensors[name])
+    for name, parameter in _parameters_of(model).items():
+        parameter.copy_(tensors[name])
     return model
 
 
-def _refuse_shape(name: str, tensor: Tensor, fitting: torch.Size) -> None:
+def _check_shape(name: str, tensor: Tensor, fitting: torch.Size) -> None:
     if tensor.shape != fitting:
         raise CheckpointError(
             f"{name!r} has shape {tuple(tensor.shape)}, where {tuple(fitting)} would fit"
         )
 
 
-def _places(model: Transformer) -> Tensors:
+def _parameters_of(model: Transformer) -> Tensors:
     """Return the parameters of a model by the names of the authors."""
     modules: dict[str, nn.Module] = {"embedding.tok_embedding": model.embedding.symbols}
     if model.embedding.role_proj is not None:

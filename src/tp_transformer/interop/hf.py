@@ -57,8 +57,8 @@ def setting_names(architecture: str) -> set[str]:
         raise SettingsError(
             f"only Transformers can be used with transformers, not the architecture {architecture}"
         )
-    own = {each.name for each in fields(kind.config_type)} - {"binding_options"}
-    return own | TransformerConfig.option_types().keys()
+    names = {field.name for field in fields(kind.config_type)} - {"binding_options"}
+    return names | TransformerConfig.option_types().keys()
 
 
 class TPTransformerConfig(PreTrainedConfig):  # type: ignore[misc]
@@ -94,8 +94,9 @@ class TPTransformerConfig(PreTrainedConfig):  # type: ignore[misc]
     ) -> None:
         tokens = MATHEMATICS.vocabulary if vocabulary is None else Vocabulary.from_json(vocabulary)
         settings = {self.attribute_map.get(name, name): x for name, x in settings.items()}
-        own = {name: settings.pop(name) for name in setting_names(architecture) & settings.keys()}
-        config = model_config({"architecture": architecture, **own})
+        names = setting_names(architecture) & settings.keys()
+        values = {name: settings.pop(name) for name in names}
+        config = model_config({"architecture": architecture, **values})
         kind = class_of(config)
         for name, value in kind.config_values(kind.sized(config, tokens)).items():
             setattr(self, name, value)
@@ -183,9 +184,9 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
     def of(cls, model: Transformer) -> Self:
         """Return a model of this package, with its weights, for transformers."""
         with torch.device("meta"):
-            made = cls(TPTransformerConfig.of(model))
-        made.model = model
-        return made.train(model.training)
+            wrapper = cls(TPTransformerConfig.of(model))
+        wrapper.model = model
+        return wrapper.train(model.training)
 
     @classmethod
     def from_pretrained(
@@ -294,7 +295,7 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
 
     def _state(self, memory: Memory, past: EncoderDecoderCache) -> DecoderState:
         """Return the state of the decoder whose keys and values are in a cache."""
-        own, source = past.self_attention_cache, past.cross_attention_cache
+        target, source = past.self_attention_cache, past.cross_attention_cache
         for layer, cell in enumerate(self.model.decoder_cells):
             if not past.is_updated.get(layer):
                 source.update(*cell.cross_attention.remember(memory.state), layer)
@@ -302,7 +303,7 @@ class TPTransformerForConditionalGeneration(PreTrainedModel, GenerationMixin):  
         return DecoderState(
             [(layer.keys, layer.values) for layer in source.layers],
             memory_mask(memory.layout.filled, memory.state.dtype),
-            [CachedLayer(own, layer) for layer in range(len(self.model.decoder))],
+            [CachedLayer(target, layer) for layer in range(len(self.model.decoder))],
         )
 
     def _batch(self, target: Tensor, labels: Tensor, memory: Memory) -> Batch:
@@ -473,9 +474,9 @@ class HubTransformer(
         model = load(folder)
         if not isinstance(model, Transformer):
             raise FolderError(f"{name} has a model of the architecture {model.architecture()}")
-        made = cls.from_weights(model.config, model.vocabulary, model.state_dict())
-        made.max_answer = model.max_answer
-        return made.eval()
+        loaded = cls.from_weights(model.config, model.vocabulary, model.state_dict())
+        loaded.max_answer = model.max_answer
+        return loaded.eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the files of a model folder; `save_pretrained` adds a card."""

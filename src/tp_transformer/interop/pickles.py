@@ -36,7 +36,7 @@ def read_checkpoint(file: Path) -> Any:
     with _open(file) as opened, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about pickle protocols that it rejects
         try:
-            _refuse_compressed(opened)
+            _check_is_stored(opened)
             return torch.load(opened, weights_only=True, map_location="cpu")
         except CheckpointError:
             raise
@@ -49,7 +49,7 @@ def read_checkpoint(file: Path) -> Any:
             ) from error
 
 
-def _refuse_compressed(file: BinaryIO) -> None:
+def _check_is_stored(file: BinaryIO) -> None:
     """Raise for compressed zip archives, which could unpack to any size.
 
     torch.save never compresses.
@@ -110,11 +110,11 @@ def _load(stream: io.BytesIO) -> Any:
 
 def _pickle_in_zip(content: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        found = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
+        pickled = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
         # torch.save never compresses, and stored data cannot unpack to gigabytes.
-        if len(found) != 1 or found[0].compress_type != zipfile.ZIP_STORED:
+        if len(pickled) != 1 or pickled[0].compress_type != zipfile.ZIP_STORED:
             raise CheckpointError("the file is a zip archive, but not one that torch.save wrote")
-        return archive.read(found[0])
+        return archive.read(pickled[0])
 
 
 class _StandIn:

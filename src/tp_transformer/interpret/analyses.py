@@ -9,6 +9,7 @@ imported when the analysis is first called.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,7 +39,8 @@ class Analysis:
     """An analysis, which is called as a function of a model and questions.
 
     Attributes:
-        options: the class of its options; the first line of its docstring describes the analysis
+        options: the class of its options; the first line of its docstring describes the analysis,
+            a paragraph below it tells readers of a report what they see
         module: the name of the module that has its function `analyse`
         questions: what `tpt interpret` gives it by default: "any" questions of a store, those that
             the model has "answered" correctly, "nested" fractions, or "exchangeable" ones, which
@@ -82,6 +84,12 @@ class Analysis:
     def help(self) -> str:
         """What the analysis does, in one line."""
         return (self.options.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    @property
+    def about(self) -> str:
+        """What a reader of its results should know: the paragraph after the first line, if any."""
+        text, _, _ = cleandoc(self.options.__doc__ or "").partition("\n\nAttributes:")
+        return " ".join(text.split("\n\n")[-1].split())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 class RolesOptions(HeadOptions):
     """Cluster role vectors, and score the structure of expressions in them.
 
+    The role vectors of each head are clustered, and a cluster is named by what its positions have
+    in common. Linear probes measure how much of the structure of the expression is in the roles,
+    compared with untrained models and with the text alone.
+
     Attributes:
         clusters: the number of clusters of each head
         vectors: the vectors to cluster; by default the roles, or the values of a model without
@@ -35,6 +39,9 @@ class RolesOptions(HeadOptions):
 @dataclass(frozen=True, kw_only=True)
 class AttentionOptions(HeadOptions):
     """Plot attention maps, and rank heads by the relations that they follow.
+
+    Attention maps, as in figure 3 of the paper, and the heads that follow a relation, such as that
+    of an argument to its operator, beyond baselines that do not know the structure.
 
     Attributes:
         where: the attention to look at
@@ -58,6 +65,9 @@ class AttentionOptions(HeadOptions):
 class InformationOptions(AnalysisOptions):
     """Reconstruct hidden states from the value vector of each head.
 
+    How well an affine map reconstructs a hidden state from the value vector of one head: by the
+    protocol of section 6.1 of the paper, and on held-out questions.
+
     Attributes:
         against: the folder of a second model, which is plotted below the first
         samples: the number of samples in the paper's protocol
@@ -78,6 +88,9 @@ class InformationOptions(AnalysisOptions):
 class BindingOptions(AnalysisOptions):
     """Find the structures that attention confuses, by exchanging numbers in nested fractions.
 
+    Whether attention confuses (a/b)/(c/d) with the same numbers in other places: in the simplified
+    network of section 6.2 of the paper, and in the model.
+
     Attributes:
         draws: the number of simplified networks of each size
     """
@@ -89,6 +102,10 @@ class BindingOptions(AnalysisOptions):
 @dataclass(frozen=True, kw_only=True)
 class InterchangeOptions(HeadOptions):
     """Exchange the roles of two numbers in nested fractions: whether the answer follows them.
+
+    Two of the four numbers in (a/b)/(c/d) get the roles that they have at the place of the other.
+    If roles encode where a number stands, the model then answers the question with the numbers
+    exchanged.
 
     Attributes:
         layer: index of one layer, in place of each layer; negative indices count from the end. All
@@ -103,6 +120,9 @@ class InterchangeOptions(HeadOptions):
 @dataclass(frozen=True, kw_only=True)
 class SurgeryOptions(HeadOptions):
     """Remove or replace role vectors, and compare the answers before and after.
+
+    How many answers change if roles are zeroed, swapped, or replaced by another role or by the
+    centroid of their cluster, compared with a control of each operation.
 
     Attributes:
         at: change roles only at numbers, numerators, denominators, first arguments, second
@@ -125,6 +145,9 @@ class SurgeryOptions(HeadOptions):
 @dataclass(frozen=True, kw_only=True)
 class TensorProductOptions(AnalysisOptions):
     """Measure how much of the tensor product of fillers and roles the Hadamard product keeps.
+
+    The share of the variance of the tensor product of filler and role that the Hadamard product
+    keeps (section 7 of the paper), compared with other projections.
 
     Attributes:
         layer: index of one layer, in place of all layers; negative indices count from the end

@@ -54,6 +54,30 @@ class Attention(Traced):
         """Return the sizes to print with the module."""
         return f"n_heads={self.n_heads}, d_head={self.binding.d_head}"
 
+    def heads(self, projected: Tensor, names: Sequence[str]) -> list[Tensor]:
+        """Divide the maps of equation 1, (batch, position, name * head * d_head), by their names.
+
+        Each tensor is (batch, head, position, d_head), and passes the trace point of its name.
+        """
+        batch, length, width = projected.shape
+        n_names, n_heads = len(names), self.n_heads
+        d_head = width // (n_names * n_heads)  # roles may have another size than fillers
+        if length == 1:  # a step of decoding: no transposition needed
+            tensors = projected.view(batch, n_names, n_heads, 1, d_head).unbind(1)
+        else:
+            by_name = projected.view(batch, length, n_names, n_heads, d_head).unbind(2)
+            tensors = tuple(tensor.transpose(1, 2) for tensor in by_name)
+        return [self.point(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
+
+    def role_of(self, state: Tensor, fused: Sequence[Tensor]) -> Tensor | None:
+        """Return the role (batch, head, position, d_role), or None if there is none.
+
+        It is the one in `fused` or, with a separate role map, computed from `state`.
+        """
+        if fused or self.role_proj is None:
+            return fused[0] if fused else None
+        return self.heads(self.role_proj(state), ("role",))[0]
+
     def attend(
         self,
         query: Tensor,
@@ -88,30 +112,6 @@ class Attention(Traced):
         """Compute equations 2 and 3 in the layout of the batch, without returning the weights."""
         return pattern.fillers(query, key, value, dropout)
 
-    def heads(self, projected: Tensor, names: Sequence[str]) -> list[Tensor]:
-        """Divide a projection (batch, position, part * head * d_head) into parts by their names.
-
-        Each part is (batch, head, position, d_head), and passes the trace point of its name.
-        """
-        batch, length, width = projected.shape
-        n_parts, n_heads = len(names), self.n_heads
-        d_head = width // (n_parts * n_heads)  # roles may have another size than fillers
-        if length == 1:  # a step of decoding: no transposition needed
-            parts = projected.view(batch, n_parts, n_heads, 1, d_head).unbind(1)
-        else:
-            by_part = projected.view(batch, length, n_parts, n_heads, d_head).unbind(2)
-            parts = tuple(part.transpose(1, 2) for part in by_part)
-        return [self.point(name, part) for name, part in zip(names, parts, strict=True)]
-
-    def role_of(self, state: Tensor, fused: Sequence[Tensor]) -> Tensor | None:
-        """Return the role (batch, head, position, d_role), or None if there is none.
-
-        It is the one in `fused` or, with a separate role map, computed from `state`.
-        """
-        if fused or self.role_proj is None:
-            return fused[0] if fused else None
-        return self.heads(self.role_proj(state), ("role",))[0]
-
     def maps(self) -> dict[str, Map]:
         """Return the affine maps of equations 1 and 4 by name, also if they are fused.
 
@@ -124,6 +124,19 @@ class Attention(Traced):
         """Initialise each map Xavier-uniformly, also if maps are fused."""
         for name, (weight, _) in self.maps().items():
             nn.init.xavier_uniform_(weight, gain=self.binding.role_gain if name == "role" else 1.0)
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute equation 3: the weight of each key for each query, (batch, head, query, key).
+
+    The mask is True where a query may attend, or has numbers to add to the scores.
+    """
+    scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, -math.inf)
+    elif mask is not None:
+        scores = scores + mask
+    return scores.softmax(dim=-1)
 
 
 class SelfAttention(Attention):
@@ -188,21 +201,8 @@ class CrossAttention(Attention):
 
     def maps(self) -> dict[str, Map]:
         """Return the affine maps of equations 1 and 4 by name."""
-        own, memory = (self.in_proj, self.names), (self.memory_proj, self.memory_names)
-        return {**maps_of(*own), **maps_of(*memory), **super().maps()}
-
-
-def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute equation 3: the weight of each key for each query, (batch, head, query, key).
-
-    The mask is True where a query may attend, or has numbers to add to the scores.
-    """
-    scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)
-    if mask is not None and mask.dtype == torch.bool:
-        scores = scores.masked_fill(~mask, -math.inf)
-    elif mask is not None:
-        scores = scores + mask
-    return scores.softmax(dim=-1)
+        query, memory = (self.in_proj, self.names), (self.memory_proj, self.memory_names)
+        return {**maps_of(*query), **maps_of(*memory), **super().maps()}
 
 
 def maps_of(layer: nn.Linear, names: Sequence[str]) -> dict[str, Map]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 import torch
 from torch import Tensor
 
-from tp_transformer import html
 from tp_transformer.data.vocabulary import MAX_ANSWER, OF_THE_PAPER, Vocabulary
 from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.model import folder as model_folder
@@ -30,6 +29,7 @@ from tp_transformer.ops.int8 import is_quantised, quantised
 from tp_transformer.ranges import Precision
 from tp_transformer.registry import Registry
 from tp_transformer.settings import to_dataclass, to_values
+from tp_transformer.table import notebook_table
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Example
@@ -74,13 +74,13 @@ class Model(Traced, Generic[Config, Memory, State]):
         return f"{self.n_parameters:,} parameters, vocabulary of {tokens}"
 
     def _repr_html_(self) -> str:
-        parts = [
-            (name, f"{sum(parameter.numel() for parameter in part.parameters()):,} parameters")
-            for name, part in self.named_children()
+        children = [
+            (name, f"{sum(parameter.numel() for parameter in child.parameters()):,} parameters")
+            for name, child in self.named_children()
         ]
         title = f"{type(self).__name__}: {self.n_parameters:,} parameters"
         fields = self.config_values(self.config).items()
-        return html.table(title, ("", ""), [*fields, *parts])
+        return notebook_table(title, ("", ""), [*fields, *children])
 
     @abstractmethod
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
@@ -240,7 +240,7 @@ class Model(Traced, Generic[Config, Memory, State]):
         return model
 
 
-def _refuse_shared_config(name: str, kind: type[Model[Any, Any, Any]]) -> None:
+def _require_own_config(name: str, kind: type[Model[Any, Any, Any]]) -> None:
     for other, model in ARCHITECTURES.items():
         if model.config_type is kind.config_type:
             raise ValueError(
@@ -249,7 +249,7 @@ def _refuse_shared_config(name: str, kind: type[Model[Any, Any, Any]]) -> None:
             )
 
 
-ARCHITECTURES.require(_refuse_shared_config)  # `class_of` finds an architecture by its config_type
+ARCHITECTURES.require(_require_own_config)  # `class_of` finds an architecture by its config_type
 
 
 def _listed(dtypes: set[torch.dtype]) -> str:

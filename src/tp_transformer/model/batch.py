@@ -82,7 +82,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on another device."""
-        moved = {name: own.to(device) for name, own in vars(self).items() if name != "pad"}
+        moved = {name: field.to(device) for name, field in vars(self).items() if name != "pad"}
         return replace(self, **moved)
 
 
@@ -119,24 +119,24 @@ def cut(source: Ragged, target: Ragged, pad: int, part_cost: int = PART_COST) ->
     source, target = source.take(order), target.take(order)
     lengths = source.lengths
     edges = np.searchsorted(target_class[order], np.arange(len(TARGET_CLASSES) + 2)).tolist()
-    places = [
-        place
+    starts = [
+        first
         for start, end in pairwise(edges)
-        for place in (start, *_cuts(lengths, start, end, part_cost))
+        for first in (start, *_cuts(lengths, start, end, part_cost))
     ]
     return [
         Batch.from_ragged(source.between(start, end), target.between(start, end), pad)
-        for start, end in pairwise([*places, len(lengths)])
+        for start, end in pairwise([*starts, len(lengths)])
         if start < end
     ]
 
 
 def _cuts(lengths: Ids, start: int, end: int, part_cost: int) -> Iterator[int]:
-    """Yield the places at which to divide the sorted lengths between two places, in order."""
+    """Yield the rows at which to divide the sorted lengths between two rows, in order."""
     if end - start < 2:
         return
-    part = lengths[start:end]
-    saved = np.arange(1, end - start) * (part[-1] - part[:-1])
+    those = lengths[start:end]
+    saved = np.arange(1, end - start) * (those[-1] - those[:-1])
     best = int(saved.argmax())
     if saved[best] > part_cost:
         middle = start + best + 1

@@ -298,12 +298,7 @@ class ConvolutionBinding(Binding):
 def options_of(binding: type[Binding]) -> dict[str, inspect.Parameter]:
     """Return the options of a class of bindings by name."""
     parameters = inspect.signature(binding, eval_str=True).parameters
-    return {key: one for key, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
-
-
-def binding_options(name: str) -> dict[str, inspect.Parameter]:
-    """Return the options of a registered binding by name."""
-    return options_of(BINDINGS[name])
+    return {key: value for key, value in parameters.items() if value.kind is value.KEYWORD_ONLY}
 
 
 def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any]) -> Binding:
@@ -312,15 +307,15 @@ def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any
     Raises:
         SettingsError: if there is no such binding, or an option is unknown, missing or out of range
     """
-    known = binding_options(name)
-    given = {key: value for key, value in options.items() if value is not None}
-    for key in given:
+    known = options_of(BINDINGS[name])
+    present = {key: value for key, value in options.items() if value is not None}
+    for key in present:
         if key not in known:
             raise SettingsError(f"the {name} binding has no {key}{nearest(key, known)}")
     for key, parameter in known.items():
-        if parameter.default is parameter.empty and key not in given:
+        if parameter.default is parameter.empty and key not in present:
             raise SettingsError(f"the {name} binding needs a {key}")
-        if key in given:
+        if key in present:
             hint = Any if parameter.annotation is parameter.empty else parameter.annotation
-            check(f"the {key} of the {name} binding", given[key], hint)
-    return BINDINGS[name](n_heads, d_head, **given)
+            check(f"the {key} of the {name} binding", present[key], hint)
+    return BINDINGS[name](n_heads, d_head, **present)

@@ -24,13 +24,13 @@ def names(folder: Path | None = None) -> list[str]:
 
 def default() -> str:
     """Return the name of the model that is used when none is given."""
-    found = names()
-    if not found:
+    bundled = names()
+    if not bundled:
         raise FolderError(
             "no model is bundled with this copy of the package; give the folder of a model "
             "(--model FOLDER)"
         )
-    return found[0]
+    return bundled[0]
 
 
 def find(model: str | Path | None) -> Path:
@@ -38,6 +38,6 @@ def find(model: str | Path | None) -> Path:
 
     An existing folder has precedence over a bundled model of the same name.
     """
-    given = Path(default() if model is None else model)
-    is_name = model is None or (not given.exists() and str(model) in names())
-    return FOLDER / given if is_name else given
+    path = Path(default() if model is None else model)
+    is_name = model is None or (not path.exists() and str(model) in names())
+    return FOLDER / path if is_name else path

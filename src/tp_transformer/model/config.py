@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tp_transformer.errors import SettingsError
-from tp_transformer.model.binding import (
-    BINDINGS,
-    Binding,
-    binding_options,
-    make_binding,
-    options_of,
-)
+from tp_transformer.model.binding import BINDINGS, Binding, make_binding, options_of
 from tp_transformer.ranges import Depth, ShareBelowOne, Size, check_fields
 
 
@@ -62,8 +56,8 @@ class TransformerConfig:
         """Return the types of the options of all bindings, which files list among the fields."""
         return {
             name: option.annotation
-            for binding in BINDINGS
-            for name, option in binding_options(binding).items()
+            for binding in BINDINGS.values()
+            for name, option in options_of(binding).items()
         }
 
     def make_binding(self) -> Binding:
@@ -96,13 +90,13 @@ class TransformerConfig:
             return self.make_binding()
 
 
-def _refuse_taken_options(name: str, binding: type[Binding]) -> None:
+def _check_options_are_free(name: str, binding: type[Binding]) -> None:
     taken = {"architecture", *(each.name for each in fields(TransformerConfig))}
     for option in options_of(binding).keys() & taken:
         raise ValueError(f"the {name} binding cannot have an option {option}: models have one")
 
 
-BINDINGS.require(_refuse_taken_options)
+BINDINGS.require(_check_options_are_free)
 
 
 _INITIALISERS = {

@@ -45,7 +45,7 @@ def config_flops(
 
 def _transformer_flops(model: Transformer, n_source: Any, n_target: Any) -> float:
     config = model.config
-    sizes = {name: one.numel() for name, one in model.named_parameters() if one.dim() > 1}
+    sizes = {name: matrix.numel() for name, matrix in model.named_parameters() if matrix.dim() > 1}
     of_memory = sum(size for name, size in sizes.items() if "memory_proj" in name)
     encoder = sum(size for name, size in sizes.items() if name.startswith("encoder."))
     decoder = sum(size for name, size in sizes.items() if name.startswith("decoder."))

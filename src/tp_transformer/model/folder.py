@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from tp_transformer.data.vocabulary import Vocabulary
@@ -34,7 +34,7 @@ def write(folder: str | Path, contents: Contents) -> None:
     """Write a model folder atomically; replace an earlier model there."""
     path = Path(folder)
     try:
-        _refuse_other_folder(path)
+        _check_replaced_folder(path)
         with atomic_write(path) as unfinished:
             unfinished.mkdir()
             weights = {name: tensor.contiguous() for name, tensor in contents.weights.items()}
@@ -66,9 +66,18 @@ def read(folder: str | Path) -> Contents:
     return Contents(config, _read_weights(path / WEIGHTS), _read_vocabulary(path / VOCABULARY))
 
 
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Read a safetensors file."""
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:  # safetensors opens only paths that are valid UTF-8
+        return load(file.read_bytes())
+    return load_file(file)
+
+
 def _read_weights(file: Path) -> dict[str, Tensor]:
     try:
-        return load_file(file)
+        return read_tensors(file)
     except (OSError, SafetensorError, ValueError) as error:
         raise FolderError(
             f"{file} is damaged or not a safetensors file: {_one_line(error)}"
@@ -94,7 +103,7 @@ def _write_json(file: Path, value: Any) -> None:
     file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _refuse_other_folder(path: Path) -> None:
+def _check_replaced_folder(path: Path) -> None:
     """Raise if the path is neither new, nor empty, nor a model folder."""
     if not path.exists():
         return

@@ -210,24 +210,24 @@ def is_observed(module: nn.Module) -> bool:
     """Whether a hook or a trace sees the tensors of a call."""
     return any(
         # Torch has no public API for hooks.
-        part._forward_hooks
-        or part._forward_pre_hooks
-        or (isinstance(part, Traced) and part._traces)
-        for part in submodules(module)
+        child._forward_hooks
+        or child._forward_pre_hooks
+        or (isinstance(child, Traced) and child._traces)
+        for child in submodules(module)
     )
 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode in the context; restore the mode of each submodule at the end."""
-    in_training = [part for part in submodules(module) if part.training]
+    in_training = [child for child in submodules(module) if child.training]
     if in_training:  # setting the mode of all modules takes longer than this check
         module.eval()
     try:
         yield
     finally:
-        for part in in_training:
-            part.training = True
+        for child in in_training:
+            child.training = True
 
 
 def _in_groups(

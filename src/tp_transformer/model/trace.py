@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer import figures, html
+from tp_transformer import figures
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
 from tp_transformer.errors import TraceError
 from tp_transformer.settings import nearest
+from tp_transformer.table import notebook_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +75,7 @@ class Trace:
         return f"Trace({', '.join(f'{name}: {shape}' for name, shape in self._shapes())})"
 
     def _repr_html_(self) -> str:
-        return html.table("Trace", ("name", "shape"), self._shapes())
+        return notebook_table("Trace", ("name", "shape"), self._shapes())
 
     def _shapes(self) -> list[tuple[str, str]]:
         """Return the shape of each recorded tensor, or that it has not been passed yet."""
@@ -117,9 +118,9 @@ class Trace:
         keys = self._labels(
             TARGET if in_decoder and not is_cross else SOURCE, question, weights.shape[3]
         )
-        shown = weights[question, head, : len(queries), : len(keys)]
+        without_padding = weights[question, head, : len(queries), : len(keys)]
         return figures.plot_weights(
-            shown.detach().float().cpu().numpy(),
+            without_padding.detach().float().cpu().numpy(),
             queries,
             keys,
             title=f"{name}, question {question}, head {head}",
@@ -131,7 +132,7 @@ class Trace:
         pieces = self._tokens[side]
         ids = torch.cat(pieces, dim=1)[question].tolist() if pieces else []
         if len(ids) != count:
-            return [str(place) for place in range(count)]
+            return list(map(str, range(count)))
         labels = []
         for token in (self._vocabulary[index] for index in ids):
             if token == PAD or (token == EOS and side == TARGET):
@@ -207,11 +208,11 @@ def submodules(*modules: nn.Module) -> list[nn.Module]:
 
     A submodule that is used twice may be there twice.
     """
-    found = list(modules)
-    for module in found:  # which grows meanwhile
+    all_modules = list(modules)
+    for module in all_modules:  # which grows meanwhile
         if module._modules:  # `children()` takes five times as long
-            found.extend([child for child in module._modules.values() if child is not None])
-    return found
+            all_modules.extend([child for child in module._modules.values() if child is not None])
+    return all_modules
 
 
 @contextmanager
@@ -234,9 +235,9 @@ def is_traced(module: nn.Module) -> bool:
 
 def _active_traces(module: nn.Module) -> Iterator[Trace]:
     """Yield the traces of the current thread on `module` and its submodules."""
-    for part in submodules(module):
-        if isinstance(part, Traced) and part._traces:
-            yield from (trace for _, trace in part._traces if trace.is_of_this_thread)
+    for child in submodules(module):
+        if isinstance(child, Traced) and child._traces:
+            yield from (trace for _, trace in child._traces if trace.is_of_this_thread)
 
 
 def trace_names(module: nn.Module) -> list[str]:
@@ -298,10 +299,9 @@ def _edits(edit: Mapping[str, Edit], valid: list[str]) -> dict[str, Edit]:
 
 def _edited(name: str, tensor: Tensor, edit: Edit) -> Tensor:
     edited: Any = edit(tensor)
-    wanted = _kind(tensor)
-    if not isinstance(edited, Tensor) or _kind(edited) != wanted:
-        found = _kind(edited) if isinstance(edited, Tensor) else type(edited).__name__
-        raise TraceError(f"the edit of {name!r} must return {wanted}, not {found}")
+    kind = _kind(edited) if isinstance(edited, Tensor) else type(edited).__name__
+    if kind != _kind(tensor):
+        raise TraceError(f"the edit of {name!r} must return {_kind(tensor)}, not {kind}")
     return edited
 
 

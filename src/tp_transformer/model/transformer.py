@@ -57,9 +57,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
         if isinstance(binding := fields.get("binding"), str):
             BINDINGS[binding]  # raises before options of an unknown binding are rejected
         options = {n: fields.pop(n) for n in TransformerConfig.option_types() if n in fields}
-        given = {name: value for name, value in options.items() if value is not None}
-        if given:
-            fields["binding_options"] = given
+        present = {name: value for name, value in options.items() if value is not None}
+        if present:
+            fields["binding_options"] = present
         return super().read_config(fields, where)
 
     @classmethod
@@ -71,11 +71,11 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     def initialise(self) -> None:
         """Initialise the weights; biases have the default of nn.Linear (section 4.1)."""
-        drawn: tuple[type[Embedding | FeedForward | Attention], ...] = (Embedding, FeedForward)
+        kinds: tuple[type[Embedding | FeedForward | Attention], ...] = (Embedding, FeedForward)
         if self.config.initialisation == "paper" or self.config.binding == "none":
-            drawn += (Attention,)
+            kinds += (Attention,)
         for module in self.modules():
-            if isinstance(module, drawn):
+            if isinstance(module, kinds):
                 module.initialise()
 
     def points(self) -> tuple[str, ...]:
@@ -111,9 +111,9 @@ class Transformer(Model[TransformerConfig, Memory, DecoderState]):
 
     def _penalised(self) -> Iterator[tuple[str, Binding]]:
         """Yield the bindings with a penalty, with the names of their roles."""
-        for name, part in self.named_modules():
-            if isinstance(part, Attention) and part.binding.has_penalty:
-                yield f"{name}.role", part.binding
+        for name, module in self.named_modules():
+            if isinstance(module, Attention) and module.binding.has_penalty:
+                yield f"{name}.role", module.binding
 
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:
         """Encode questions (batch, source), which are padded if no layout is given."""

@@ -68,8 +68,8 @@ def _layers(cells: Sequence[Cell]) -> Iterator[nn.Linear | nn.LayerNorm]:
     decoder_cells = [cell for cell in cells if isinstance(cell, DecoderCell)]
     yield from (cell.cross_attention.memory_proj for cell in decoder_cells)
     for cell in cells:
-        own, forward = cell.self_attention, cell.feed_forward
-        yield from (cell.self_attention_norm, own.in_proj, own.out_proj)
+        attention, forward = cell.self_attention, cell.feed_forward
+        yield from (cell.self_attention_norm, attention.in_proj, attention.out_proj)
         if isinstance(cell, DecoderCell):
             cross = cell.cross_attention
             yield from (cell.cross_attention_norm, cross.in_proj, cross.out_proj)
@@ -209,14 +209,14 @@ class _Shape:
         return {"query": query, "key": key, "value": value}, ends, causal
 
     def heads(self, states: Tensor, like: Tensor) -> list[Tensor]:
-        """Divide states (position, part * d_model) into parts (1, head, position, d_head).
+        """Divide states (position, name * d_model) into tensors (1, head, position, d_head).
 
         The positions beyond those of `like` (1, position, d_model) are padding.
         """
         _, n_positions, d_model = like.shape
-        n_parts, d_head = states.shape[1] // d_model, d_model // self.n_heads
-        parts = states[:n_positions].view(1, n_positions, n_parts, self.n_heads, d_head)
-        return [part.transpose(1, 2) for part in parts.unbind(2)]
+        d_head = d_model // self.n_heads
+        by_name = states[:n_positions].view(1, n_positions, -1, self.n_heads, d_head)
+        return [tensor.transpose(1, 2) for tensor in by_name.unbind(2)]
 
 
 class _Forward:

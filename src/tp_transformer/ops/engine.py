@@ -164,12 +164,12 @@ def _run_cells(
     Attention is causal if there is a memory, of the decoder's keys and values of the source.
     """
     sizes, n_threads = stack.sizes, torch.get_num_threads()
-    given = CellsCall(
+    call = CellsCall(
         *(len(ends) - 1, stack.n_layers, sizes.n_heads, sizes.d_head, sizes.d_ff, sizes.binds),
         *(n_threads, ctypes.addressof(stack.layers), _address(memory), _address(ends)),
         *(_address(memory_ends), _address(state)),
     )
-    library.call("cells_forward", given)
+    library.call("cells_forward", call)
 
 
 def _remembered(stack: Stack, source: Tensor) -> Tensor:
@@ -280,9 +280,6 @@ class EngineState:
 
     def _make_room(self) -> None:
         """Double the cache if it is full; it starts small, because most answers are short."""
-        n_questions = len(self._lengths)
-        if self._n_rows // max(1, n_questions) * n_questions != self._n_rows:
-            raise ValueError(f"{self._n_rows} rows are not those of {n_questions} questions")
         self._stack.embedding.check_length(self._position + 1)
         room = self._cache.shape[3]
         if self._position < room:

@@ -37,9 +37,11 @@ def packed_attention(
     check_rows((ends[0].numpy(), ends[1].numpy()), (query.shape[2], key.shape[2]))
     shape, n_keys = query.shape, key.shape[2]
     for states, n_positions in ((query, shape[2]), (key, n_keys), (value, n_keys)):
-        wanted = (1, shape[1], n_positions, shape[3])
-        if states.shape != wanted:
-            raise ValueError(f"the states of packed rows must be {wanted}, not {(*states.shape,)}")
+        expected = (1, shape[1], n_positions, shape[3])
+        if states.shape != expected:
+            raise ValueError(
+                f"the states of packed rows must be {expected}, not {(*states.shape,)}"
+            )
     filler: Tensor = _attend(query, key, value, *ends, causal)[0]
     return filler
 

@@ -34,8 +34,8 @@ def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
     largest = rows.abs().amax(dim=-1, keepdim=True)
     inverse = torch.full_like(largest, MOST) / largest  # `MOST / largest` would be rounded twice
     is_zero = inverse.isinf()
-    whole = torch.round(rows * inverse.masked_fill(is_zero, 0))
-    return whole, largest.masked_fill(is_zero, 0) / MOST
+    integers = torch.round(rows * inverse.masked_fill(is_zero, 0))
+    return integers, largest.masked_fill(is_zero, 0) / MOST
 
 
 class Int8Linear(nn.Module):
@@ -47,8 +47,8 @@ class Int8Linear(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        whole, scale = rounded(layer.weight.detach().float())
-        self.weight = nn.Parameter(whole.to(torch.int8), requires_grad=False)
+        integers, scale = rounded(layer.weight.detach().float())
+        self.weight = nn.Parameter(integers.to(torch.int8), requires_grad=False)
         self.register_buffer("scale", scale[:, 0])
         bias = None if layer.bias is None else layer.bias.detach().float()
         self.bias = None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
@@ -83,8 +83,8 @@ class Int8Linear(nn.Module):
             raise RuntimeError("int8 has no gradients: train the model in float32 or bfloat16")
         if is_plain(state, torch.float32) and runs_as_written() and library.load() is not None:
             return int8_linear(state, self.packed, self.out_features)
-        whole, scale = rounded(state)
-        product = F.linear(whole, self.weight.to(whole.dtype)) * scale * self.scale
+        integers, scale = rounded(state)
+        product = F.linear(integers, self.weight.to(integers.dtype)) * scale * self.scale
         return product if self.bias is None else product + self.bias
 
 
@@ -111,9 +111,9 @@ def _(state: Tensor, packed: Tensor, out_features: int) -> Tensor:
 def quantised(module: M) -> M:
     """Return a copy of a module for inference, with its linear layers in int8."""
     layers = [
-        part
-        for part in module.modules()
-        if type(part) is nn.Linear and 0 < part.in_features <= MOST_INPUTS
+        layer
+        for layer in module.modules()
+        if type(layer) is nn.Linear and 0 < layer.in_features <= MOST_INPUTS
     ]
     # What a deep copy finds in its memo, it does not copy.
     copied = copy.deepcopy(module, {id(layer): Int8Linear(layer) for layer in layers})
@@ -122,4 +122,4 @@ def quantised(module: M) -> M:
 
 def is_quantised(module: nn.Module) -> bool:
     """Whether a module has a linear layer in int8."""
-    return any(isinstance(part, Int8Linear) for part in module.modules())
+    return any(isinstance(layer, Int8Linear) for layer in module.modules())

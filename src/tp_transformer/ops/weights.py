@@ -62,7 +62,7 @@ def can_infer(embedding: Embedding, *stacks: Sequence[Cell]) -> bool:
     modules = [embedding, *(cell for cells in stacks for cell in cells)]
     return (
         all(stacks)
-        and all(_is_supported(part, trains=False) for part in submodules(*modules))
+        and all(_is_supported(module, trains=False) for module in submodules(*modules))
         and all(_fit(cells, Sizes.of(stacks[0][0])) for cells in stacks)
         and _fits(embedding, Sizes.of(stacks[0][0]).d_model)
     )
@@ -79,7 +79,7 @@ def can_train(cells: Sequence[Cell], *states: tuple[Tensor, Layout | None]) -> b
         and library.load() is not None
         and not has_global_hooks()
         and (not is_low or torch.get_autocast_dtype("cpu") == torch.bfloat16)
-        and all(_is_supported(part, trains=True) for part in submodules(*cells))
+        and all(_is_supported(module, trains=True) for module in submodules(*cells))
         and _fit(cells, Sizes.of(cells[0]))
         and all(
             isinstance(layout, Packed)
@@ -301,16 +301,19 @@ class ModuleState:
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._modules = list(modules)
-        self._parts = submodules(*modules)
-        self._int8 = [part for part in self._parts if isinstance(part, Int8Linear)]
+        self._all = submodules(*modules)
+        self._int8 = [each for each in self._all if isinstance(each, Int8Linear)]
         self._packed = [layer.packed for layer in self._int8]
-        self._types = [*map(type, self._parts)]
-        self._fields = [{**vars(part)} for part in self._parts]
+        self._types = [*map(type, self._all)]
+        self._fields = [{**vars(each)} for each in self._all]
         # Parameters, submodules and hooks.
-        dicts = [each for own in self._fields for each in own.values() if isinstance(each, dict)]
+        dicts = [x for values in self._fields for x in values.values() if isinstance(x, dict)]
         self._dicts, self._contents = dicts, [{**each} for each in dicts]
         self._tensors = [
-            each for part in self._parts for each in part._parameters.values() if each is not None
+            tensor
+            for module in self._all
+            for tensor in module._parameters.values()
+            if tensor is not None
         ]
         self._memory = _memory(self._tensors)
 
@@ -320,8 +323,8 @@ class ModuleState:
             # Comparisons of containers, which start with identity, are faster than loops.
             return (
                 list(modules) == self._modules
-                and [*map(type, self._parts)] == self._types
-                and [*map(vars, self._parts)] == self._fields
+                and [*map(type, self._all)] == self._types
+                and [*map(vars, self._all)] == self._fields
                 and self._dicts == self._contents
                 and _memory(self._tensors) == self._memory
                 and all(a.packed is b for a, b in zip(self._int8, self._packed, strict=True))

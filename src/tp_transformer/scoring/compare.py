@@ -13,7 +13,7 @@ from tp_transformer.data.mathematics.modules import EXTRAPOLATE, INTERPOLATE
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import TRAIN, Task
 from tp_transformer.errors import ResultsError
-from tp_transformer.scoring.published import TABLE_1
+from tp_transformer.scoring.published import TABLE_1, Table1Row
 from tp_transformer.scoring.results import GENERATED, Results, SplitScore
 from tp_transformer.scoring.statistics import (
     Agreement,
@@ -56,7 +56,7 @@ class ScoreRow:
 def task_of(results: Sequence[Results]) -> Task:
     """The task of results, which must be the same; its modules are those of all of them."""
     task = results[0].task if results else MATHEMATICS
-    for other in (one.task for one in results[1:]):
+    for other in (result.task for result in results[1:]):
         if other.name != task.name:
             raise ResultsError(f"results on {task.name} and on {other.name} cannot be compared")
         splits = {
@@ -74,28 +74,32 @@ def is_published(results: Sequence[Results]) -> bool:
 
 def rows(results: Sequence[Results]) -> list[ScoreRow]:
     """Return the rows of the paper as printed, if they are on this task, then ours."""
-    paper = _paper_rows() if is_published(results) else []
-    return [*paper, *map(_row, named_apart(results))]
+    paper = TABLE_1.values() if is_published(results) else []
+    return [*map(_paper_row, paper), *map(_row, named_apart(results))]
 
 
 def named_apart(results: Sequence[Results]) -> list[Results]:
     """Return the same results, with a number added to names that occur more than once."""
-    counts = Counter(one.name for one in results)
-    seen: Counter[str] = Counter()
-    found = []
-    for one in results:
-        name = one.name
+    counts, seen = Counter(result.name for result in results), Counter[str]()
+    renamed = []
+    for result in results:
+        name = result.name
         if counts[name] > 1:
             seen[name] += 1
             name = f"{name} ({seen[name]})"
-        found.append(replace(one, model={**one.model, "name": name}))
-    return found
+        renamed.append(replace(result, model={**result.model, "name": name}))
+    return renamed
 
 
 def module_names(results: Sequence[Results], split: str) -> list[str]:
     """Return the modules of a split for which any of the results has a score, in order."""
-    asked = {name for one in results if split in one.splits for name in one.splits[split].modules}
-    return [name for name in task_of(results).splits[split] if name in asked]
+    scored = {
+        name
+        for result in results
+        if split in result.splits
+        for name in result.splits[split].modules
+    }
+    return [name for name in task_of(results).splits[split] if name in scored]
 
 
 def coverage(task: Task, split: str, n_modules: int | None) -> str:
@@ -106,78 +110,61 @@ def coverage(task: Task, split: str, n_modules: int | None) -> str:
 
 def caveats(results: Sequence[Results]) -> list[str]:
     """Return what makes the results incomparable with the paper or with each other."""
-    found: dict[str, list[str]] = {}  # names of results by caveat
+    names: dict[str, list[str]] = {}  # of results by caveat
     task, published = task_of(results), is_published(results)
-    for one in results:
-        for name, split in one.splits.items():
+    for result in results:
+        for name, split in result.splits.items():
             if limits := _limits(task, name, split, published):
-                found.setdefault(f"{name} {limits}", []).append(one.name)
-        if TRAIN in one.splits and one.held_out is None:
-            found.setdefault(f"train {HELD_OUT_UNKNOWN}", []).append(one.name)
-        if published and one.data.get("kind") == GENERATED:
-            what = "the questions were generated, not the published ones"
-            found.setdefault(what, []).append(one.name)
-    lines = [f"{', '.join(names)}: {what}" for what, names in found.items()]
+                names.setdefault(f"{name} {limits}", []).append(result.name)
+        if TRAIN in result.splits and result.held_out is None:
+            names.setdefault(f"train {HELD_OUT_UNKNOWN}", []).append(result.name)
+        if published and result.data.get("kind") == GENERATED:
+            caveat = "the questions were generated, not the published ones"
+            names.setdefault(caveat, []).append(result.name)
+    lines = [f"{', '.join(those)}: {caveat}" for caveat, those in names.items()]
     for name in task.splits:
-        sets = {frozenset(one.splits[name].modules) for one in results if name in one.splits}
-        if len(sets) > 1:
+        scored = [result.splits[name] for result in results if name in result.splits]
+        if len({frozenset(split.modules) for split in scored}) > 1:
             lines.append(f"{name}: the averages are not all over the same modules")
     return lines
 
 
 def _limits(task: Task, name: str, split: SplitScore, published: bool) -> str:
     """Describe how a split differs from all of it, or from the published one; empty if not."""
-    found = []
-    if covered := coverage(task, name, len(split.modules)):
-        found.append(f"covers {covered}")
-    counts = sorted({one.n for one in split.modules.values()})
+    covered = coverage(task, name, len(split.modules))
+    limits = [f"covers {covered}"] if covered else []
+    counts = sorted({module.n for module in split.modules.values()})
     if published and name != TRAIN and counts != [PUBLISHED_COUNT]:
         some = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-        found.append(f"has {some} questions of each module, not {PUBLISHED_COUNT:,}")
-    return " and ".join(found)
+        limits.append(f"has {some} questions of each module, not {PUBLISHED_COUNT:,}")
+    return " and ".join(limits)
 
 
-def _paper_rows() -> list[ScoreRow]:
-    return [
-        ScoreRow(
-            source=PAPER,
-            name=row.name,
-            weights=row.weights,
-            steps=row.steps,
-            cells={
-                **({TRAIN: AverageCell(accuracy=row.train)} if row.train is not None else {}),
-                INTERPOLATE: AverageCell(
-                    accuracy=row.interpolation, above_95=row.interpolation_above_95
-                ),
-                EXTRAPOLATE: AverageCell(
-                    accuracy=row.extrapolation, above_95=row.extrapolation_above_95
-                ),
-            },
-        )
-        for row in TABLE_1.values()
-    ]
+def _paper_row(row: Table1Row) -> ScoreRow:
+    cells = {
+        INTERPOLATE: AverageCell(accuracy=row.interpolation, above_95=row.interpolation_above_95),
+        EXTRAPOLATE: AverageCell(accuracy=row.extrapolation, above_95=row.extrapolation_above_95),
+    }
+    if row.train is not None:
+        cells = {TRAIN: AverageCell(accuracy=row.train), **cells}
+    return ScoreRow(source=PAPER, name=row.name, weights=row.weights, steps=row.steps, cells=cells)
 
 
 def _row(results: Results) -> ScoreRow:
-    cells = {}
-    for name, split in results.splits.items():
-        accuracy, interval = split.average
-        above = None if name == TRAIN else split.above_95
-        cells[name] = AverageCell(
-            accuracy=accuracy,
-            interval=interval,
-            above_95=above,
+    cells = {
+        name: AverageCell(
+            accuracy=split.average[0],
+            interval=split.average[1],
+            above_95=None if name == TRAIN else split.above_95,
             n_modules=len(split.modules),
             n=split.n,
         )
+        for name, split in results.splits.items()
+    }
     n = results.model["n_parameters"]
-    return ScoreRow(
-        source=OURS,
-        name=results.name,
-        weights=f"{n / 1e6:.1f}M" if n >= 1e6 else f"{n / 1e3:.0f}k",
-        steps=results.model["step"],
-        cells=cells,
-    )
+    weights = f"{n / 1e6:.1f}M" if n >= 1e6 else f"{n / 1e3:.0f}k"
+    steps = results.model["step"]
+    return ScoreRow(source=OURS, name=results.name, weights=weights, steps=steps, cells=cells)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,12 +201,12 @@ def pairs(first: Results, others: Sequence[Results]) -> list[list[SplitPair]]:
     The p-values of all averages are adjusted together, because each comparison is a further test.
     """
     splits = task_of([first, *others]).splits
-    found = [
-        [one for split in splits if (one := _pair_split(first, other, split)) is not None]
+    of_others = [
+        [pair for split in splits if (pair := _pair_split(first, other, split)) is not None]
         for other in others
     ]
-    adjusted = iter(holm([one.p for of_other in found for one in of_other]))
-    return [[replace(one, p_holm=next(adjusted)) for one in of_other] for of_other in found]
+    adjusted = iter(holm([pair.p for of_other in of_others for pair in of_other]))
+    return [[replace(pair, p_holm=next(adjusted)) for pair in of_other] for of_other in of_others]
 
 
 def _pair_split(first: Results, second: Results, split: str) -> SplitPair | None:
@@ -229,21 +216,21 @@ def _pair_split(first: Results, second: Results, split: str) -> SplitPair | None
     both = [name for name in ours if name in theirs and ours[name].sha256 == theirs[name].sha256]
     if not both:
         return None
-    found = {name: Agreement.of(ours[name].verdicts, theirs[name].verdicts) for name in both}
-    agreements = list(found.values())
-    p_values = [mcnemar_exact(one.only_first, one.only_second) for one in agreements]
+    agreements = [Agreement.of(ours[name].verdicts, theirs[name].verdicts) for name in both]
+    p_values = [mcnemar_exact(each.only_first, each.only_second) for each in agreements]
+    modules = {
+        name: ModulePair(agreement=agreement, p=p_module, p_holm=adjusted)
+        for name, agreement, p_module, adjusted in zip(
+            both, agreements, p_values, holm(p_values), strict=True
+        )
+    }
     p = difference_test(agreements)
     return SplitPair(
         split=split,
         title=first.task.title(split),
-        modules={
-            name: ModulePair(agreement=one, p=p_module, p_holm=adjusted)
-            for (name, one), p_module, adjusted in zip(
-                found.items(), p_values, holm(p_values), strict=True
-            )
-        },
+        modules=modules,
         left_out=tuple(sorted((ours.keys() | theirs.keys()) - set(both))),
-        difference=sum(one.difference for one in agreements) / len(agreements),
+        difference=sum(each.difference for each in agreements) / len(agreements),
         interval=difference_interval(agreements),
         p=p,
         p_holm=p,
@@ -259,7 +246,7 @@ class SeedGroup:
     @property
     def name(self) -> str:
         """The name of the folder that the runs have in common, or else the names of all."""
-        names = [one.name for one in self.results]
+        names = [result.name for result in self.results]
         folders = {name.rpartition("/")[0] for name in names}
         if len(names) > 1 and len(folders) == 1 and "" not in folders:
             return folders.pop()
@@ -268,13 +255,14 @@ class SeedGroup:
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds, as far as they are known."""
-        return tuple(one.model["seed"] for one in self.results if "seed" in one.model)
+        models = [result.model for result in self.results]
+        return tuple(model["seed"] for model in models if "seed" in model)
 
     def accuracies(self, split: str) -> list[float]:
         """Return the average accuracy of each seed on a split; none if a seed lacks the split."""
-        if not all(split in one.splits for one in self.results):
+        if not all(split in result.splits for result in self.results):
             return []
-        return [one.splits[split].average[0] for one in self.results]
+        return [result.splits[split].average[0] for result in self.results]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,54 +292,52 @@ class SeedTest:
 
 def seed_groups(results: Sequence[Results]) -> list[SeedGroup]:
     """Return the results by recipe, in order; a second result of a seed is a group of its own."""
-    found: dict[object, list[Results]] = {}
-    for one in results:
-        key: object = one.model.get("recipe_sha256", id(one))
-        seeds = [other.model.get("seed") for other in found.get(key, [])]
-        found.setdefault(id(one) if one.model.get("seed") in seeds else key, []).append(one)
-    return [SeedGroup(tuple(group)) for group in found.values()]
+    groups: dict[object, list[Results]] = {}
+    for result in results:
+        key: object = result.model.get("recipe_sha256", id(result))
+        seeds = [other.model.get("seed") for other in groups.get(key, [])]
+        is_second = result.model.get("seed") in seeds
+        groups.setdefault(id(result) if is_second else key, []).append(result)
+    return [SeedGroup(tuple(group)) for group in groups.values()]
 
 
 def seed_scores(group: SeedGroup) -> list[SeedScore]:
     """Return the mean and the spread of a group of several seeds, for each split."""
     task = group.results[0].task
-    found = []
-    for split in task.splits:
-        values = group.accuracies(split)
-        if len(values) > 1:
-            found.append(
-                SeedScore(
-                    split=split,
-                    title=task.title(split),
-                    n_seeds=len(values),
-                    mean=fmean(values),
-                    spread=stdev(values),
-                    range=(min(values), max(values)),
-                )
-            )
-    return found
+    accuracies = {split: group.accuracies(split) for split in task.splits}
+    return [
+        SeedScore(
+            split=split,
+            title=task.title(split),
+            n_seeds=len(values),
+            mean=fmean(values),
+            spread=stdev(values),
+            range=(min(values), max(values)),
+        )
+        for split, values in accuracies.items()
+        if len(values) > 1
+    ]
 
 
 def seed_tests(first: SeedGroup, others: Sequence[SeedGroup]) -> list[list[SeedTest]]:
     """Compare a group with each of the others; nothing for a group of one seed."""
-    found = [_seed_tests(first, other) for other in others]
-    p_values = [one.p for tests in found for one in tests if one.p is not None]
-    adjusted = iter(holm(p_values))
+    of_others = [_seed_tests(first, other) for other in others]
+    adjusted = iter(holm([test.p for tests in of_others for test in tests if test.p is not None]))
     return [
-        [one if one.p is None else replace(one, p_holm=next(adjusted)) for one in tests]
-        for tests in found
+        [test if test.p is None else replace(test, p_holm=next(adjusted)) for test in tests]
+        for tests in of_others
     ]
 
 
 def _seed_tests(first: SeedGroup, second: SeedGroup) -> list[SeedTest]:
     task = first.results[0].task
-    found = []
+    tests = []
     for split in task.splits:
         ours, theirs = first.accuracies(split), second.accuracies(split)
         if min(len(ours), len(theirs)) < 2:
             continue
         interval, p = welch(ours, theirs) or (None, None)
-        found.append(
+        tests.append(
             SeedTest(
                 split=split,
                 title=task.title(split),
@@ -362,7 +348,7 @@ def _seed_tests(first: SeedGroup, second: SeedGroup) -> list[SeedTest]:
                 p_holm=p,
             )
         )
-    return found
+    return tests
 
 
 def question_pairs(results: Sequence[Results]) -> list[tuple[Results, Results, list[SplitPair]]]:
@@ -377,6 +363,4 @@ def question_pairs(results: Sequence[Results]) -> list[tuple[Results, Results, l
     if first is None:
         return []
     single = [other for other in others if other is not None]
-    return [
-        (first, other, found) for other, found in zip(single, pairs(first, single), strict=True)
-    ]
+    return [(first, *pair) for pair in zip(single, pairs(first, single), strict=True)]

@@ -61,11 +61,11 @@ def number_at(tree: Node, point: tuple[float, float]) -> complex:
     return cmath.sqrt(inner) if tree.exponent == HALF else complex(inner ** int(tree.exponent))
 
 
-def looks_equal(one: Node, other: Node) -> bool:
+def looks_equal(first: Node, second: Node) -> bool:
     """Whether two trees are numerically equal at all points."""
     for point in _POINTS:
         try:
-            a, b = number_at(one, point), number_at(other, point)
+            a, b = number_at(first, point), number_at(second, point)
             is_close = abs(a - b) <= _CLOSE * max(abs(a), abs(b), 1e-300)
         except (ArithmeticError, ValueError):
             return False
@@ -74,7 +74,7 @@ def looks_equal(one: Node, other: Node) -> bool:
     return True
 
 
-def prove_equal(one: Node, other: Node) -> bool:
+def prove_equal(first: Node, second: Node) -> bool:
     """Whether sympy can prove that two trees are equal, which may take long."""
     import sympy
 
@@ -88,7 +88,7 @@ def prove_equal(one: Node, other: Node) -> bool:
         inner = build(tree.operand)
         return -inner if isinstance(tree, Negation) else inner ** sympy.Rational(tree.exponent)
 
-    difference = build(one) - build(other)
+    difference = build(first) - build(second)
     return bool(sympy.expand(difference) == 0 or sympy.simplify(difference) == 0)
 
 
@@ -112,11 +112,11 @@ class _Prover:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def ask(self, one: str, other: str, seconds: float) -> bool | None:
+    def ask(self, first: str, second: str, seconds: float) -> bool | None:
         """Whether two texts are equal; None after a timeout, which ends the process."""
         assert self._process.stdin is not None  # noqa: S101  for the type checker
         try:
-            self._process.stdin.write(json.dumps([one, other]) + "\n")
+            self._process.stdin.write(json.dumps([first, second]) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:  # the process has died
             return None
@@ -156,11 +156,11 @@ def serve() -> None:
     threading.Thread(target=_receive, args=(questions,), daemon=True).start()
     print("ready", flush=True)
     while True:
-        one, other = json.loads(questions.get())
+        first, second = json.loads(questions.get())
         try:
             proved = all(
                 prove_equal(*pair)
-                for pair in zip(parse_answer(one), parse_answer(other), strict=True)
+                for pair in zip(parse_answer(first), parse_answer(second), strict=True)
             )
         except Exception:
             proved = False  # an error of sympy proves nothing

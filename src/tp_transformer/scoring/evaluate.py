@@ -32,7 +32,7 @@ from tp_transformer.runtime.provenance import command_line
 from tp_transformer.runtime.ranks import Ranks, native_precision, open_ranks
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis
 from tp_transformer.scoring.journal import RIGHT, UNSURE, WRONG, Journal
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.questions import EvaluationQuestions, choose, held_out_rows
 from tp_transformer.scoring.results import (
     Mistake,
@@ -66,8 +66,8 @@ def evaluate(
     model: AnyModel | str | Path | None,
     data: Store | str | Path,
     out: str | Path | None = None,
-    choice: Choice | None = None,
-    work: Work | None = None,
+    choice: QuestionChoice | None = None,
+    options: EvaluationOptions | None = None,
     *,
     name: str | None = None,
     device: str = "auto",
@@ -84,12 +84,12 @@ def evaluate(
         data: a store or its folder
         out: results.json to write, beside which an interrupted evaluation keeps what it has
         choice: which questions; by default all test questions and some of the training questions
-        work: what else to compute
+        options: what else to compute
         name: the name of the model in tables; by default that of its folder
         device: auto, cpu, cuda or mps
         show: makes a progress bar from a title
     """
-    choice, work = choice or Choice(), work or Work()
+    choice, options = choice or QuestionChoice(), options or EvaluationOptions()
     folder = None if isinstance(model, Model) else model or bundled.default()
     with open_ranks(device) as ranks:
         used = ranks.each(
@@ -99,20 +99,20 @@ def evaluate(
         store = ranks.each(lambda: data if isinstance(data, Store) else open_store(data))
         held_out = ranks.each(lambda: held_out_rows(folder, store))
         questions = ranks.each(lambda: EvaluationQuestions(store, choose(store, choice, held_out)))
-        ranks.each(lambda: _check_inputs(used, questions, [out, work.predictions]))
+        ranks.each(lambda: _check_inputs(used, questions, [out, options.predictions]))
         seen = show if show is not None and ranks.is_first else _unseen
         file = None if out is None else Path(out)
-        evaluation = Evaluation(used, questions, work, file, ranks, seen)
-        if file is not None and not work.overwrite:
+        evaluation = Evaluation(used, questions, options, file, ranks, seen)
+        if file is not None and not options.overwrite:
             identity = evaluation.sha256, evaluation.precision, _described(store), asdict(choice)
             ranks.first(lambda: check_replaced_results(file, *identity))
         scored = evaluation.run(choice.seed)
 
         def finish() -> str:
             if out is not None and not isinstance(model, Model):
-                options = {"model": model, "data": store.path, "out": out}
-                options["device"] = None if device == "auto" else device
-                scored["made"]["command"] = command_line("evaluate", choice, work, **options)
+                arguments = {"model": model, "data": store.path, "out": out}
+                arguments["device"] = None if device == "auto" else device
+                scored["made"]["command"] = command_line("evaluate", choice, options, **arguments)
             description = checkpoint.describe(used, folder, evaluation.sha256)
             n_held_out = None if held_out is None else len(held_out)
             results = Results(
@@ -144,17 +144,17 @@ class Evaluation:
         self,
         model: AnyModel,
         questions: EvaluationQuestions,
-        work: Work,
+        options: EvaluationOptions,
         out: Path | None,
         ranks: Ranks,
         show: Show,
     ) -> None:
-        self.questions, self.work = questions, work
+        self.questions, self.options = questions, options
         self.ranks, self.show = ranks, show
         self.right: Bools = np.zeros(questions.n, bool)
         self.margins: dict[int, float] = {}  # of the answers decided in float64
         self.sha256 = checkpoint.model_hash(model)
-        self.precision = native_precision(work.precision, ranks.device)
+        self.precision = native_precision(options.precision, ranks.device)
         is_int8 = self.precision == "int8"
         self.model = ranks.each(lambda: model.in_precision("int8")) if is_int8 else model
         hashes = [self.sha256, self.precision, *(asked.sha256 for asked in questions.asked)]
@@ -167,8 +167,8 @@ class Evaluation:
         """Evaluate; return what rank 0 found, as fields of `Results`."""
         self.ask()
         self.settle()
-        decoding = self.check_decoding(self.work.decode, seed)
-        numbers = self.wrong(None if self.work.predictions else self.work.diagnose)
+        decoding = self.check_decoding(self.options.decode, seed)
+        numbers = self.wrong(None if self.options.predictions else self.options.diagnose)
         self.decode(numbers)
         if not self.ranks.is_first:
             return {}
@@ -203,7 +203,7 @@ class Evaluation:
     def _ask_share(self) -> None:
         find = JUDGES[self.precision]
         most = CPU_TOKENS if self.ranks.device.type == "cpu" else GPU_TOKENS
-        limit = self.work.symbols_per_pass or most
+        limit = self.options.symbols_per_pass or most
         journal, rank, n_ranks = self._journal, self.ranks.rank, self.ranks.n_ranks
         left = np.flatnonzero(~journal.done)
         total = self.questions.n
@@ -309,7 +309,7 @@ class Evaluation:
                 sha256=asked.sha256,
                 near_ties=sum(int(numbers[0]) <= tied <= int(numbers[-1]) for tied in self._tied),
                 wrong={kind: len(wrong) for kind, wrong in by_kind.items() if wrong},
-                examples=tuple(one for wrong in by_kind.values() for one in wrong[:EXAMPLES]),
+                examples=tuple(each for wrong in by_kind.values() for each in wrong[:EXAMPLES]),
             )
         return {name: SplitScore(modules) for name, modules in splits.items()}
 
@@ -319,8 +319,8 @@ class Evaluation:
 
     def write(self, results: Results, file: Path | None) -> None:
         """Write the requested files, and remove those of an interrupted evaluation."""
-        if self.work.predictions is not None:
-            self._write_predictions(self.work.predictions)
+        if self.options.predictions is not None:
+            self._write_predictions(self.options.predictions)
         if file is not None:
             results.save(file)
         self._journal.remove()

@@ -10,7 +10,7 @@ from tp_transformer.ranges import Count, PositiveInt, Precision, Seed, check_fie
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class QuestionChoice:
     """The choice of questions.
 
     Attributes:
@@ -30,7 +30,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class EvaluationOptions:
     """Options of an evaluation.
 
     Attributes:

@@ -14,7 +14,7 @@ from tp_transformer.data.store import MANIFEST, TRAIN, Segment, Split, Store
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
 from tp_transformer.runtime.run_folder import CONFIG, read_origin, run_of, sha256
-from tp_transformer.scoring.options import Choice
+from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.verdict import passes
 
 _TEXTS_AT_ONCE = 4096
@@ -30,46 +30,44 @@ class ModuleQuestions:
     sha256: str  # of the questions and answers; equal hashes mean that results can be paired
 
 
-def choose(store: Store, choice: Choice, held_out: Ids | None = None) -> list[ModuleQuestions]:
+def choose(
+    store: Store, choice: QuestionChoice, held_out: Ids | None = None
+) -> list[ModuleQuestions]:
     """Return the chosen questions, in the order of the splits and modules.
 
     Training questions exclude those held out, on which the model was not trained.
     """
     store.task.match(choice.modules, TRAIN)  # raises if a pattern matches no module of any split
-    names = list(store)
-    if choice.splits is not None:
-        names = [name for name in store if name in choice.splits]
-        for name in choice.splits:
-            _ = store[name]  # raises if the store lacks it
-    found = []
-    for name in names:
-        for module, segments in _by_module(store[name], choice.modules).items():
+    for name in choice.splits or ():
+        _ = store[name]  # raises if the store lacks it
+    chosen = []
+    for name in store:
+        if choice.splits is not None and name not in choice.splits:
+            continue
+        by_module: dict[str, list[Segment]] = {}
+        for segment in store[name].select(choice.modules):
+            by_module.setdefault(segment.module, []).append(segment)
+        for module, segments in by_module.items():
             rows = _rows(store[name], module, segments, choice, held_out)
-            found.append(_asked(name, module, segments, rows))
-    found = [asked for asked in found if len(asked.rows)]
-    if not found:
+            if len(rows):
+                chosen.append(ModuleQuestions(name, module, rows, _sha256(segments, rows)))
+    if not chosen:
         raise SettingsError(f"{store.path} has no questions of these modules and splits")
-    return found
-
-
-def _by_module(split: Split, patterns: Sequence[str]) -> dict[str, list[Segment]]:
-    by_module: dict[str, list[Segment]] = {}
-    for segment in split.select(patterns):
-        by_module.setdefault(segment.module, []).append(segment)
-    return by_module
+    return chosen
 
 
 def _rows(
-    split: Split, module: str, segments: Sequence[Segment], choice: Choice, held_out: Ids | None
+    split: Split,
+    module: str,
+    segments: Sequence[Segment],
+    choice: QuestionChoice,
+    held_out: Ids | None,
 ) -> Ids:
     """Return the rows of a module: all of them, or a sample of the rows trained on."""
-    rows = np.concatenate([np.arange(one.start, one.start + one.count) for one in segments])
+    rows = np.concatenate([np.arange(each.start, each.start + each.count) for each in segments])
     if split.name != TRAIN:
         return rows
-    left_out = np.zeros(0, np.int64) if held_out is None else held_out
-    left_out = np.concatenate(
-        [left_out[(left_out >= one.start) & (left_out < one.start + one.count)] for one in segments]
-    )
+    left_out = rows[:0] if held_out is None else held_out[np.isin(held_out, rows)]
     # Excluded after sampling, so that models with other held-out rows get nearly the same rows.
     n_drawn = choice.train_count + len(left_out)
     if n_drawn < len(rows):
@@ -79,12 +77,13 @@ def _rows(
     return np.sort(rows[: choice.train_count])
 
 
-def _asked(split: str, module: str, segments: Sequence[Segment], rows: Ids) -> ModuleQuestions:
-    content = [[one.difficulty, one.count, one.checksum] for one in segments]
+def _sha256(segments: Sequence[Segment], rows: Ids) -> str:
+    """Return a hash of the questions and answers of some rows of a module."""
+    content = [[segment.difficulty, segment.count, segment.checksum] for segment in segments]
     digest = hashlib.sha256(json.dumps(content).encode())
     # Relative to the first row of the module, so that other modules of the store do not matter.
     digest.update((rows - segments[0].start).astype("<i8").tobytes())
-    return ModuleQuestions(split, module, rows, digest.hexdigest())
+    return digest.hexdigest()
 
 
 class EvaluationQuestions:
@@ -93,9 +92,9 @@ class EvaluationQuestions:
     def __init__(self, store: Store, asked: Sequence[ModuleQuestions]) -> None:
         self.store = store
         self.asked = asked
-        self._rows = np.concatenate([one.rows for one in asked])
-        self._starts = np.cumsum([0, *(len(one.rows) for one in asked)])
-        lengths = [store[one.split].lengths(one.rows) for one in asked]
+        self._rows = np.concatenate([module.rows for module in asked])
+        self._starts = np.cumsum([0, *(len(module.rows) for module in asked)])
+        lengths = [store[module.split].lengths(module.rows) for module in asked]
         self.question_lengths, self.answer_lengths = (
             np.concatenate(column) for column in zip(*lengths, strict=True)
         )
@@ -105,14 +104,14 @@ class EvaluationQuestions:
         """The number of questions."""
         return len(self._rows)
 
-    def numbers(self, place: int) -> Ids:
+    def numbers(self, index: int) -> Ids:
         """Return the numbers of the questions of one module and split."""
-        return np.arange(self._starts[place], self._starts[place + 1])
+        return np.arange(self._starts[index], self._starts[index + 1])
 
     def find(self, number: int) -> dict[str, str | int]:
         """Return the split, module and row of a question."""
-        one = self.asked[int(np.searchsorted(self._starts, number, side="right")) - 1]
-        return {"split": one.split, "module": one.module, "row": int(self._rows[number])}
+        asked = self.asked[int(np.searchsorted(self._starts, number, side="right")) - 1]
+        return {"split": asked.split, "module": asked.module, "row": int(self._rows[number])}
 
     def passes(self, numbers: Ids, limit: int) -> Iterator[Ids]:
         """Yield batches of at most `limit` tokens, each within one split."""
@@ -136,9 +135,9 @@ class EvaluationQuestions:
 
     def _by_split(self, numbers: Ids) -> Iterator[Ids]:
         """Yield ascending numbers, split by split."""
-        for name in dict.fromkeys(one.split for one in self.asked):
-            places = [place for place, one in enumerate(self.asked) if one.split == name]
-            start, end = self._starts[places[0]], self._starts[places[-1] + 1]
+        for name in dict.fromkeys(module.split for module in self.asked):
+            modules = [index for index, module in enumerate(self.asked) if module.split == name]
+            start, end = self._starts[modules[0]], self._starts[modules[-1] + 1]
             of_split = numbers[(numbers >= start) & (numbers < end)]
             if len(of_split):
                 yield of_split

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
-from tp_transformer import html
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import Task
 from tp_transformer.errors import ResultsError, reason
-from tp_transformer.frames import frame
 from tp_transformer.runtime.files import write_json
 from tp_transformer.scoring.statistics import Interval, average_interval, wilson
 from tp_transformer.scoring.verdict import Bools
+from tp_transformer.table import frame, notebook_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,28 +101,29 @@ class SplitScore:
     @property
     def n(self) -> int:
         """The number of questions."""
-        return sum(one.n for one in self.modules.values())
+        return sum(score.n for score in self.modules.values())
 
     @property
     def average(self) -> tuple[float, Interval]:
         """The accuracy averaged over modules, as in Table 1, and its interval."""
-        return average_interval([(one.right, one.n) for one in self.modules.values()])
+        return average_interval([(score.right, score.n) for score in self.modules.values()])
 
     @property
     def above_95(self) -> int:
         """The number of modules with an accuracy above 95%."""
-        return sum(one.accuracy > HIGH for one in self.modules.values())
+        return sum(score.accuracy > HIGH for score in self.modules.values())
 
     @property
     def surely_above_95(self) -> int:
         """The number of modules whose whole interval is above 95%."""
-        return sum(one.interval[0] > HIGH for one in self.modules.values())
+        return sum(score.interval[0] > HIGH for score in self.modules.values())
 
     @property
     def loss(self) -> float:
         """The negative log-likelihood per token over all questions."""
-        modules = self.modules.values()
-        return sum(one.loss * one.n_tokens for one in modules) / sum(m.n_tokens for m in modules)
+        scores = self.modules.values()
+        total = sum(score.loss * score.n_tokens for score in scores)
+        return total / sum(score.n_tokens for score in scores)
 
     def to_json(self) -> Values:
         """Return the values to write as JSON."""
@@ -136,7 +136,7 @@ class SplitScore:
             "above_95": self.above_95,
             "surely_above_95": self.surely_above_95,
             "loss": self.loss,
-            "modules": {name: one.to_json() for name, one in self.modules.items()},
+            "modules": {name: score.to_json() for name, score in self.modules.items()},
         }
 
 
@@ -189,7 +189,7 @@ class Results:
             for average, (low, high) in [split.average]
         ]
         heads = ("average over modules", "correct", "95% interval", "modules", "questions", "loss")
-        return html.table(f"Results of {self.name}", heads, rows)
+        return notebook_table(f"Results of {self.name}", heads, rows)
 
     def module_rows(self) -> list[Values]:
         """Return the numbers of each module of each split."""
@@ -198,16 +198,16 @@ class Results:
                 "model": self.name,
                 "split": name,
                 "module": module,
-                "n": one.n,
-                "right": one.right,
-                "accuracy": one.accuracy,
-                "low": one.interval[0],
-                "high": one.interval[1],
-                "loss": one.loss,
-                "near_ties": one.near_ties,
+                "n": score.n,
+                "right": score.right,
+                "accuracy": score.accuracy,
+                "low": score.interval[0],
+                "high": score.interval[1],
+                "loss": score.loss,
+                "near_ties": score.near_ties,
             }
             for name, split in self.splits.items()
-            for module, one in split.modules.items()
+            for module, score in split.modules.items()
         ]
 
     def frame(self) -> "pd.DataFrame":

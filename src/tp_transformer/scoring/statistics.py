@@ -130,39 +130,39 @@ def difference_interval(modules: Sequence[Agreement], confidence: float = CONFID
     squared distances of their limits from the differences are summed. Unlike a bootstrap interval,
     it has a positive width even if the models agree on all questions.
     """
-    limits = np.array([_newcombe(one, confidence) for one in modules])
-    differences = np.array([one.difference for one in modules])
+    limits = np.array([_newcombe(module, confidence) for module in modules])
+    differences = np.array([module.difference for module in modules])
     below, above = np.sqrt(np.square(limits - differences[:, None]).sum(axis=0)) / len(modules)
     mean = float(differences.mean())
     return max(-1.0, mean - float(below)), min(1.0, mean + float(above))
 
 
-def _newcombe(one: Agreement, confidence: float) -> Interval:
+def _newcombe(module: Agreement, confidence: float) -> Interval:
     """Return the interval of Newcombe (1998, method 10) for two paired accuracies.
 
     It combines the Wilson intervals of both; it is narrower if the verdicts are correlated.
     """
-    first, second = one.both + one.only_first, one.both + one.only_second
-    (low_1, high_1), (low_2, high_2) = (wilson(x, one.n, confidence) for x in (first, second))
-    correlation = _correlation(one)
+    first, second = module.both + module.only_first, module.both + module.only_second
+    (low_1, high_1), (low_2, high_2) = (wilson(x, module.n, confidence) for x in (first, second))
+    correlation = _correlation(module)
 
     def reach(a: float, b: float) -> float:
         return math.sqrt(max(0.0, a * a - 2 * correlation * a * b + b * b))
 
-    below = reach(first / one.n - low_1, high_2 - second / one.n)
-    above = reach(high_1 - first / one.n, second / one.n - low_2)
-    return one.difference - below, one.difference + above
+    below = reach(first / module.n - low_1, high_2 - second / module.n)
+    above = reach(high_1 - first / module.n, second / module.n - low_2)
+    return module.difference - below, module.difference + above
 
 
-def _correlation(one: Agreement) -> float:
+def _correlation(module: Agreement) -> float:
     """Return the correlation of the verdicts, with Newcombe's correction towards 0."""
-    first, second = one.both + one.only_first, one.both + one.only_second
-    neither = one.n - first - one.only_second
-    scale = math.sqrt(first * (one.n - first)) * math.sqrt(second * (one.n - second))
+    first, second = module.both + module.only_first, module.both + module.only_second
+    neither = module.n - first - module.only_second
+    scale = math.sqrt(first * (module.n - first)) * math.sqrt(second * (module.n - second))
     if scale == 0:
         return 0.0
-    excess = one.both * neither - one.only_first * one.only_second
-    return (max(0.0, excess - one.n / 2) if excess > 0 else excess) / scale
+    excess = module.both * neither - module.only_first * module.only_second
+    return (max(0.0, excess - module.n / 2) if excess > 0 else excess) / scale
 
 
 def difference_test(modules: Sequence[Agreement], *, draws: int = 100_000, seed: int = 0) -> float:
@@ -172,12 +172,13 @@ def difference_test(modules: Sequence[Agreement], *, draws: int = 100_000, seed:
     its weight is inversely proportional to the number of questions of its module. If all modules
     have the same size, this is McNemar's test of the sums; otherwise it is simulated.
     """
-    if len({one.n for one in modules}) == 1:
+    if len({module.n for module in modules}) == 1:
         return mcnemar_exact(
-            sum(one.only_first for one in modules), sum(one.only_second for one in modules)
+            sum(module.only_first for module in modules),
+            sum(module.only_second for module in modules),
         )
-    flipped = [(one.only_first + one.only_second, 1 / one.n) for one in modules]
-    return _sign_flips(sum(one.difference for one in modules), flipped, draws, seed)
+    flipped = [(module.only_first + module.only_second, 1 / module.n) for module in modules]
+    return _sign_flips(sum(module.difference for module in modules), flipped, draws, seed)
 
 
 def _sign_flips(
@@ -241,7 +242,9 @@ def sign_flip_test(
     for differences in modules:
         sizes, counts = np.unique(np.abs(differences), return_counts=True)
         flipped += zip(counts.tolist(), (sizes / len(differences)).tolist(), strict=True)
-    return _sign_flips(sum(float(one.mean()) for one in modules), flipped, draws, seed)
+    return _sign_flips(
+        sum(float(differences.mean()) for differences in modules), flipped, draws, seed
+    )
 
 
 def resample(
@@ -262,23 +265,23 @@ def resample(
     if n < FEWEST:
         return None
     tail = (1 - confidence) / 2
-    low, high = np.quantile(statistic(_drawn(n, resamples, seed)), [tail, 1 - tail])
+    low, high = np.quantile(statistic(_draws(n, resamples, seed)), [tail, 1 - tail])
     return float(low), float(high)
 
 
 @lru_cache(maxsize=8)
-def _drawn(n: int, resamples: int, seed: int) -> npt.NDArray[np.int64]:
+def _draws(n: int, resamples: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the number of draws of each question: (resample, question)."""
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
-    drawn.flags.writeable = False
-    return drawn
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+    counts.flags.writeable = False
+    return counts
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted by the method of Holm (1979)."""
     adjusted = [0.0] * len(p_values)
     largest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
     return adjusted

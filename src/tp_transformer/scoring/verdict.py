@@ -66,26 +66,26 @@ def judge(model: AnyModel, source: Ragged, target: Ragged) -> Verdicts:
     """Return the verdicts on known answers, in the order of the rows."""
     right, margin, loss = _by_token(model, source, target)
     starts = np.cumsum(target.lengths - 1) - (target.lengths - 1)
-    found = Verdicts(
+    verdicts = Verdicts(
         np.logical_and.reduceat(right, starts),
         np.minimum.reduceat(margin, starts),
         np.add.reduceat(loss, starts),
     )
-    if not np.isfinite(found.loss).all():
+    if not np.isfinite(verdicts.loss).all():
         raise UserError("the model's scores are not finite: its weights are damaged or too large")
-    return found
+    return verdicts
 
 
 def judge_in_bfloat16(model: AnyModel, source: Ragged, target: Ragged) -> Verdicts:
     """Return the verdicts with products in bfloat16; recompute small margins in float32."""
     with torch.autocast(next(model.parameters()).device.type, torch.bfloat16):
-        found = judge(model, source, target)
-    doubtful = np.flatnonzero(np.abs(found.margin) < DOUBTFUL)
+        verdicts = judge(model, source, target)
+    doubtful = np.flatnonzero(np.abs(verdicts.margin) < DOUBTFUL)
     if len(doubtful):
         again = judge(model, source.take(doubtful), target.take(doubtful))
         for field in fields(Verdicts):
-            getattr(found, field.name)[doubtful] = getattr(again, field.name)
-    return found
+            getattr(verdicts, field.name)[doubtful] = getattr(again, field.name)
+    return verdicts
 
 
 def in_double(model: AnyModel) -> AnyModel:
@@ -106,10 +106,9 @@ def _by_token(model: AnyModel, source: Ragged, target: Ragged) -> tuple[Bools, F
         logits: Tensor = (engine or model)(batch)
         rows = batch.target_layout
         loss = rows.tokens(token_losses(logits, batch))
-        scores, wanted = rows.tokens(logits), rows.tokens(batch.target_output)
+        scores, correct = rows.tokens(logits), rows.tokens(batch.target_output)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        right = wide.argmax(dim=-1) == wanted
-        own = wide.gather(1, wanted[:, None])
-        best_other = wide.scatter(1, wanted[:, None], -torch.inf).amax(dim=-1)
-        margin = own[:, 0] - best_other
+        right = wide.argmax(dim=-1) == correct
+        best_other = wide.scatter(1, correct[:, None], -torch.inf).amax(dim=-1)
+        margin = wide.gather(1, correct[:, None])[:, 0] - best_other
     return right.cpu().numpy(), margin.cpu().double().numpy(), loss.cpu().double().numpy()

@@ -131,13 +131,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 @OPTIMIZERS.register("adam")
 def adam(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Adam, fused into one kernel where the device has it."""
-    return _made(torch.optim.Adam, _groups(model, config), model, config)
+    return _fused(torch.optim.Adam, _groups(model, config), model, config)
 
 
 @OPTIMIZERS.register("adamw")
 def adamw(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """AdamW, fused into one kernel where the device has it."""
-    return _made(torch.optim.AdamW, _groups(model, config), model, config)
+    return _fused(torch.optim.AdamW, _groups(model, config), model, config)
 
 
 @OPTIMIZERS.register("muon")
@@ -145,7 +145,7 @@ def muon(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Muon for the matrices of linear layers, one per head in attention; AdamW for the rest.
 
     The rest are embeddings, biases, norms, and matrices that are not those of linear layers: the
-    LSTM's cell, the bindings' own.
+    LSTM's cell, those of bindings.
     """
     blocks = matrix_blocks(model)
     decayed, plain = _groups(model, config)
@@ -155,14 +155,14 @@ def muon(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
         is_matrix = parameter in blocks
         (matrices.setdefault(blocks[parameter], []) if is_matrix else others).append(parameter)
     groups = [
-        *({**decayed, "params": found, "blocks": key} for key, found in matrices.items()),
+        *({**decayed, "params": each, "blocks": blocks_of} for blocks_of, each in matrices.items()),
         {**decayed, "params": others, "rate": config.adam_rate},
         {**plain, "rate": config.adam_rate},
     ]
-    return _made(Muon, groups, model, config)
+    return _fused(Muon, groups, model, config)
 
 
-def _made(
+def _fused(
     kind: Callable[..., torch.optim.Optimizer],
     groups: Iterable[dict[str, Any]],
     model: nn.Module,

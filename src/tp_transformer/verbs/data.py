@@ -66,7 +66,7 @@ class Generate(Verb):
         return _task_options().added_to(cls, "options")
 
     def __call__(self) -> None:
-        from tp_transformer.show.store import generated_lines
+        from tp_transformer.report.store import generated_lines
 
         store = self._mathematics() if self.task == _MATHEMATICS else self._other_task()
         print(f"{self.out}: {_rows_of(store)}")
@@ -162,7 +162,7 @@ class Prepare(Verb):
     group_column: str = Columns.group
 
     def __call__(self) -> None:
-        from tp_transformer.show.store import generated_lines, skipped_lines
+        from tp_transformer.report.store import generated_lines, skipped_lines
 
         store = self._store()
         print(f"{self.out}: {_rows_of(store)}")
@@ -236,7 +236,7 @@ class Show(StoreVerb):
         from rich.console import Console
 
         from tp_transformer.data.store import open_store
-        from tp_transformer.show.store import render, summarise
+        from tp_transformer.report.store import render, summarise
 
         summary = summarise(open_store(self.store), self.modules, self.samples, self.seed)
         if self.json:

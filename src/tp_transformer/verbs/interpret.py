@@ -31,7 +31,7 @@ class Interpret(Verb):
         from rich.console import Console
 
         from tp_transformer.interpret.run import interpret
-        from tp_transformer.show.findings import render_findings, written_line
+        from tp_transformer.report.terminal import render_findings, written_line
 
         with showing(progress):
             result, files = interpret(

@@ -28,7 +28,7 @@ class Demo(Verb):
 
     def __call__(self) -> None:
         if self.train:
-            from tp_transformer.study.live_demo import live_demo
+            from tp_transformer.study.demo import live_demo
 
             live_demo(self.out or Path("demo-train"))
         else:
@@ -44,9 +44,9 @@ class Models(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.show.presets import bundled_lines, models_table
+        from tp_transformer.report.cards import bundled_lines, models_table
 
-        Console().print(models_table())
+        Console().print(models_table().terminal())
         for line in bundled_lines(bundled.FOLDER):
             print(line)
 
@@ -138,12 +138,11 @@ class Explore(Verb):
     port: Port = 8765
 
     def __call__(self) -> None:
-        from tp_transformer.show.explorer.explore import make_page, serve, write
-        from tp_transformer.show.explorer.page import KIND
-        from tp_transformer.show.page_file import refuse_other_file
+        from tp_transformer.html import check_replaceable
+        from tp_transformer.report.explorer.page import KIND, make_page
 
         if self.out is not None:
-            refuse_other_file(self.out, KIND, overwrite=self.overwrite)
+            check_replaceable(self.out, KIND, overwrite=self.overwrite)
         page = make_page(
             self.model,
             beside=self.beside,
@@ -152,9 +151,10 @@ class Explore(Verb):
             data=self.data,
         )
         if self.out is None:
-            serve(page, self.port)
+            page.serve(self.port)
         else:
-            write(page, self.out)
+            page.write(self.out)
+            print(f"{self.out}: open it in a browser; it needs no server and no network")
 
 
 @register_verb("import-authors")
@@ -213,7 +213,7 @@ class ExportModel(Verb):
         else:
             try:
                 from tp_transformer.interop.hf import export_hf
-                from tp_transformer.show.hub_card import hub_card, recorded
+                from tp_transformer.report.cards import hub_card, recorded
             except ImportError as error:
                 raise SettingsError(
                     f"this needs transformers 5: pip install 'tp-transformer[hf]' ({error})"

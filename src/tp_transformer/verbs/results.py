@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tp_transformer.runtime.memory import keep_freed_memory
 from tp_transformer.runtime.progress import progress
-from tp_transformer.scoring.options import Choice, Work
+from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.verbs.verb import FLATTENED, ModelVerb, Verb, register_verb
 
 
@@ -26,8 +26,8 @@ class Evaluate(ModelVerb):
     resumes = True
     data: Path
     out: Path
-    choice: Annotated[Choice, FLATTENED] = field(default_factory=Choice)
-    work: Annotated[Work, FLATTENED] = field(default_factory=Work)
+    choice: Annotated[QuestionChoice, FLATTENED] = field(default_factory=QuestionChoice)
+    work: Annotated[EvaluationOptions, FLATTENED] = field(default_factory=EvaluationOptions)
 
     def __call__(self) -> None:
         from tp_transformer.runtime.run_folder import seed_runs
@@ -40,12 +40,12 @@ class Evaluate(ModelVerb):
         if not runs:
             self._score(self.model, self.out, self.work)
 
-    def _score(self, model: Path | None, out: Path, work: Work) -> None:
+    def _score(self, model: Path | None, out: Path, work: EvaluationOptions) -> None:
         from rich.console import Console
 
+        from tp_transformer.report.terminal import render_results
         from tp_transformer.runtime.ranks import is_first_process
         from tp_transformer.scoring.evaluate import evaluate
-        from tp_transformer.show.results import render_results
 
         results = evaluate(
             model, self.data, out, self.choice, work, device=self.device, show=progress
@@ -77,8 +77,8 @@ class Compare(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
+        from tp_transformer.report.comparison import Comparison
         from tp_transformer.scoring.results import Results
-        from tp_transformer.show.comparison import Comparison
 
         results = [Results.read(file) for file in self.results]
         comparison = Comparison(*results)
@@ -87,8 +87,8 @@ class Compare(Verb):
         else:
             print(getattr(comparison, f"to_{self.format}")(), end="")
         if self.figures is not None:
-            from tp_transformer.show.bars import save_bars
-            from tp_transformer.show.findings import written_line
+            from tp_transformer.report.charts import save_bars
+            from tp_transformer.report.terminal import written_line
 
             print(written_line(save_bars(results, self.figures)), file=sys.stderr)
 
@@ -109,7 +109,7 @@ class WriteReport(Verb):
     overwrite: bool = False
 
     def __call__(self) -> None:
-        from tp_transformer.show.report.report import write_report
+        from tp_transformer.report.page import write_report
 
         report = write_report(self.paths, self.out, overwrite=self.overwrite)
         for file, problem in report.unreadable.items():

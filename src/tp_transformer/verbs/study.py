@@ -47,12 +47,10 @@ class Bench(Verb):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.runtime.processes import workers
+        from tp_transformer.report.terminal import written_line
         from tp_transformer.runtime.provenance import command_line
-        from tp_transformer.show.findings import written_line
-        from tp_transformer.study.bench.document import render, save
-        from tp_transformer.study.bench.plan import BenchPlan, samples_of
-        from tp_transformer.study.bench.run import bench, tabulated
+        from tp_transformer.study.bench import BenchPlan, bench, samples_of, tabulated
+        from tp_transformer.study.bench_table import render, save
 
         plan = BenchPlan(
             out=self.out,
@@ -62,10 +60,7 @@ class Bench(Verb):
             budget=None if self.budget is None else samples_of(self.budget),
             reference=self.reference,
         )
-        if self.tabulate:
-            table = tabulated(plan)
-        else:
-            table = bench(plan, workers(self.processes), workers(1), progress)
+        table = tabulated(plan) if self.tabulate else bench(plan, self.processes)
         environment = {**table.made, "command": command_line("bench", self)}
         table = replace(table, made=environment)
         render(table, Console(highlight=False))
@@ -91,20 +86,17 @@ class Reproduce(Verb):
     dry_run: bool = False
 
     def __call__(self) -> None:
-        from rich.console import Console
-
-        from tp_transformer.study.reproduce.describe import render_plan
-        from tp_transformer.study.reproduce.plan import plan_reproduction
-        from tp_transformer.study.reproduce.run import Reproduction, reproduce
-        from tp_transformer.study.reproduce.scale import SCALES
+        from tp_transformer.study.reproduce import Reproduction, reproduce
+        from tp_transformer.study.reproduction_plan import plan_lines
+        from tp_transformer.study.scales import SCALES
 
         keep_freed_memory()
         work = Reproduction(scale=SCALES[self.scale], out=self.out, data=self.data)
-        console = Console(highlight=False)
         if self.dry_run:
-            render_plan(work, plan_reproduction(work), console)
+            for line in plan_lines(work):
+                print(line, flush=True)
         else:
-            reproduce(work, console)
+            reproduce(work)
 
 
 @register_verb("bundle")
@@ -126,7 +118,7 @@ class Bundle(Verb):
     device: Device = "auto"
 
     def __call__(self) -> None:
-        from tp_transformer.show.presets import bundled_lines
+        from tp_transformer.report.cards import bundled_lines
         from tp_transformer.study.bundle import bundle
 
         keep_freed_memory()

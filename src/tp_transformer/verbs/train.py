@@ -85,9 +85,8 @@ class Train(Verb):
             self._train(config, self.run)
 
     def _train(self, config: "RunConfig | None", run: Path) -> None:
-        from tp_transformer.show.panel import display
-        from tp_transformer.training.run import train
-        from tp_transformer.training.seeds import seed_lines, train_seeds
+        from tp_transformer.report.panel import display
+        from tp_transformer.training.run import seed_lines, train, train_seeds
 
         options: dict[str, Any] = {
             "device": self.device,
@@ -153,7 +152,7 @@ class DrawCurve(Verb):
     out: Path
 
     def __call__(self) -> None:
-        from tp_transformer.show.curve import read_curves, save_curves
+        from tp_transformer.report.charts import read_curves, save_curves
 
         curves = [curve for run in self.runs for curve in read_curves(run)]
         files = save_curves(curves, self.out)
@@ -164,7 +163,7 @@ class DrawCurve(Verb):
 def _settings() -> TextOptions:
     """Return the settings of a run as options, whose values `run_values` parses."""
     from tp_transformer.model.base import ARCHITECTURES
-    from tp_transformer.model.binding import BINDINGS, binding_options
+    from tp_transformer.model.binding import BINDINGS, options_of
     from tp_transformer.model.transformer import Transformer
     from tp_transformer.training.config import section_kinds
 
@@ -189,7 +188,7 @@ def _settings() -> TextOptions:
                 )
     for binding, binding_class in BINDINGS.items():
         texts = documented(binding_class)
-        for name, option in binding_options(binding).items():
+        for name, option in options_of(binding_class).items():
             text = f"[{usual}] of the {binding} binding: {texts.get(name, 'an option')}"
             default = MISSING if option.default is option.empty else option.default
             options.add(f"model.{name}", text, default)

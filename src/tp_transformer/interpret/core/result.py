@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tp_transformer import figures, html
+from tp_transformer import figures
+from tp_transformer.html import titled_paragraphs
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.model import checkpoint
 from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime import provenance
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.progress import track
+from tp_transformer.table import notebook_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,10 +73,10 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         tables = (
-            html.table(table.title, table.columns, table.rows, [table.note])
+            notebook_table(table.title, table.columns, table.rows, [table.note])
             for table in self.tables()
         )
-        return html.paragraphs(self.name, self.summary()) + "".join(tables)
+        return titled_paragraphs(self.name, self.summary()) + "".join(tables)
 
     @property
     @abstractmethod
