@@ -154,8 +154,8 @@ def test_surgery_at_a_place(half_trained, sums_store, tmp_path, capsys):
         ("--layer=7", "layers 0 to 0"),
         ("--count=0", "--count must be 1 or more"),
         ("--clusters=100000", "cannot be made of"),
-        ("--clusters=0", "clusters must be 1 or more"),
         ("--vectors=other", "--vectors must be one of role, value"),
+        ("--clusters=0", "clusters must be 1 or more"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
