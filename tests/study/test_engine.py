@@ -13,7 +13,6 @@ from tp_transformer import UserError, cli
 from tp_transformer.errors import FolderError
 from tp_transformer.study import engine
 from tp_transformer.study.engine import StudyRun, begin, train_side_by_side
-from tp_transformer.training import record
 from tp_transformer.training.config import RunConfig
 
 
@@ -42,7 +41,6 @@ def test_its_options_give_its_settings(tmp_path, data):
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_two_runs_side_by_side(tmp_path, data, monkeypatch, is_terminal):
-    monkeypatch.setattr(record, "_SECONDS_BETWEEN_LINES", 0.0)
     if is_terminal:  # that the commands run by themselves need not be seen twice
         monkeypatch.setattr(engine.subprocess, "Popen", runs.Forked)
     file, ended = io.StringIO(), []
@@ -133,7 +131,7 @@ def test_so_many_at_once(tmp_path, monkeypatch, is_terminal):
 
 def test_records_are_read_line_by_line(tmp_path, monkeypatch):
     def text(*steps):
-        record = {"kind": "monitor", "loss": 1.0, "exact_match": 0.5, "n": 2}
+        record = {"kind": "monitor", "split": "test", "loss": 1.0, "exact_match": 0.5, "n": 2}
         return "".join(json.dumps({**record, "step": step}) + "\n" for step in steps)
 
     def read():
