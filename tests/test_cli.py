@@ -230,16 +230,6 @@ def test_the_last_of_two_values_counts():
     assert verb.resolved().training.steps == 6
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_verbs_and_options(capsys, shell):
-    code, out, err = run(capsys, "completion", "--shell", shell)
-    assert (code, err) == (0, "")
-    for words, _ in verbs():
-        assert words[-1] in out
-        for option in options(words):
-            assert option.name.removeprefix("--") in out or option.field_info.is_positional
-
-
 def test_bash_completes(capsys, tmp_path):
     """A real shell, with the script that is printed."""
     (tmp_path / "tpt.sh").write_text(run(capsys, "completion", "--shell", "bash")[1])
@@ -256,15 +246,6 @@ def test_bash_completes(capsys, tmp_path):
         )
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         assert sorted(done.stdout.split()) == expected, done.stderr
-
-
-def test_an_interruption_is_not_a_traceback(capsys, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tp_transformer.report.cards.models_table", interrupted)
-    code, _, err = run(capsys, "models")
-    assert (code, err) == (130, "tpt: interrupted\n")
 
 
 def test_runs_as_a_module():

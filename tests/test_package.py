@@ -29,7 +29,7 @@ LAYERS = (
         "figures",
     ),
     *("data", "ops", "model", "scoring", "training"),
-    *("interpret", "interop", "report", "study", "verbs", "cli", "__main__", "supervised"),
+    *("interpret", "interop", "report", "study", "verbs", "cli", "__main__"),
 )
 
 

@@ -13,13 +13,10 @@ from commands import options, verbs
 from tp_transformer import settings
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.produce import Order
-from tp_transformer.data.sampling import FeedConfig
 from tp_transformer.errors import SettingsError
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.model.binding import BINDINGS
 from tp_transformer.model.checkpoint import from_config, model_config
-from tp_transformer.model.recurrent import LSTMConfig
-from tp_transformer.model.transformer import TransformerConfig
 from tp_transformer.ranges import (
     OpenShare,
     Positive,
@@ -34,13 +31,11 @@ from tp_transformer.ranges import (
 )
 from tp_transformer.runtime import memory
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
-from tp_transformer.training.config import TrainingConfig
-from tp_transformer.training.optim import OptimConfig
-from tp_transformer.training.validate import ValidationConfig
+from tp_transformer.training.config import section_kinds
 
 STAGES = (
-    *(TransformerConfig, LSTMConfig, FeedConfig, OptimConfig, TrainingConfig, ValidationConfig),
-    *(Order, QuestionChoice, EvaluationOptions, AnalysisRequest, StoreRequest),
+    *(kind for kinds in section_kinds().values() for kind in kinds),
+    *(Order, EvaluationOptions, QuestionChoice, AnalysisRequest, StoreRequest),
     *(analysis.options for analysis in ANALYSES.values()),
 )
 ODD = (

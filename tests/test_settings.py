@@ -20,25 +20,6 @@ class Stage:
     kind: Literal["round", "square"] = "round"
 
 
-def test_presets_are_the_designs():
-    assert settings.preset_names() == [
-        "lookup",
-        "lstm-saxton",
-        "quotients",
-        "recall",
-        "scan",
-        "tp-transformer",
-        "tp-transformer-b",
-        "tp-transformer-c",
-        "tp-transformer-small",
-        "tp-transformer-tiny",
-        "transformer",
-        "transformer-saxton",
-        "transformer-small",
-        "transformer-tiny",
-    ]
-
-
 def test_values_and_dataclasses_are_inverse():
     stage = settings.to_dataclass(Stage, {"size": 4, "name": "x"}, "stage")
     assert stage == Stage(size=4, name="x")

@@ -124,7 +124,7 @@ class Forked:
     """In the place of a `subprocess.Popen` of `python -m tp_transformer …`: the same, forked."""
 
     def __init__(self, command, *, stderr, **_):
-        assert command[:3] == [sys.executable, "-m", "tp_transformer.supervised"]
+        assert command[:3] == [sys.executable, "-m", "tp_transformer"]
         descriptor, name = tempfile.mkstemp()
         os.close(descriptor)
         self._errors, self._log = stderr, Path(name)

@@ -140,8 +140,8 @@ class _Process:
         self._n_read = 0  # bytes of the records
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, closed by `wait`
         self._process = subprocess.Popen(  # noqa: S603, a fixed command
-            [sys.executable, "-m", "tp_transformer.supervised", *run.command()],
-            env={**os.environ, "OMP_NUM_THREADS": str(n_threads)},
+            [sys.executable, "-m", "tp_transformer", *run.command()],
+            env={**os.environ, "OMP_NUM_THREADS": str(n_threads), "TPT_SUPERVISED": "1"},
             stdin=subprocess.PIPE,  # closed when this process ends
             stdout=subprocess.DEVNULL,
             stderr=self._errors,

@@ -27,13 +27,11 @@ class Demo(Verb):
     train: bool = False
 
     def __call__(self) -> None:
-        if self.train:
-            from tp_transformer.study.demo import live_demo
+        from tp_transformer.study.demo import demo, live_demo
 
+        if self.train:
             live_demo(self.out or Path("demo-train"))
         else:
-            from tp_transformer.study.demo import demo
-
             demo(self.out or Path("demo"))
 
 

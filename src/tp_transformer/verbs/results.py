@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from tp_transformer.runtime.memory import keep_freed_memory
 from tp_transformer.runtime.progress import progress
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
-from tp_transformer.verbs.verb import FLATTENED, ModelVerb, Verb, register_verb
+from tp_transformer.verbs.verb import FLATTENED, ModelVerb, Verb, complain, register_verb
 
 
 @register_verb("evaluate")
@@ -113,6 +113,6 @@ class WriteReport(Verb):
 
         report = write_report(self.paths, self.out, overwrite=self.overwrite)
         for file, problem in report.unreadable.items():
-            print(f"tpt: {file} is not shown: {problem}", file=sys.stderr)
+            complain(f"{file} is not shown: {problem}")
         sections = f"{len(report.sections)} section{'' if len(report.sections) == 1 else 's'}"
         print(f"{self.out}: {sections}; open it in a browser, it needs no network")
