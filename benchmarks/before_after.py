@@ -104,7 +104,7 @@ def training_step(model: Any, precision: str) -> Callable[[int], list[Any]]:
     """Return a function that trains a model on random questions, and returns the loss."""
     import torch
 
-    from tp_transformer.training.local_batch import LocalBatch
+    from tp_transformer.training.gradient import LocalBatch
     from tp_transformer.training.optim import Ema, OptimConfig, clip, make_optimizer
 
     model.train()

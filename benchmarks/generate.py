@@ -25,8 +25,8 @@ from sympy.core.cache import clear_cache
 
 from tp_transformer.data.mathematics.deepmind import Address, generator
 from tp_transformer.data.mathematics.fast import replacements
-from tp_transformer.data.mathematics.generate import Chunk, generate_chunk
 from tp_transformer.data.mathematics.modules import MODULE_NAMES, TRAIN_SPLITS
+from tp_transformer.data.mathematics.produce import Chunk, generate_chunk
 from tp_transformer.runtime.processes import Pool, in_order, workers
 
 RESULTS = Path(__file__).parent / "results"

@@ -31,7 +31,7 @@ from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.flops import config_flops
 from tp_transformer.model.layout import Layout, Packed, Padded
-from tp_transformer.training.local_batch import LocalBatch
+from tp_transformer.training.gradient import LocalBatch
 
 N_GPUS = (1, 8, 64)
 PER_MACHINE = 8

@@ -131,7 +131,7 @@ def work_as_rank(store: Path, out: Path, seconds: float) -> None:
     """Take training steps as one of several processes, and write their times."""
     config = RunConfig.of("tp-transformer-small", data={"batch_size": GLOBAL_BATCH})
     with open_ranks("cpu") as ranks:
-        loop = make_loop(config, store, out, ranks)
+        loop = make_loop(config, tpt.data.open(store), out, ranks)
         start = time.process_time()
         elapsed = loop.measure(seconds)
         processor = (time.process_time() - start) / loop.state.step

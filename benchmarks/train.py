@@ -36,7 +36,7 @@ from tp_transformer.data.vocabulary import Ragged
 from tp_transformer.model.flops import training_flops
 from tp_transformer.model.layers import sinusoids
 from tp_transformer.runtime.memory import keep_freed_memory
-from tp_transformer.training.local_batch import LocalBatch
+from tp_transformer.training.gradient import LocalBatch
 from tp_transformer.training.optim import OptimConfig, clip, make_optimizer
 
 Rows = tuple[Ragged, Ragged]

@@ -12,6 +12,8 @@ import argparse
 import json
 from pathlib import Path
 
+import msgspec
+
 import tp_transformer as tpt
 from tp_transformer import settings
 from tp_transformer.model.checkpoint import step_of
@@ -29,7 +31,7 @@ def keep(run: Path, folder: Path) -> None:
     rounded(tpt.load(run)).save(folder)
     history = history_of(run)
     assert history is not None  # noqa: S101, every run has one
-    text = json.dumps(history.to_json(), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(msgspec.to_builtins(history), indent=1, ensure_ascii=False) + "\n"
     (folder / HISTORY).write_text(text, "utf-8")
     print(folder)
 

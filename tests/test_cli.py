@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import tp_transformer as tpt
-from commands import groups, verbs
+from commands import groups, options, verbs
 from tp_transformer import __version__
 from tp_transformer.cli import main, parse
 from tp_transformer.data.mathematics.modules import with_difficulties
@@ -22,8 +22,7 @@ from tp_transformer.settings import missing, read
 from tp_transformer.training.config import config_values, run_config, section_kinds
 from tp_transformer.verbs.data import MATHEMATICS_COUNT, Generate
 from tp_transformer.verbs.model import Solve
-from tp_transformer.verbs.scoring import Evaluate
-from tp_transformer.verbs.verb import help_of
+from tp_transformer.verbs.results import Evaluate
 
 
 def run(capsys, *arguments):
@@ -54,59 +53,50 @@ def test_models_prints_the_counts_beside_the_papers(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nonsense",), "there is no verb 'nonsense'; the verbs are demo, models,"),
-        (("trian",), "there is no verb 'trian' (did you mean 'train'?)"),
-        (("data", "exprot"), "there is no verb 'exprot' (did you mean 'export'?)"),
-        (("models", "--nonsense"), "there is no option --nonsense"),
-        (("models", "--training.steps=3"), "there is no option --training.steps"),
-        (("solve", "--version"), "there is no option --version"),
-        (("--verbose",), "there is no option --verbose"),
-        (("evaluate", "--modle", "x"), "there is no option --modle (did you mean --model?)"),
-        (("solve", "--max-lenght=3"), "(did you mean --max-length?)"),
-        (("solve", "--n", "3"), "there is no option --n (did you mean --n-best?)"),
-        (("train", "--steps=3"), "there is no option --steps (did you mean --training.steps?)"),
-        (("train", "--log-every=3"), "(did you mean --training.log_every?)"),
-        (("train", "--budgte=3"), "there is no option --budgte (did you mean --budget?)"),
-        (("train", "--trainig.steps=3"), "(did you mean --training.steps?)"),
-        (("train", "--training.stesp=3"), "(did you mean --training.steps?)"),
-        (("data", "generate", "--out=x", "--splits", "trian"), "invalid choice: 'trian'"),
-        (("data", "generate", "--out=x", "--difficulties", "esy"), "invalid choice: 'esy'"),
-        (("data", "generate", "--task.count=3"), "--task.count (did you mean --count?)"),
-        (("train", "--training=3"), "there is no option --training"),
-        (("train", "--data.steps=3"), "there is no option --data.steps"),
-        (("train", "--training.steps"), "--training.steps: expected one argument"),
-        (("train", "training.steps=3"), "unrecognized arguments: training.steps=3"),
-        (("train", "--config", "transformer"), "name the run's folder: --run DIR"),
-        (("train", "--print_config"), "name the settings to print: --config"),
-        (("import-authors", "x.pt"), "tpt: --vocab and --out are required\n"),
-        (("evaluate", "--data", "x"), "tpt: --out is required\n"),
-        (("data", "show"), "tpt: name the STORE\n"),
-        (("curve",), "tpt: name the RUNS; --out is required\n"),
-        (("evaluate", "--count=3"), "there is no option --count (did you mean --train-count?)"),
-        (("train", "--config=transformer", "--budget", "-2h"), "'-2h' is not a positive duration"),
-        (("solve", "1", "--max-length", "0"), "--max-length must be from 1 to 10000, not 0"),
-        (("data", "generate", "--out=x", "--executor=foo"), "(--executor) must be dask://"),
+        ("nonsense", "there is no verb 'nonsense'; the verbs are data, interpret,"),
+        ("trian", "there is no verb 'trian' (did you mean 'train'?)"),
+        ("data exprot", "there is no verb 'exprot' (did you mean 'export'?); the verbs are gene"),
+        ("models --nonsense", "there is no option --nonsense"),
+        ("solve --version", "there is no option --version"),
+        ("--verbose", "there is no option --verbose"),
+        ("evaluate --modle x", "there is no option --modle (did you mean --model?)"),
+        ("solve --n 3", "there is no option --n (did you mean --n-best?)"),
+        ("train --steps=3", "there is no option --steps (did you mean --training.steps?)"),
+        ("train --log-every=3", "(did you mean --training.log_every?)"),
+        ("train --budgte=3", "there is no option --budgte (did you mean --budget?)"),
+        ("train --trainig.steps=3", "(did you mean --training.steps?)"),
+        ("train --training.stesp=3", "(did you mean --training.steps?)"),
+        ("train --training=3", "there is no option --training"),
+        ("train --data.steps=3", "there is no option --data.steps"),
+        ("train --training.steps", "--training.steps needs a value"),
+        ("train training.steps=3", "there is no use for 'training.steps=3'"),
+        ("train --config transformer", "name the run's folder: --run DIR"),
+        ("train --print_config", "name the settings to print: --config"),
+        ("train --config=transformer --budget=-2h", "'-2h' is not a positive duration"),
+        ("train --config=transformer --optim.betas=[0.9]", "a list of 2 numbers, not [0.9]"),
+        ("train --config=transformer --data.modules=3", "a list of texts, not 3"),
+        ("data generate --out=x --splits trian", "interpolate, extrapolate (did you mean 'train'?"),
+        ("data generate --task.count=3", "--task.count (did you mean --count?)"),
+        ("data generate --out=x --executor=foo", "(--executor) must be dask://"),
+        ("data export x --format csv --out y", "must be one of v1.0, parquet, jsonl, not 'csv'"),
+        ("evaluate --data x", "tpt: --out is required\n"),
+        ("evaluate --count=3", "there is no option --count (did you mean --train-count?)"),
+        ("data show", "tpt: STORE is required\n"),
+        ("data show x y", "tpt: there is no use for 'y'\n"),
+        ("bench --out x --seeds", "tpt: --seeds needs a value\n"),
+        ("bench --out x --seeds 0 1.5", "tpt: --seeds must be a whole number, not 1.5\n"),
+        ("solve 1 --max-length 0", "--max-length must be from 1 to 10000, not 0"),
         (
-            ("train", "--config=transformer", "--optim.betas=[0.9]"),
-            "a list of 2 numbers, not [0.9]",
-        ),
-        (("train", "--config=transformer", "--data.modules=3"), "a list of texts, not 3"),
-        (("interpret", "binding", "--data=x", "--out=y"), "there is no option --data"),
-        (
-            ("import-authors", "x.pt", "--vocab", "v.pt", "--out", "o", "--heads", "many"),
+            "import-authors x --vocab y --out z --heads many",
             "tpt: --heads must be a whole number, not 'many'",
         ),
-        (
-            ("interpret", "roles", "--data", "x", "--out", "y", "--answered", "maybe"),
-            "tpt: --answered must be true or false or absent, not 'maybe'",
-        ),
-        (("data", "export", "x", "--format", "csv", "--out", "y"), "invalid choice: 'csv'"),
+        ("interpret binding --data=x --out=y", "there is no option --data"),
+        ("interpret roles --answered maybe", "--answered must be true or false, not 'maybe'"),
     ],
 )
 def test_mistakes_end_in_one_line_and_code_2(capsys, arguments, message):
-    code, out, err = run(capsys, *arguments)
-    assert code == 2
-    assert out == ""
+    code, out, err = run(capsys, *arguments.split())
+    assert (code, out) == (2, "")
     assert message in err
     assert err.startswith("tpt: ")
     assert err.count("\n") == 1
@@ -131,8 +121,17 @@ def test_without_a_verb_there_is_help(capsys, words):
     assert run(capsys, *words, "--help") == (code, out, err)
     for path, verb in verbs():
         if path[: len(words)] == words:
-            assert f"\n    {path[len(words)]}" in out
-            assert len(path) > len(words) + 1 or help_of(verb) in one_line(out)
+            assert f"│ {path[len(words)]} " in out
+            assert len(path) > len(words) + 1 or summary(verb) in one_line(out)
+
+
+def summary(verb):
+    return verb.__doc__.partition("\n")[0]
+
+
+def one_line(text):
+    """Without line breaks, also those after hyphens, and without frames."""
+    return re.sub(r"(?<=\w)- (?=\w)", "-", " ".join(re.sub("[│*]", " ", text).split()))
 
 
 LEAKS = r"<class|Annotated|Optional|Union|Literal|NoneType|\b(PositiveInt|Path|int|str|bool|null)\b"
@@ -143,41 +142,26 @@ def test_help_lists_every_option_with_its_documentation(capsys, monkeypatch, wor
     monkeypatch.setenv("COLUMNS", "100")
     code, out, err = run(capsys, *words, "--help")
     assert (code, err) == (0, "")
-    assert f"{help_of(verb)}." in one_line(out)
+    assert summary(verb) in one_line(out)
     assert not re.search(LEAKS, out)
-    entries = re.split(r"^  (?=[A-Z]|--)", out, flags=re.MULTILINE)[1:]
-    listed = {entry.split()[0]: one_line(entry) for entry in entries}
-    for flag, argument in verb.arguments().items():
-        assert len(argument["help"]) > 5
-        assert one_line(argument["help"]) in listed.pop(flag if flag[0] == "-" else flag.upper())
-    assert not listed
-
-
-@pytest.mark.parametrize(("words", "verb"), verbs())
-def test_an_option_that_is_true_by_default_can_be_switched_off(words, verb):
-    arguments = verb.arguments()
-    for field in fields(verb):
-        if field.default is True:
-            assert arguments[f"--{field.name}"]["type"] is bool, words
-
-
-def one_line(text):
-    """Without line breaks, also those after hyphens."""
-    return re.sub(r"(?<=\w)- (?=\w)", "-", " ".join(text.split()))
+    for option in options(words):
+        assert len(option.parameter.help) > 5
+        assert one_line(option.parameter.help) in one_line(out)
+        assert re.search(rf"^│ [* ]*{option.name} ", out, re.MULTILINE)
 
 
 def test_the_help_of_train_lists_every_setting_with_its_default(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = run(capsys, "train", "--help")
     for section, kinds in section_kinds().items():
-        assert f"\nsettings of {section}:\n" in out
+        assert f"─ Settings of {section} ─" in out
         for name in (field.name for kind in kinds for field in fields(kind)):
-            assert re.search(rf"^  --{section}\.{name} ", out, re.MULTILINE)
+            assert f"│ --{section}.{name} " in out
     for name in TransformerConfig.option_types():
-        assert re.search(rf"^  --model\.{name} ", out, re.MULTILINE)
+        assert f"│ --model.{name} " in out
     text = one_line(out)
     assert "after warmup, before the schedule decreases it (default: 0.0001)" in text
-    assert "--optim.clip_value CLIP_VALUE" in text
+    assert "--optim.clip_value VALUE" in text
     assert "maximum absolute value of a gradient element; absent: no limit (default: none)" in text
     assert "the size of the vocabulary (default: none) [lstm] number of tokens" in text
     assert "[lstm] number of hidden units (default: 2048)" in text
@@ -209,7 +193,22 @@ def test_arguments_become_the_fields_of_a_verb():
     )
     verb = parse(["solve", "1 + 1?", "2?", "--json"])
     assert verb == Solve(questions=("1 + 1?", "2?"), json=True)
+    assert parse(["solve", "-3 + 5", "-(3)"]) == Solve(questions=("-3 + 5", "-(3)"))
     assert parse(["solve", "--", "--n"]) == Solve(questions=("--n",))
+    verb = parse(
+        [
+            "interpret",
+            "roles",
+            "--out",
+            "o",
+            "--layer",
+            "-2",
+            "--answered",
+            "false",
+            "--caption=false",
+        ]
+    )
+    assert (verb.options.layer, verb.request.answered, verb.caption) == (-2, False, False)
 
 
 def test_the_settings_are_printed_as_a_file_that_config_reads(capsys, tmp_path):
@@ -231,19 +230,19 @@ def test_the_last_of_two_values_counts():
     assert verb.resolved().training.steps == 6
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_verbs_and_options(capsys, shell):
-    code, out, err = run(capsys, "--print_shtab", shell)
+    code, out, err = run(capsys, "completion", "--shell", shell)
     assert (code, err) == (0, "")
-    for words, verb in verbs():
+    for words, _ in verbs():
         assert words[-1] in out
-        for flag in verb.arguments():
-            assert not flag.startswith("--") or flag.removeprefix("--") in out
+        for option in options(words):
+            assert option.name.removeprefix("--") in out or option.field_info.is_positional
 
 
 def test_bash_completes(capsys, tmp_path):
     """A real shell, with the script that is printed."""
-    (tmp_path / "tpt.sh").write_text(run(capsys, "--print_shtab", "bash")[1])
+    (tmp_path / "tpt.sh").write_text(run(capsys, "completion", "--shell", "bash")[1])
     for line, expected in {
         "tpt tr": ["train"],
         "tpt data ex": ["export"],
@@ -253,7 +252,7 @@ def test_bash_completes(capsys, tmp_path):
         words = line.split(" ")
         code = (
             f"source {tmp_path}/tpt.sh; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
-            "_shtab_tpt; printf '%s\\n' \"${COMPREPLY[@]}\""
+            "_tpt; printf '%s\\n' \"${COMPREPLY[@]}\""
         )
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         assert sorted(done.stdout.split()) == expected, done.stderr
@@ -263,7 +262,7 @@ def test_an_interruption_is_not_a_traceback(capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tp_transformer.show.presets.models_table", interrupted)
+    monkeypatch.setattr("tp_transformer.report.cards.models_table", interrupted)
     code, _, err = run(capsys, "models")
     assert (code, err) == (130, "tpt: interrupted\n")
 

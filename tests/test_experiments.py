@@ -1,6 +1,8 @@
 """What the experiments show, on a small scale; docs/experiments.md has the rest."""
 
 import json
+import re
+import shlex
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
@@ -11,6 +13,7 @@ import learning_progress
 import numpy as np
 import pytest
 import recipe
+import repeat_training
 import roles_simulations
 import two_sets
 from degree import ATTENTION, HELD, ROLES, SCALE, degree, degrees
@@ -21,8 +24,10 @@ from documents import ROOT
 from planted import nested, quotients
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.data.sampling import Feed
-from tp_transformer.interpret.core.structure import LABELS, RELATIONS
+from tp_transformer.interpret.core.relations import OF_EXPRESSIONS as RELATIONS
+from tp_transformer.interpret.core.structure import LABELS
 from tp_transformer.interpret.roles.probes import Labelled, Positions
+from tp_transformer.model import bundled
 from tp_transformer.scoring.expressions import parse
 
 TP, PLAIN = "tp-transformer-tiny", "transformer-tiny"
@@ -282,3 +287,20 @@ def test_the_table_of_the_recipe_keeps_the_order_of_the_settings(monkeypatch, ca
     assert len(list(tmp_path.glob("*.json"))) == len(names)
     with pytest.raises(SystemExit, match="6400 samples; use another --out"):
         run_recipe(monkeypatch, capsys, tmp_path, "--only", names[0])
+
+
+def test_the_commands_that_repeat_the_training_of_a_model(tmp_path, capsys, monkeypatch):
+    """Those of its card, in other folders."""
+    name = "tp-transformer-small"
+    card = (bundled.FOLDER / name / "README.md").read_text("utf-8")
+    *expected, _ = re.findall(r"^\$ (.*)$", card, re.MULTILINE)  # the last continues the training
+    assert f"python experiments/repeat_training.py {name} --out" in card
+    listed = list(repeat_training.commands(name, tmp_path))
+    texts = [shlex.join(command).replace(f"{bundled.FOLDER / name}/", "") for command in listed]
+    named = re.compile(rf"{tmp_path}/(?=tp)")
+    assert [named.sub("runs/", text).replace(f"{tmp_path}/", "") for text in texts] == expected
+    monkeypatch.setattr("sys.argv", ["repeat_training.py", name, "--out", "x", "--dry-run"])
+    repeat_training.main()
+    assert len(capsys.readouterr().out.splitlines()) == len(listed)
+    *_, (_, verb, *_) = repeat_training.commands(name, tmp_path, tmp_path / "math")
+    assert verb == "train"

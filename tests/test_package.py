@@ -25,11 +25,11 @@ LAYERS = (
         "registry",
         "runtime",
         "html",
-        "frames",
+        "table",
         "figures",
     ),
     *("data", "ops", "model", "scoring", "training"),
-    *("interpret", "interop", "show", "study", "verbs", "cli", "__main__", "supervised"),
+    *("interpret", "interop", "report", "study", "verbs", "cli", "__main__", "supervised"),
 )
 
 
@@ -133,7 +133,7 @@ model.save("model")
 tpt.load("model")
 tpt.build("transformer-tiny", binding="low-rank", rank=4)
 tpt.TPMultiheadAttention(8, 2)
-others = {"jsonargparse", "matplotlib", "pandas", "pyarrow", "rich", "scipy", "sklearn", "sympy"}
+others = {"cyclopts", "matplotlib", "pandas", "pyarrow", "rich", "scipy", "sklearn", "sympy"}
 assert not others & set(sys.modules), others & set(sys.modules)
 """
 

@@ -28,8 +28,7 @@ OWN_TESTS = {"huggingface.md", "onnx.md", "own-data.md", "python.md"}
 ELSEWHERE = {
     "bench": "tests/study/test_bench.py",
     "reproduce": "tests/study/test_reproduce.py",
-    "retrain": "tests/study/test_retrain.py",
-    "explore": "tests/show/explorer/test_explore.py",  # without --out: a server
+    "explore": "tests/report/explorer/test_explore.py",  # without --out: a server
 }
 # Pages whose snippets register something, which must not stay registered in this process.
 REGISTERING = {"extending.md", "new-analysis.md", "new-binding.md"}

@@ -3,11 +3,11 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -25,15 +25,15 @@ from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import ResultsError, SettingsError, UserError
 from tp_transformer.model.base import ARCHITECTURES
 from tp_transformer.model.binding import BINDINGS, Binding
-from tp_transformer.model.checkpoint import from_config, model_config
 from tp_transformer.model.recurrent import LSTM
 from tp_transformer.registry import Registry
+from tp_transformer.report.sections import SECTIONS
 from tp_transformer.scoring import compare
 from tp_transformer.scoring.results import Results
-from tp_transformer.settings import run_values
-from tp_transformer.training.config import run_config, section_kinds
+from tp_transformer.training.config import RunConfig
 from tp_transformer.training.optim import OPTIMIZERS
 from tp_transformer.training.run import train
+from tp_transformer.verbs.verb import VERBS
 
 
 @pytest.fixture
@@ -98,16 +98,6 @@ def test_options_of_plain_types_are_checked(register, shift):
     assert tpt.build("tp-transformer-tiny", binding="shifted", shift=1).config.binding_options
 
 
-def test_a_model_whose_binding_is_not_registered_says_so(register, tmp_path, monkeypatch):
-    with monkeypatch.context():
-        register(BINDINGS, "shifted", Shifted)
-        tpt.build("tp-transformer-tiny", binding="shifted", shift=0.5).save(tmp_path / "model")
-    monkeypatch.undo()
-    message = "there is no binding 'shifted'.*import the module that registers another"
-    with pytest.raises(UserError, match=message):
-        tpt.load(tmp_path / "model")
-
-
 BENCH = {
     "constant": {},
     "value": {},
@@ -133,34 +123,6 @@ def test_a_run_with_any_map_of_roles_resumes_exactly(binding, store, tmp_path):
         assert torch.equal(tensor, expected[key]), key
 
 
-@dataclass(frozen=True, kw_only=True)
-class SmallConfig:
-    """An LSTM with a projection."""
-
-    d_hidden: int = 8
-    n_thinking: int = 1
-    n_vocab: int = 72
-
-
-class Small(LSTM):
-    config_type = SmallConfig
-
-
-def test_an_architecture_is_built_saved_and_loaded(register, tmp_path, monkeypatch):
-    register(ARCHITECTURES, "small", Small)
-    made = model_config({"architecture": "small", "d_hidden": 4})
-    model = from_config(made)
-    model.save(tmp_path / "model")
-    loaded = tpt.load(tmp_path / "model")
-    assert type(loaded) is Small
-    assert loaded.config == made
-    assert loaded.solve(["1"], max_length=2) == model.solve(["1"], max_length=2)
-    monkeypatch.undo()
-    message = "there is no architecture 'small'.*import the module that registers another"
-    with pytest.raises(UserError, match=message):
-        tpt.load(tmp_path / "model")
-
-
 def test_an_architecture_of_the_page_on_extensions_trains(store, tmp_path, monkeypatch, capsys):
     """Its own settings are options of `tpt train`, in its help and in the model folder."""
     monkeypatch.setattr(ARCHITECTURES, "_entries", {**ARCHITECTURES._entries})
@@ -172,16 +134,8 @@ def test_an_architecture_of_the_page_on_extensions_trains(store, tmp_path, monke
     assert shown.count("size of the feed-forward layer") == 1  # that of the base class
     run, settings = tmp_path / "run", [f"--{n}={v}" for n, v in SETTINGS.items()]
     options = ["--model.architecture=repeated", "--model.n_rounds=3", "--training.steps=2"]
-    main(
-        [
-            "train",
-            "--config=tp-transformer-tiny",
-            f"--data={store}",
-            f"--run={run}",
-            *settings,
-            *options,
-        ]
-    )
+    start = ["train", "--config=tp-transformer-tiny", f"--data={store}", f"--run={run}"]
+    main([*start, *settings, *options])
     model = tpt.load(run)
     assert model.config.n_rounds == 3
     batch = tpt.Batch.from_text(["1"], ["2"], model.vocabulary)
@@ -189,6 +143,10 @@ def test_an_architecture_of_the_page_on_extensions_trains(store, tmp_path, monke
     object.__setattr__(model.config, "n_rounds", 1)
     assert model.loss(batch).total.detach() != three_rounds
     main(["train", f"--run={run}", "--training.steps=3"])  # the recorded settings are read again
+    monkeypatch.undo()
+    message = "there is no architecture 'repeated'.*import the module that registers another"
+    with pytest.raises(UserError, match=message):
+        tpt.load(run)
 
 
 def test_an_architecture_needs_settings_of_its_own(monkeypatch):
@@ -337,24 +295,16 @@ def test_results_on_different_tasks_are_not_compared():
         compare.rows(results)
 
 
+def read_page(name):
+    return (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+
+
 def snippet(word):
     """The Python in the pages on extensions that has a word."""
     pages = ("extending", "new-analysis", "new-binding")
-    text = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in pages)
+    text = "".join(map(read_page, pages))
     (found,) = (code for code in blocks("python", text) if word in code)
     return found
-
-
-def tpt_in(folder, *arguments, **variables):
-    """Run `tpt` as a process of its own in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "tp_transformer", *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_the_command_line_imports_extensions(register, store, tmp_path):
@@ -372,14 +322,13 @@ def test_the_command_line_imports_extensions(register, store, tmp_path):
     path = f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     options = ["--model=model", f"--data={store}", "--split=train", "--count=2", "--out=out"]
     options.append(f"--module={next(iter(tpt.data.open(store)['train'].modules))}")
-    done = tpt_in(
-        tmp_path,
-        "interpret",
-        "norms",
-        *options,
-        "--factor=2",
-        PYTHONPATH=path,
-        TPT_IMPORT="norms.py",
+    done = subprocess.run(
+        [sys.executable, "-m", "tp_transformer", "interpret", "norms", *options, "--factor=2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "TPT_IMPORT": "norms.py"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
     assert "The mean norm of the value vectors is" in done.stdout
@@ -387,10 +336,43 @@ def test_the_command_line_imports_extensions(register, store, tmp_path):
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["norms.json"]
 
 
+def test_a_verb_of_the_page_on_extensions_is_listed_checked_and_run(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(VERBS, "_entries", {**VERBS._entries})
+    (tmp_path / "greeting.py").write_text(snippet("Greet"), "utf-8")
+    monkeypatch.setenv("TPT_IMPORT", str(tmp_path / "greeting.py"))
+    main(["greet", "Ada", "--times", "2"])
+    assert capsys.readouterr().out == "Hello, Ada!\nHello, Ada!\n"
+    for arguments, text in {
+        ("--help",): "Greet somebody.",
+        ("greet", "--help"): "how often [default: 1]",
+        ("greet", "Ada", "--times=0"): "tpt: --times must be 1 or more, not 0",
+        ("greet", "Ada", "--time=0"): "(did you mean --times?)",
+        ("greet",): "tpt: NAME is required",
+    }.items():
+        with pytest.raises(SystemExit):
+            main(arguments)
+        printed = capsys.readouterr()
+        assert text in printed.out + printed.err
+
+
+def test_a_section_of_another_package_is_in_the_report(monkeypatch, tmp_path):
+    """A file with a decorator shows another kind of file; built-in sections come first."""
+    code = next(code for code in blocks("python", read_page("report")) if "SECTIONS" in code)
+    (tmp_path / "timings.py").write_text(code, "utf-8")
+    (tmp_path / "timings.json").write_text('{"timings": {"<solve>": 0.25}}', "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TPT_IMPORT", "timings.py")
+    monkeypatch.setattr(SECTIONS, "_entries", {**SECTIONS._entries})
+    main(["report", "timings.json"])
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert re.search("<h2[^>]*>Timings</h2>", page)
+    assert "<td>&lt;solve&gt;</td>" in page
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nothing.here", "names 'nothing.here', but there is no such module"),
+        ("nothing.here", "names 'nothing.here': No module named 'nothing'; a file needs"),
         ("nothing.py", "but there is no such file"),
         ("json.py", "as there is a module 'json' already"),
     ],
@@ -422,18 +404,14 @@ def test_a_name_that_is_taken_is_refused():
 
 
 def test_the_lstm_trains_end_to_end(store, tmp_path):
-    values = run_values(
+    settings = RunConfig.of(
         "lstm-saxton",
-        {
-            "model.d_hidden": "16",
-            "data.batch_size": "8",
-            "training.steps": "6",
-            "validation.count": "12",
-            "validation.every": "3",
-        },
-        section_kinds(),
+        model={"d_hidden": 16},
+        data={"batch_size": 8},
+        training={"steps": 6},
+        validation={"count": 12, "every": 3},
     )
-    outcome = train(run_config(values), store, tmp_path / "run", quiet=True)
+    outcome = train(settings, store, tmp_path / "run", quiet=True)
     assert outcome.step == 6
     assert isinstance(tpt.load(tmp_path / "run"), LSTM)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tp_transformer.scoring.compare import pairs
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.table import markdown_table
+from tp_transformer.table import markdown_table
 from update_bundled import HALF, ROOT, SURE, above, average, difference, rewritten, total
 
 PAGE = ROOT / "docs" / "experiments.md"

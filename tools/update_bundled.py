@@ -11,7 +11,7 @@ from pathlib import Path
 from tp_transformer.model import bundled
 from tp_transformer.scoring.compare import SplitPair, pairs
 from tp_transformer.scoring.results import Results, SplitScore
-from tp_transformer.show.table import markdown_table
+from tp_transformer.table import markdown_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")

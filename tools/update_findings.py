@@ -37,7 +37,7 @@ from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.scoring.statistics import Interval, holm, paired_t
-from tp_transformer.show.table import markdown_table
+from tp_transformer.table import markdown_table
 from tp_transformer.training.history import history_of
 from update_bundled import ROOT, rewritten
 

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from tp_transformer.model.recurrent import LSTMConfig as LSTMConfig
     from tp_transformer.model.trace import trace as trace
     from tp_transformer.model.transformer import Transformer as Transformer
+    from tp_transformer.report.charts import plot as plot
+    from tp_transformer.report.comparison import compare as compare
     from tp_transformer.scoring.evaluate import evaluate as evaluate
     from tp_transformer.scoring.options import EvaluationOptions as EvaluationOptions
     from tp_transformer.scoring.options import QuestionChoice as QuestionChoice
     from tp_transformer.scoring.results import Results as Results
     from tp_transformer.settings import preset_names as preset_names
-    from tp_transformer.show.bars import plot as plot
-    from tp_transformer.show.comparison import compare as compare
     from tp_transformer.training.config import RunConfig as RunConfig
     from tp_transformer.training.run import train as train
 
@@ -62,10 +62,10 @@ _HOMES = {
     "Vocabulary": "data.vocabulary",
     "add_roles": "model.drop_in",
     "build": "model.checkpoint",
-    "compare": "show.comparison",
+    "compare": "report.comparison",
     "evaluate": "scoring.evaluate",
     "load": "model.checkpoint",
-    "plot": "show.bars",
+    "plot": "report.charts",
     "preset_names": "settings",
     "trace": "model.trace",
     "train": "training.run",

@@ -1,60 +1,60 @@
 """The command line: parsing of arguments, running of verbs, and exit codes."""
 
-import argparse
 import io
 import os
 import re
 import signal
 import sys
-from argparse import ArgumentError
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import takewhile
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from jsonargparse import ArgumentParser, Namespace
+from cyclopts import App, Argument, ArgumentCollection, Parameter, Token
+from cyclopts.exceptions import (
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    UnusedCliTokensError,
+)
 
 from tp_transformer import __version__
-from tp_transformer.errors import UserError, reason
-from tp_transformer.ranges import check, shown, without_range
+from tp_transformer.errors import SettingsError, UserError, closest, nearest, reason
+from tp_transformer.ranges import convert
 from tp_transformer.registry import load_extensions
 from tp_transformer.runtime import signals
 from tp_transformer.runtime.signals import Terminated
-from tp_transformer.settings import closest, expected, nearest
-from tp_transformer.verbs import (
-    bench,
-    data,
-    explore,
-    interpret,
-    model,
-    report,
-    reproduce,
-    scoring,
-    train,
-)
-from tp_transformer.verbs.verb import Arguments, Group, Verb, complain, filled, help_of, key_of
+from tp_transformer.verbs import data, model, results, study, train  # noqa: F401, register verbs
+from tp_transformer.verbs.verb import GROUPS, VERBS, Verb, complain, register_verb
 
-TPT = Group(
-    "The TP-Transformer of Schlag et al. (2020) and the Mathematics Dataset",
-    {
-        "demo": model.Demo,
-        "models": model.Models,
-        "solve": model.Solve,
-        "data": data.DATA,
-        "train": train.Train,
-        "retrain": train.Retrain,
-        "curve": train.DrawCurve,
-        "evaluate": scoring.Evaluate,
-        "compare": scoring.Compare,
-        "interpret": interpret.INTERPRET,
-        "bench": bench.Bench,
-        "reproduce": reproduce.Reproduce,
-        "report": report.WriteReport,
-        "explore": explore.Explore,
-        "bundle": model.Bundle,
-        "import-authors": model.ImportAuthors,
-        "export": model.ExportModel,
-    },
-)
-_OWN = {"--help", "--version", "--print_shtab"}  # options of `tpt` itself
+
+@register_verb("completion")
+class PrintCompletion(Verb):
+    """Print the script that completes verbs and options in a shell.
+
+    Attributes:
+        shell: the shell that the script is for
+    """
+
+    shell: Literal["bash", "zsh", "fish"]
+
+    def __call__(self) -> None:
+        """Run the command."""
+        print(application(verbs_of("interpret")).generate_completion(shell=self.shell))
+
+
+class Application(App):
+    """A parser that converts the values of options as settings are converted (`ranges.py`)."""
+
+    def assemble_argument_collection(self, **options: Any) -> ArgumentCollection:
+        """Return the arguments and options of a verb, with those from registries."""
+        verb = self.default_command
+        if isinstance(verb, type) and issubclass(verb, Verb):  # not the function that prints help
+            self.default_command = verb.complete()
+        arguments = super().assemble_argument_collection(**options)
+        for argument in arguments:
+            _adapt(argument)
+        return arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -75,85 +75,141 @@ def parse(arguments: Sequence[str]) -> Verb:
     """Return the verb that the arguments name, without running it.
 
     Raises:
-        SystemExit: if they ask for help, the version or a completion script, which is printed
+        SystemExit: if they ask for help or the version, which is printed
+        UserError: if they are not a command
     """
-    words, verb = _find(arguments)
-    own = {} if isinstance(verb, Group) else verb.arguments()
-    flags = [flag for flag in own if flag.startswith("--")]
-    _refuse_unknown(arguments[len(words) :], [*flags, *(["--help"] if words else _OWN)])
-    parser = _parser(verb if "--print_shtab" not in arguments else None)
-    if isinstance(verb, Group):  # without a verb, help is shown
-        _parse(parser, arguments if len(arguments) > len(words) else [*words, "--help"], own)
-        raise ArgumentError(None, f"name a verb: {', '.join(verb.verbs)}")
-    options = _parse(parser, _with_negative_values(arguments, own), own)
-    for word in words:
-        options = options[word]
-    for flag, argument in own.items():
-        if "type" in argument:
-            value = options[key_of(flag)]
-            for item in value if isinstance(value, list) else [value]:
-                check(flag, item, argument["type"])
-    return filled(verb, options)
+    app = verb_app = application(verbs_of(*arguments[:1]))
+    words = list(arguments)
+    while words and words[0] in verb_app and not words[0].startswith("-"):
+        verb_app = verb_app[words.pop(0)]
+    is_group = verb_app.default_command is None
+    if is_group and words and not words[0].startswith("-"):
+        known = [name for name in verb_app if not name.startswith("-")]
+        raise UserError(
+            f"there is no verb {words[0]!r}{nearest(words[0], known)}; "
+            f"the verbs are {', '.join(known)}"
+        )
+    options = [] if is_group else verb_app.assemble_argument_collection()
+    names = [name for option in options for name in option.names]
+    _require_options(words, [*names, *verb_app.help_flags, *verb_app.version_flags])
+    try:
+        command, bound, _ = app.parse_args(arguments, print_error=False, exit_on_error=False)
+    except CycloptsError as error:
+        raise _usage_error(error) from error
+    verb = command(*bound.args, **bound.kwargs)
+    if not isinstance(verb, Verb):
+        raise SystemExit(0)  # help or the version
+    return verb
 
 
-def _find(arguments: Sequence[str]) -> tuple[list[str], "type[Verb] | Group"]:
-    """Return the words that name a verb, and the verb."""
-    words: list[str] = []
-    verb: type[Verb] | Group = TPT
-    for word in arguments:
-        if not isinstance(verb, Group) or word.startswith("-"):
-            break
-        if word not in verb.verbs:
-            known = ", ".join(verb.verbs)
-            suggestion = nearest(word, verb.verbs)
-            raise ArgumentError(
-                None, f"there is no verb {word!r}{suggestion}; the verbs are {known}"
-            )
-        words.append(word)
-        verb = verb.verbs[word]
-    return words, verb
+def verbs_of(word: str = "") -> dict[str, type[Verb]]:
+    """Return the verbs by name; those of `tpt interpret`, which import more, if asked for."""
+    if word != "interpret":
+        return dict(VERBS)
+    from tp_transformer.verbs.interpret import analysis_verbs
+
+    return {**VERBS, **analysis_verbs()}
 
 
-def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
-    """Raise for an option that does not exist; suggest the nearest one that does."""
-    for argument in arguments:
-        option = argument.partition("=")[0]
-        if option == "--":
-            return
-        if option.startswith("--") and option not in known:
-            raise ArgumentError(None, f"there is no option {option}{_meant(option, known)}")
-
-
-def _with_negative_values(arguments: Sequence[str], known: Arguments) -> list[str]:
-    """Join an option and a value such as -2h, which argparse would parse as another option."""
-    joined: list[str] = []
-    for argument in arguments:
-        flag = joined[-1] if joined and "--" not in joined else ""
-        is_option = flag.startswith("--") and flag in known
-        takes_value = is_option and not known[flag].keys() & {"action", "nargs"}
-        if takes_value and re.match(r"-\d", argument):
-            joined[-1] += f"={argument}"
-        else:
-            joined.append(argument)
-    return joined
-
-
-def _meant(option: str, known: Iterable[str]) -> str:
-    """Suggest the intended option; often only the section of a setting is missing."""
-    by_field = {flag.rpartition(".")[2]: flag for flag in known if "." in flag}
-    by_name = {flag.removeprefix("--"): flag for flag in known}
-    name = option.removeprefix("--")
-    field = name.replace("-", "_")
-    candidates = (
-        by_field.get(field),
-        by_name.get(name.rpartition(".")[2]) if "." in name else None,
-        next((flag for flag in known if flag.startswith(option)), None),
-        next((flag for flag in known if field in re.split("[-._]", flag)), None),
-        by_name.get(closest(name, by_name) or ""),
-        by_field.get(closest(field, by_field) or ""),
+def application(verbs: Mapping[str, type[Verb]]) -> App:
+    """Return the parser of verbs."""
+    app = Application(
+        name="tpt",
+        help="The TP-Transformer of Schlag et al. (2020) and the Mathematics Dataset.",
+        version=__version__,
+        help_format="plaintext",
+        default_parameter=Parameter(
+            negative=(),
+            consume_multiple=(1, None),
+            allow_repeating=True,
+            show_default=_default_text,
+        ),
     )
-    found = next(filter(None, candidates), None)
-    return f" (did you mean {found}?)" if found else ""
+    for group, text in GROUPS.items():
+        app.command(Application(name=group, help=text, version_flags=[]))
+    for name, verb in verbs.items():
+        group, _, word = name.rpartition(" ")
+        summary = (verb.__doc__ or "").partition("\n")[0]
+        (app[group] if group else app).command(verb, name=word, help=summary, version_flags=[])
+    return app
+
+
+def _require_options(arguments: Sequence[str], known: Sequence[str]) -> None:
+    """Raise for an option that does not exist; suggest the nearest one that does."""
+    names = {name.replace("_", "-") for name in known}
+    for argument in takewhile(lambda argument: argument != "--", arguments):
+        option = argument.partition("=")[0]
+        if option.startswith("--") and option.replace("_", "-") not in names:
+            raise UserError(f"there is no option {option}{_meant(option, known)}")
+
+
+def _meant(option: str, known: Sequence[str]) -> str:
+    """Suggest the intended option; often only the section of a setting is missing."""
+    by_part: dict[str, str] = {}  # options by their names, the fields of settings, and words
+    for pattern in ("^--", r"^--|.*\.", r"^--|[-._]"):
+        for flag in known:
+            for part in filter(None, re.split(pattern, flag)):
+                by_part.setdefault(part.replace("-", "_"), flag)
+    name = option.removeprefix("--").replace("-", "_")
+    candidates = (name, name.rpartition(".")[2], closest(name, by_part))
+    part = next((part for part in candidates if part in by_part), None)
+    return "" if part is None else f" (did you mean {by_part[part]}?)"
+
+
+def _adapt(argument: Argument) -> None:
+    """Change an argument that cyclopts has read from a dataclass."""
+    if argument.children:
+        argument.parameter = Parameter.combine(argument.parameter, Parameter(show=False))
+        return
+    changes: dict[str, Any] = {"converter": partial(_convert, argument)}
+    if argument.parameter.help:
+        changes["help"] = " ".join(argument.parameter.help.split())
+    if argument.field_info.is_positional:
+        changes["name"] = _name(argument)
+    if argument.resolved_hint is bool and argument.field_info.default is not False:
+        argument.hint = Literal["true", "false"]  # a flag could not switch it off
+    argument.parameter = Parameter.combine(argument.parameter, Parameter(**changes))
+
+
+def _convert(argument: Argument, _: Any, tokens: Sequence[Token]) -> Any:
+    name, hint = tokens[0].keyword or _name(argument), argument.field_info.annotation
+    if get_origin(hint) is Annotated and Parameter in map(type, get_args(hint)):
+        hint = get_args(hint)[0]
+    if argument.token_count()[1]:  # several values
+        element_hint = get_args(argument.resolved_hint)[0]
+        return tuple(convert(name, token.value, element_hint) for token in tokens)
+    return convert(name, tokens[0].value, hint)
+
+
+def _name(argument: Argument) -> str:
+    """Return the name of an option, or that of a positional argument as the help has it."""
+    is_positional = argument.field_info.is_positional
+    return argument.name.removeprefix("--").upper() if is_positional else argument.name
+
+
+def _default_text(default: Any) -> str | None:
+    """Return a default for the help; None if there is none."""
+    if default is None or default is False or default == ():
+        return None
+    words = default if isinstance(default, tuple) else [default]
+    return " ".join("true" if word is True else str(word) for word in words)
+
+
+def _usage_error(error: CycloptsError) -> UserError:
+    """Return an error of cyclopts in the words of this package."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        if error.keyword is not None:
+            return UserError(f"{error.keyword} needs a value")
+        return UserError(f"{_name(error.argument)} is required")
+    if isinstance(error, CoercionError) and error.token is not None:
+        try:
+            convert(str(error.token.keyword), error.token.value, error.target_type)
+        except SettingsError as reworded:
+            return reworded
+    if isinstance(error, UnusedCliTokensError):
+        return UserError(f"there is no use for {' '.join(error.unused_tokens or [])!r}")
+    error.verbose = False
+    return UserError(str(error))
 
 
 def _explain(error: BaseException) -> int:
@@ -169,7 +225,7 @@ def _explain(error: BaseException) -> int:
         # rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if isinstance(error, ArgumentError | UserError):
+    if isinstance(error, UserError):
         complain(" ".join(str(error).split()))
     elif isinstance(error, OSError):
         complain(reason(error) if error.filename is None else f"{error.filename}: {reason(error)}")
@@ -195,96 +251,3 @@ def _allow_any_character() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-
-
-def _parse(parser: ArgumentParser, arguments: Sequence[str], known: Arguments) -> Namespace:
-    try:
-        return parser.parse_args(arguments)
-    except OverflowError as error:  # which the parser does not catch
-        raise ArgumentError(None, f"a number is too large: {error}") from error
-    except ArgumentError as error:
-        wrong = re.search(r'key "(\w+)"(?: element \d+)?:.* value: (.*)', str(error), re.DOTALL)
-        for flag, argument in known.items():
-            if wrong is not None and key_of(flag) == wrong[1]:
-                hint = without_range(argument["type"])
-                message = f"{flag} must be {expected(hint, wrong[2])}, not {shown(wrong[2])}"
-                raise ArgumentError(None, message) from error
-        lacking = re.search(r"arguments are required: (.*)", str(error))
-        if lacking is not None:
-            keys = {key.rpartition(".")[2] for key in lacking[1].split(", ")}
-            flags = [flag for flag in known if key_of(flag) in keys]
-            raise ArgumentError(None, _required(flags)) from error
-        raise
-
-
-def _required(flags: Iterable[str]) -> str:
-    """Return a message about missing arguments: positional ones, then options."""
-    names = [flag.upper() for flag in flags if not flag.startswith("-")]
-    options = [flag for flag in flags if flag.startswith("-")]
-    parts = [f"name the {' and the '.join(names)}"] if names else []
-    if options:
-        parts.append(f"{' and '.join(options)} {'is' if len(options) == 1 else 'are'} required")
-    return "; ".join(parts)
-
-
-def _parser(chosen: "type[Verb] | Group | None") -> ArgumentParser:
-    """Return the parser of all verbs, with the arguments of the chosen one, or of all.
-
-    The settings of `tpt train` are found by importing torch.
-    """
-    parser = ArgumentParser(
-        prog="tpt",
-        usage="tpt VERB [options]",
-        description=TPT.help,
-        version=__version__,
-        exit_on_error=False,
-        allow_abbrev=False,
-        formatter_class=argparse.HelpFormatter,
-    )
-    parser.add_argument(
-        "--print_shtab",
-        action=_PrintCompletion,
-        choices=("bash", "zsh", "tcsh"),
-        help="print the script that completes commands in a shell",
-    )
-    _add_verbs(parser, TPT, chosen)
-    return parser
-
-
-def _add_verbs(parser: ArgumentParser, group: Group, chosen: "type[Verb] | Group | None") -> None:
-    """Add verbs to a parser, with their arguments or verbs of their own."""
-    subcommands = parser.add_subcommands(
-        dest="verb", required=True, title="verbs", description=None, metavar="VERB"
-    )
-    for name, verb in group.verbs.items():
-        own = ArgumentParser(description=f"{help_of(verb)}.", print_config=None)
-        subcommands.add_subcommand(name, own, help=help_of(verb))
-        own.prog = f"{parser.prog} {name}"
-        if isinstance(verb, Group):
-            own.usage = f"{own.prog} VERB [options]"
-            _add_verbs(own, verb, chosen)
-        elif chosen in (verb, None):
-            _add_arguments(own, verb.arguments())
-
-
-def _add_arguments(parser: ArgumentParser, arguments: Arguments) -> None:
-    names = []
-    groups: dict[str | None, Any] = {None: parser}
-    for flag, argument in arguments.items():
-        options = {**argument, "help": argument["help"].replace("%", "%%")}
-        title = options.pop("group", None)
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        if "type" in options:
-            options["type"] = without_range(options["type"])
-        if not flag.startswith("-"):
-            several = {"*": "[{} ...]", "+": "{} ..."}.get(options.get("nargs", ""), "{}")
-            names.append(several.format(flag.upper()))
-        groups[title].add_argument(flag, **options)
-    parser.usage = " ".join([parser.prog, *names, "[options]"])
-
-
-class _PrintCompletion(argparse.Action):
-    def __call__(self, parser: Any, *arguments: Any) -> NoReturn:
-        print(parser.get_completion_script(f"shtab-{arguments[1]}"))
-        raise SystemExit(0)

@@ -3,6 +3,8 @@
 The command line prints the message and exits with code 2. Any other exception is a bug.
 """
 
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """Base class of errors that a user can cause."""
@@ -43,3 +45,18 @@ class ResultsError(UserError):
 def reason(error: OSError) -> str:
     """Return why the operating system refused, without the number and the file."""
     return error.strerror or str(error)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return a suggestion of the nearest valid name for a message, or an empty text."""
+    match = closest(name, valid)
+    return f" (did you mean {match!r}?)" if match is not None else ""
+
+
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """Return the nearest valid name: one with swapped letters, or else the most similar one."""
+    from difflib import get_close_matches
+
+    matches = get_close_matches(name, list(valid))
+    swapped = [match for match in matches if sorted(match) == sorted(name)]
+    return next(iter(swapped + matches), None)

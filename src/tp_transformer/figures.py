@@ -3,22 +3,28 @@
 Figures do not depend on the global state of matplotlib, and the same data gives the same file.
 """
 
+import io
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tp_transformer.errors import UserError
+from tp_transformer.html import Markup
 from tp_transformer.runtime.files import atomic_write
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
     from matplotlib.image import AxesImage
 
+_TOOLTIP = "tooltip: "
 FORMATS = ("svg", "pdf", "png")
 COLUMN, PAGE = 3.03, 6.3  # inches: one and both columns in the style of the ACL
 SMALLEST = 6.0  # points, legible in print
@@ -129,8 +135,8 @@ def qualitative(number: int) -> tuple[str, str]:
     import matplotlib as mpl
 
     palette = mpl.colormaps[QUALITATIVE]
-    place = number % palette.N
-    return _with_ink(palette(2 * place % palette.N + 2 * place // palette.N))
+    number %= palette.N
+    return _with_ink(palette(2 * number % palette.N + 2 * number // palette.N))
 
 
 def shades(colormap: str, first: float, last: float, count: int) -> list[tuple[str, str]]:
@@ -138,7 +144,7 @@ def shades(colormap: str, first: float, last: float, count: int) -> list[tuple[s
     import matplotlib as mpl
 
     step = (last - first) / max(count - 1, 1)
-    return [_with_ink(mpl.colormaps[colormap](first + step * place)) for place in range(count)]
+    return [_with_ink(mpl.colormaps[colormap](first + step * number)) for number in range(count)]
 
 
 def _with_ink(colour: tuple[float, float, float, float]) -> tuple[str, str]:
@@ -146,8 +152,8 @@ def _with_ink(colour: tuple[float, float, float, float]) -> tuple[str, str]:
 
     red, green, blue, _ = colour
     # The relative luminance at which black and white have the same contrast (WCAG 2).
-    weights = zip((0.2126, 0.7152, 0.0722), (red, green, blue), strict=True)
-    luminance = sum(weight * ((own + 0.055) / 1.055) ** 2.4 for weight, own in weights)
+    channels = zip((0.2126, 0.7152, 0.0722), (red, green, blue), strict=True)
+    luminance = sum(weight * ((value + 0.055) / 1.055) ** 2.4 for weight, value in channels)
     return to_hex((red, green, blue)), "black" if luminance > 0.179 else "white"
 
 
@@ -238,6 +244,11 @@ def tick_indices(count: int, most: int) -> range:
     return range(0, count, -(-count * len(str(count - 1)) // most))
 
 
+def add_tooltip(artist: "Artist", text: str) -> None:
+    """Add a text that browsers show when the artist is pointed at in an SVG."""
+    artist.set_gid(f"{_TOOLTIP}{text}")  # which matplotlib writes as the id of a group
+
+
 def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:
     """Save a figure in all formats; return the files."""
     import matplotlib as mpl
@@ -245,8 +256,41 @@ def save(drawn: "Figure", folder: Path, name: str) -> list[Path]:
     files = []
     for kind in FORMATS:
         file = folder / f"{name}.{kind}"
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
         with atomic_write(file) as unfinished, mpl.rc_context(STYLE):
-            drawn.savefig(unfinished, format=kind, dpi=300, metadata=undated)
+            if kind == "svg":
+                unfinished.write_text(_svg(drawn), "utf-8")
+            else:
+                undated = {"CreationDate": None} if kind == "pdf" else {}
+                drawn.savefig(unfinished, format=kind, dpi=300, metadata=undated)
         files.append(file)
     return files
+
+
+def inline_svg(drawn: "Figure", title: str) -> Markup:
+    """Return a figure as an element of an HTML page, which may set other colours by its style.
+
+    Colours are attributes, which the style of a page overrides; inline styles, which a
+    content-security policy forbids, are not used. The title is read by screen readers.
+    """
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        text = _svg(drawn, transparent=True)
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # other figures of the page have the same ids
+    text = re.sub(r'(<[^<>]*) style="([^"]*)"', _with_attributes, text)
+    label = f'role="img" aria-label="{escape(title)}" stroke-linejoin="round"'
+    return Markup(text[text.index("<svg") :].replace("<svg", f"<svg {label}", 1))
+
+
+def _svg(drawn: "Figure", **options: Any) -> str:
+    file = io.StringIO()
+    drawn.savefig(file, format="svg", dpi=300, metadata={"Date": None}, **options)
+    return re.sub(rf'<g id="{_TOOLTIP}([^"]*)">', r"<g><title>\1</title>", file.getvalue())
+
+
+def _with_attributes(tag: re.Match[str]) -> str:
+    """Replace the inline style of a tag by attributes."""
+    declarations = (text.split(":", 1) for text in tag[2].split(";"))
+    attributes = (f'{name.strip()}="{value.strip()}"' for name, value in declarations)
+    return " ".join((tag[1], *attributes))

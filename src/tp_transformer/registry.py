@@ -17,9 +17,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TypeVar
 
-from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import shown
-from tp_transformer.settings import nearest
+from tp_transformer.errors import SettingsError, nearest
+from tp_transformer.ranges import short_repr
 
 GROUP = "tp_transformer.extensions"
 VARIABLE = "TPT_IMPORT"
@@ -57,7 +56,7 @@ class Registry(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         if name not in self:
             raise SettingsError(
-                f"there is no {self.noun} {shown(name)}{nearest(str(name), self)}; "
+                f"there is no {self.noun} {short_repr(name)}{nearest(str(name), self)}; "
                 f"the {self.plural} are {', '.join(self._entries)}; "
                 "import the module that registers another (tpt: TPT_IMPORT)"
             )
@@ -80,19 +79,13 @@ def load_extensions() -> None:
     for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
         if name.endswith(".py"):
             _import_file(Path(name).resolve())
-        else:
-            _import_module(name)
-
-
-def _import_module(name: str) -> None:
-    try:
-        import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, and lacks another
-        raise SettingsError(
-            f"{VARIABLE} names {name!r}, but there is no such module; a file needs its path and .py"
-        ) from error
+            continue
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise SettingsError(
+                f"{VARIABLE} names {name!r}: {error}; a file needs its path and .py"
+            ) from error
 
 
 @cache

@@ -1,37 +1,26 @@
-"""Settings: conversion of presets, YAML files and options to dataclasses; unknown keys rejected.
+"""Settings: from presets, YAML files and options to values, and from values to dataclasses.
 
-The settings of a section are a frozen dataclass in the module that they configure. This module
-converts presets, YAML files, options such as --model.n_layers=2 and keyword arguments to such a
-dataclass and back.
+The settings of a section are a frozen dataclass in the module that they configure. Presets, YAML
+files and options such as --model.n_layers=2 become values, one dictionary per section; `ranges.py`
+converts the values of a section to its dataclass. Unknown names are rejected.
 """
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import check, shown
+from tp_transformer.errors import nearest as nearest
+from tp_transformer.ranges import convert
 
 Values = dict[str, Any]
+Kinds = Mapping[str, Sequence[type]]  # the dataclasses of each section; several of the model
 T = TypeVar("T")
-
-_LONGEST_TEXT = 1000  # characters
-
-_SINGULARS = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    NoneType: "absent",
-}
-_PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 
 SECTIONS = ("model", "data", "optim", "training", "validation")  # of a settings file
 
@@ -60,37 +49,55 @@ def read(name_or_file: str | Path) -> Values:
 
 
 def run_values(
-    name_or_file: str | Path, changed: Mapping[str, str], kinds: Mapping[str, Sequence[type]]
+    name_or_file: str | Path, texts: Mapping[str, str], kinds: Kinds
 ) -> dict[str, Values]:
-    """Return the sections of a preset or a file, with changes such as `{"training.steps": "100"}`.
+    """Return the sections of a preset or a file, with options such as `{"training.steps": "100"}`.
 
-    `kinds` has the dataclasses of each section. Changes are YAML. Names are checked here, values
-    when the dataclasses are created.
+    The texts of options are YAML. Names are checked here, values when the dataclasses are created.
     """
-    known = {section: _field_types(some) for section, some in kinds.items()}
+    hints = {section: _field_types(section_kinds) for section, section_kinds in kinds.items()}
     values = read(name_or_file)
-    refuse_unknown(values, known, str(name_or_file))
+    require_known(values, hints, str(name_or_file))
     for section, fields in values.items():
         if not isinstance(fields, dict):
             raise SettingsError(f"{name_or_file}: {section!r} must hold named settings")
-        refuse_unknown(fields, known[section], section)
-    for name, text in changed.items():
+        require_known(fields, hints[section], section)
+    changes: dict[str, Values] = {}
+    for name, text in texts.items():
         section, _, field = name.partition(".")
-        refuse_unknown([section], known, "a run")
-        refuse_unknown([field], known[section], section)
-        values.setdefault(section, {})[field] = _parse_change(text, known[section][field])
-    return values
+        require_known([section], hints, "a run")
+        require_known([field], hints[section], section)
+        changes.setdefault(section, {})[field] = _parse_option(text, hints[section][field])
+    return override(values, changes, kinds)
 
 
-def _field_types(kinds: Sequence[type]) -> dict[str, Any]:
+def override(
+    values: Mapping[str, Values], changes: Mapping[str, Mapping[str, Any]], kinds: Kinds
+) -> dict[str, Values]:
+    """Return sections with changes.
+
+    A dataclass may have a static method `inherited(fields, changes)`, which returns the fields that
+    still apply after the changes, such as those of another optimizer.
+    """
+    result = dict(values)
+    for section, changed_fields in changes.items():
+        fields = dict(values.get(section, {}))
+        for kind in kinds.get(section, ()):
+            if hasattr(kind, "inherited"):
+                fields = kind.inherited(fields, changed_fields)
+        result[section] = {**fields, **changed_fields}
+    return result
+
+
+def _field_types(section_kinds: Sequence[type]) -> dict[str, Any]:
     """Return the types of the fields of a section, and of the field that names one of its kinds."""
-    found: dict[str, Any] = {"architecture": str} if len(kinds) > 1 else {}
-    for kind in kinds:
-        found |= get_type_hints(kind) | getattr(kind, "option_types", dict)()
-    return found
+    hints: dict[str, Any] = {"architecture": str} if len(section_kinds) > 1 else {}
+    for kind in section_kinds:
+        hints |= get_type_hints(kind) | getattr(kind, "option_types", dict)()
+    return hints
 
 
-def _parse_change(text: str, hint: Any) -> Any:
+def _parse_option(text: str, hint: Any) -> Any:
     from tp_transformer import yaml_text
 
     try:
@@ -153,102 +160,10 @@ def to_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 
     `where` names the settings in error messages, such as `model`.
     """
-    refuse_unknown(values, (field.name for field in dataclasses.fields(cast(Any, kind))), where)
-    hints, bounded = get_type_hints(kind), get_type_hints(kind, include_extras=True)
-    for key, value in values.items():
-        _refuse_long_texts(f"{where}.{key}", value)
-        if value is None and NoneType not in get_args(hints[key]):  # which the parser accepts
-            raise SettingsError(f"{where}.{key} must have a value")
-        if not isinstance(value, str):  # texts are converted to numbers first
-            check(f"{where}.{key}", value, bounded[key])
-    made = {key: _converted(f"{where}.{key}", value, hints[key]) for key, value in values.items()}
-    return kind(**made)
-
-
-def _converted(name: str, value: Any, hint: Any) -> Any:
-    """Return a value as its type has it; raise if it has another type."""
-    try:
-        return _fitted(value, hint)
-    except TypeError:
-        message = f"{name} must be {expected(hint, value)}, not {shown(value)}"
-        raise SettingsError(message) from None
-    except OverflowError as error:  # an integer too large for a float
-        raise SettingsError(f"{name}: {error}") from error
-
-
-def _fitted(value: Any, hint: Any) -> Any:
-    """Return a value as its type has it: 1 as 1.0, a list as a tuple, the text 5 as a number.
-
-    Raises:
-        TypeError: if it has another type
-    """
-    origin, parts = get_origin(hint), get_args(hint)
-    if isinstance(value, str) and not _admits_text(hint):
-        value = _parse_change(value, hint)
-    if origin in (Union, UnionType):
-        return _fitted_to_any(value, parts)
-    if origin is tuple and isinstance(value, list | tuple):
-        kinds = parts[:1] * len(value) if Ellipsis in parts else parts
-        if len(kinds) == len(value):
-            return tuple(_fitted(item, part) for item, part in zip(value, kinds, strict=True))
-    elif origin is dict and isinstance(value, Mapping):
-        return {_fitted(k, parts[0]): _fitted(item, parts[1]) for k, item in value.items()}
-    elif origin is Literal and isinstance(value, str) and value in parts:
-        return value
-    elif hint in (int, float):
-        kind = Integral if hint is int else Real
-        if isinstance(value, kind) and not isinstance(value, bool):
-            return hint(value)
-    elif origin is None and (hint is Any or isinstance(value, hint)):
-        return value
-    raise TypeError
-
-
-def _fitted_to_any(value: Any, hints: Sequence[Any]) -> Any:
-    """Return a value as the first type has it that admits it."""
-    for hint in hints:
-        try:
-            return _fitted(value, hint)
-        except TypeError:
-            continue
-    raise TypeError
-
-
-def _admits_text(hint: Any) -> bool:
-    """Whether a value of a type may be a text."""
-    if get_origin(hint) in (Union, UnionType):
-        return any(map(_admits_text, get_args(hint)))
-    return hint in (str, Any) or get_origin(hint) is Literal
-
-
-def _refuse_long_texts(name: str, value: Any) -> None:
-    """Raise if a text is longer than any valid setting.
-
-    Texts are read as YAML, whose readers fail at tens of thousands of brackets.
-    """
-    rest = [value]
-    while rest:
-        part = rest.pop()
-        if isinstance(part, str) and len(part) > _LONGEST_TEXT:
-            raise SettingsError(f"{name} has a text of {len(part):,} characters, which is too long")
-        if isinstance(part, dict):
-            rest += [*part, *part.values()]
-        elif isinstance(part, list | tuple):
-            rest += part
-
-
-def expected(hint: Any, value: Any) -> str:
-    """Describe the values of a type."""
-    if get_origin(hint) is Literal:
-        choices = [str(choice) for choice in get_args(hint)]
-        return f"one of {', '.join(choices)}{nearest(str(value), choices)}"
-    if get_origin(hint) is tuple:
-        kinds = [kind for kind in get_args(hint) if kind is not Ellipsis]
-        size = f"{len(kinds)} " if len(kinds) == len(get_args(hint)) else ""
-        return f"a list of {size}{_PLURALS.get(kinds[0], 'values')}"
-    if get_args(hint):
-        return " or ".join(expected(part, value) for part in get_args(hint))
-    return _SINGULARS.get(hint, getattr(hint, "__name__", str(hint)))
+    require_known(values, (field.name for field in dataclasses.fields(cast(Any, kind))), where)
+    hints = get_type_hints(kind, include_extras=True)
+    fields = {name: convert(f"{where}.{name}", values[name], hints[name]) for name in values}
+    return kind(**fields)
 
 
 def to_values(config: Any) -> Values:
@@ -256,28 +171,15 @@ def to_values(config: Any) -> Values:
     return dataclasses.asdict(config)
 
 
-def refuse_unknown(keys: Iterable[str], valid: Iterable[str], where: str) -> None:
-    """Raise for the first unknown key, and suggest the nearest valid one."""
+def require_known(names: Iterable[str], valid: Iterable[str], where: str) -> None:
+    """Raise for the first unknown name, and suggest the nearest valid one."""
     known = list(valid)
-    for key in keys:
-        if key not in known:
+    for name in names:
+        if name not in known:
             raise SettingsError(
-                f"{where} has no setting {key!r}{nearest(str(key), known)}; "
+                f"{where} has no setting {name!r}{nearest(str(name), known)}; "
                 f"the settings are {', '.join(known)}"
             )
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a suggestion of the nearest valid name, or an empty text."""
-    found = closest(name, valid)
-    return f" (did you mean {found!r}?)" if found is not None else ""
-
-
-def closest(name: str, valid: Iterable[str]) -> str | None:
-    """Return the nearest valid name: one with swapped letters, or else the most similar one."""
-    matches = difflib.get_close_matches(name, list(valid))
-    swapped = [match for match in matches if sorted(match) == sorted(name)]
-    return next(iter(swapped + matches), None)
 
 
 def _preset_folder() -> Traversable:

@@ -34,7 +34,7 @@ from tp_transformer.data.mathematics.corpus import prepare
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.sampling import Sampler
 from tp_transformer.data.store import Store, open_store, verify
-from tp_transformer.show.store import render, summarise
+from tp_transformer.report.store import render, summarise
 
 MOST_MEMORY = 4 * 2**30  # of addresses; intact files need a fifth of it
 VOCABULARY = MATHEMATICS.vocabulary
@@ -119,16 +119,13 @@ def _damage_column(file: Path, chance: random.Random) -> None:
 
 
 def _make_consistent(store: Path) -> None:
-    """Hide the damage from the first checks: sizes, digests and hashes are made right."""
+    """Hide the damage from the first checks: sizes and hashes are made right."""
     file = store / "store.json"
     try:
         described = json.loads(file.read_bytes())
         for name, split in described["splits"].items():
             data = (store / f"{name}.arrow").read_bytes()
             split["bytes"], split["sha256"] = len(data), hashlib.sha256(data).hexdigest()
-            keys = ("module", "difficulty", "count", "checksum")
-            content = [[segment[key] for key in keys] for segment in split["segments"]]
-            split["digest"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         del described["sha256"]
         described["sha256"] = hashlib.sha256(json.dumps(described).encode()).hexdigest()
         file.write_text(json.dumps(described))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -270,39 +271,14 @@ def test_from_python_a_task_makes_them_pairs(tmp_path):
     store = tpt.data.prepare(file, tmp_path / "store", task="mine", tokenisation="words")
     assert store.task.name == "mine"
     assert store.task.vocabulary.tokenisation == "words"
-    folder = tmp_path / "v1" / "train-easy"
-    folder.mkdir(parents=True)
-    (folder / "numbers__gcd.txt").write_text("What is 3?\n3\n")
     with pytest.raises(SettingsError, match="seed are for pairs of your own"):
-        tpt.data.prepare(folder.parent, tmp_path / "mathematics", seed=1)
-    found = tpt.data.prepare(folder.parent, tmp_path / "mathematics")
-    assert found.task.name == "mathematics"
-
-
-def test_a_store_of_another_source_is_not_overwritten(tmp_path, capsys):
-    out = tmp_path / "store"
-    first, second = write(tmp_path, ".csv"), write(tmp_path, ".jsonl", ROWS[:50])
-    command = ["data", "prepare", "--task", "mine", "--out", str(out)]
-    cli.main([*command, str(first)])
-    before = {file.name: file.read_bytes() for file in out.iterdir()}
-    cli.main([*command, str(first)])
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([*command, str(second)])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == (
-        f'tpt: {out} is another store: name is "pairs.csv", not "pairs.jsonl"; --overwrite '
-        "replaces it\n"
-    )
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    cli.main([*command, str(second), "--overwrite"])
-    assert sum(len(split) for split in tpt.data.open(out).values()) == 50
+        tpt.data.prepare(__file__, tmp_path / "mathematics", seed=1)
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
+        ("other.csv", 'name is "pairs.csv", not "other.csv"'),
         ("--task=other", 'task is "mine", not "other"'),
         ("--tokenisation=words", 'tokenisation is "characters", not "words"'),
         ("--seed=1", "seed is 0, not 1"),
@@ -310,20 +286,29 @@ def test_a_store_of_another_source_is_not_overwritten(tmp_path, capsys):
         ("--question-column=answer", "columns is {"),
     ],
 )
-def test_a_store_with_other_options_is_not_overwritten(option, message, tmp_path, capsys):
-    command = ["data", "prepare", str(write(tmp_path, ".csv")), f"--out={tmp_path / 'store'}"]
-    cli.main([*command, "--task=mine"])
-    before = {file.name: file.read_bytes() for file in (tmp_path / "store").iterdir()}
+def test_another_store_is_not_overwritten(option, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file, store = write(tmp_path, ".csv"), tmp_path / "store"
+    shutil.copy(file, "other.csv")
+
+    def content():
+        return {path.name: path.read_bytes() for path in store.iterdir()}
+
+    command = ["data", "prepare", "--out=store"]
+    for _ in range(2):  # the same store may be written again
+        cli.main([*command, "pairs.csv", "--task=mine"])
+    before = content()
     capsys.readouterr()
-    given = [option] if "--task" in option else ["--task=mine", option]
+    command += ["pairs.csv"] if "--" in option else []
+    command += [option] if "--task" in option else ["--task=mine", option]
     with pytest.raises(SystemExit):
-        cli.main([*command, *given])
+        cli.main(command)
     said = capsys.readouterr().err
-    assert f"is another store: {message}" in said
+    assert f"store is another store: {message}" in said
     assert said.endswith("--overwrite replaces it\n")
-    assert {file.name: file.read_bytes() for file in (tmp_path / "store").iterdir()} == before
-    cli.main([*command, *given, "--overwrite"])
-    assert {file.name: file.read_bytes() for file in (tmp_path / "store").iterdir()} != before
+    assert content() == before
+    cli.main([*command, "--overwrite"])
+    assert content() != before
 
 
 def test_numbers_and_truth_values_are_texts_as_they_are_written(tmp_path):
@@ -368,14 +353,6 @@ def test_millions_of_nulls_are_one_fault(tmp_path):
     assert time.perf_counter() - start < 10  # row by row it takes a minute
     assert rows_of(store) == {"train": {("a", "b")}}
     assert [(entry["rows"], entry["first_line"]) for entry in store.skipped] == [(3_000_000, 1)]
-
-
-def test_parquet_with_two_columns_of_a_name(tmp_path):
-    columns = [pa.array(["a"])] * 3
-    table = pa.Table.from_arrays(columns, names=["question", "answer", "answer"])
-    parquet.write_table(table, tmp_path / "pairs.parquet")
-    with pytest.raises(CorpusError, match="has 2 columns 'answer'"):
-        prepare_pairs(tmp_path / "pairs.parquet", tmp_path / "store", task="mine")
 
 
 def test_an_unreadable_parquet_file(tmp_path):

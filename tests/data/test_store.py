@@ -1,4 +1,4 @@
-"""The store: what is written is read, by us and by others, and damage is refused in one line."""
+"""Stores: what is written is read, by us and by others; damage and failures are named."""
 
 import hashlib
 import json
@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import tp_transformer as tpt
 from corpora import FILES, keys, make_store, rows, rows_of, segments_of
 from tp_transformer.cli import main
+from tp_transformer.data.export import FORMATS, export
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import verify
 from tp_transformer.data.vocabulary import CHARACTERS
@@ -307,53 +309,34 @@ WRONG_OFFSETS = {
     "beyond": [0, 15, 30, 100_000],
     "wrapping": [0, 2**31 - 1, -(2**31), 30],
 }
-USE = """
-import sys
-from pathlib import Path
-import numpy as np
-import tp_transformer as tpt
-from tp_transformer.data.export import export
-from tp_transformer.data.mathematics.task import MATHEMATICS
-from tp_transformer.errors import StoreError
-vocabulary = MATHEMATICS.vocabulary
-uses = {
+USES = {
     "rows": lambda store: store["train"].rows(range(15)),
     "lengths": lambda store: store["train"].lengths(range(15)),
-    "tokens": lambda store: store["train"].tokens(np.arange(15), vocabulary),
+    "tokens": lambda store: store["train"].tokens(np.arange(15), VOCABULARY),
     "examples": lambda store: list(store["train"]),
-    "parquet": lambda store: export(store, store.path / "out", format="parquet"),
-    "jsonl": lambda store: export(store, store.path / "out", format="jsonl"),
-    "v1.0": lambda store: export(store, store.path / "out", format="v1.0"),
+    **{
+        f"export as {format_}": lambda store, format_=format_: export(
+            store, store.path / "out", format=format_
+        )
+        for format_ in FORMATS
+    },
 }
-for path in sys.argv[1:]:
-    for name, use in uses.items():
-        print(path, name, flush=True)
-        try:
-            use(tpt.data.open(path))
-        except StoreError as error:
-            assert "is damaged" in str(error), error
-            assert "\\n" not in str(error)
-        else:
-            sys.exit("not noticed")
-        assert not Path(path, "out").exists()
-"""
 
 
-def test_wrong_offsets_are_noticed_before_they_are_used(store, tmp_path):
-    """In a process of its own: what follows wrong offsets ends in a segmentation fault."""
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("offsets", WRONG_OFFSETS.values(), ids=WRONG_OFFSETS)
+def test_wrong_offsets_are_noticed_before_they_are_used(store, offsets, use):
     data = (store.path / "train.arrow").read_bytes()
     batch = pa.ipc.open_file(store.path / "train.arrow").get_batch(0)
     intact = np.frombuffer(batch.column("question").buffers()[1], "<i4")[:5].tobytes()
-    assert data.count(intact) >= 1
-    for name, offsets in WRONG_OFFSETS.items():
-        wrong = np.array(offsets, "<i4").tobytes()
-        shutil.copytree(store.path, tmp_path / name)
-        damaged = data.replace(intact, wrong + intact[len(wrong) :], 1)
-        (tmp_path / name / "train.arrow").write_bytes(damaged)
-    command = [sys.executable, "-c", USE, *(str(tmp_path / name) for name in WRONG_OFFSETS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-200:]} {done.returncode} {done.stderr[-2000:]}"
-    assert len(done.stdout.splitlines()) == 7 * len(WRONG_OFFSETS)
+    wrong = np.array(offsets, "<i4").tobytes()
+    damaged = data.replace(intact, wrong + intact[len(wrong) :], 1)
+    assert damaged != data
+    (store.path / "train.arrow").write_bytes(damaged)
+    with pytest.raises(StoreError, match="is damaged") as error:
+        USES[use](tpt.data.open(store.path))
+    assert "\n" not in str(error.value)
+    assert not (store.path / "out").exists()
 
 
 def test_the_description(store):
@@ -398,3 +381,98 @@ def test_verify_names_the_file_of_any_changed_byte(store, capsys):
     assert capsys.readouterr().err == (
         f"tpt: {store.path} is damaged: train.arrow, extrapolate.arrow do not match their hashes\n"
     )
+
+
+GOOD = ("train", "numbers__gcd", "easy", ["q"], ["a"])
+
+
+def append(path, *rows):
+    with write_store(path, MATHEMATICS, {}) as writer:
+        for row in rows:
+            writer.append(*row)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("train", "numbers__gdc", "easy", ["q"], ["a"]), "no module 'numbers__gdc'"),
+        (("interpolate", "arithmetic__mul_big", None, ["q"], ["a"]), "no module"),
+        (("train", "numbers__gcd", "harder", ["q"], ["a"]), "no difficulty 'harder'"),
+        (("interpolate", "numbers__gcd", "easy", ["q"], ["a"]), "no difficulty 'easy'"),
+        (("train", "numbers__gcd", "easy", ["q"], []), "1 questions but 0 answers"),
+        (("train", "numbers__gcd", "easy", ["q" * 161], ["a"]), "1 to 160 characters"),
+        (("train", "numbers__gcd", "easy", ["q"], ["1" * 31]), "1 to 30 characters"),
+        (("train", "numbers__gcd", "easy", ["q", ""], ["a", "b"]), "1 to 160 characters"),
+        (
+            ("train", "numbers__gcd", "easy", ["q"], ["é"]),
+            "a character is not one that the task",
+        ),
+        (("train", "numbers__gcd", "easy", ["q"], [None]), "missing"),
+    ],
+)
+def test_rows_that_the_task_does_not_have_are_an_error(tmp_path, row, message):
+    with pytest.raises(ValueError, match=message):
+        append(tmp_path / "store", GOOD, row)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_source_that_cannot_be_read_back_is_an_error(tmp_path):
+    with (
+        pytest.raises(ValueError, match="source"),
+        write_store(tmp_path / "store", MATHEMATICS, {"files": [["a"]]}) as writer,
+    ):
+        writer.append(*GOOD)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_keeps_the_earlier_store(tmp_path):
+    make_store(tmp_path / "store", segments_of())
+    before = rows_of(tpt.data.open(tmp_path / "store"))
+    with pytest.raises(ValueError, match="no module"):
+        append(tmp_path / "store", GOOD, ("train", "nonsense", None, ["q"], ["a"]))
+    assert rows_of(tpt.data.open(tmp_path / "store")) == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_store_replaces_a_store_or_an_empty_folder_and_nothing_else(tmp_path):
+    (tmp_path / "store").mkdir()
+    for _ in range(2):
+        append(tmp_path / "store", GOOD)
+    assert len(tpt.data.open(tmp_path / "store")["train"]) == 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    (tmp_path / "file").touch()
+    for name, message in (("other", "something that is not a store"), ("file", "is a file")):
+        with (
+            pytest.raises(StoreError, match=message),
+            write_store(tmp_path / name, MATHEMATICS, {}),
+        ):
+            pytest.fail("the block must not run")
+    assert (tmp_path / "other" / "thesis.tex").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are exchanged on Linux")
+def test_a_store_is_there_while_it_is_replaced(tmp_path, monkeypatch):
+    store = make_store(tmp_path / "store", segments_of())
+    monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("moved"))
+    append(store, GOOD)
+    assert rows_of(tpt.data.open(store)) == {GOOD[:3]: [("q", "a")]}
+    assert list(tmp_path.iterdir()) == [store]
+
+
+def test_where_nothing_can_be_written_it_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot write a store to"):
+        make_store(tmp_path / "file" / "store", segments_of())
+
+
+def test_slices_of_arrow_arrays_are_taken_as_they_are(tmp_path):
+    questions, answers = pa.array([f"q{i}" for i in range(20)]), pa.array(["a"] * 20)
+    with write_store(tmp_path / "store", MATHEMATICS, {}, 4) as writer:
+        for start, count in ((3, 5), (8, 1), (9, 11)):
+            part = slice(start, start + count)
+            writer.append("train", "numbers__gcd", None, questions[part], answers[part])
+    split = tpt.data.open(tmp_path / "store")["train"]
+    assert split.rows(range(17))[0] == questions[3:].to_pylist()
+    batches = list(split.batches(split.segments[0]))
+    assert [batch.num_rows for batch in batches] == [4, 4, 4, 4, 1]

@@ -16,7 +16,7 @@ AUTHORS = Vocabulary(("<unk>", "<pad>", "<sos>", "<eos>", *reversed(CHARACTERS))
 texts = st.lists(st.text(CHARACTERS, max_size=12), max_size=6)
 
 
-def test_the_symbols_are_the_designs():
+def test_the_tokens_are_those_of_the_paper():
     assert len(VOCABULARY) == 72
     assert len(CHARACTERS) == len(set(CHARACTERS)) == 69
     assert VOCABULARY.tokens[:4] == ("<pad>", "<sos>", "<eos>", " ")
@@ -24,44 +24,18 @@ def test_the_symbols_are_the_designs():
     assert "".join(sorted(CHARACTERS)) == CHARACTERS
 
 
-@pytest.mark.parametrize("vocabulary", [VOCABULARY, AUTHORS])
-@given(texts=texts)
-def test_encoding_is_symbol_by_symbol(vocabulary, texts):
-    encoded = vocabulary.encode(texts)
-    assert len(encoded.lengths) == len(texts)
-    for row, text in enumerate(texts):
-        ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
-        expected = [vocabulary.tokens.index(symbol) for symbol in ["<sos>", *text, "<eos>"]]
-        assert ids.tolist() == expected
-
-
-@pytest.mark.parametrize("vocabulary", [VOCABULARY, AUTHORS])
-@given(texts=texts)
-def test_decoding_undoes_encoding(vocabulary, texts):
-    for repeated in (texts, texts * FEW_ROWS):  # one by one, and together
-        padded = vocabulary.encode(repeated).padded(vocabulary.pad)
-        assert vocabulary.decode(padded[:, 1:]) == repeated
-
-
 @given(texts=texts, data=st.data())
-def test_taking_rows_is_taking_texts(texts, data):
+def test_rows_of_ids_are_those_of_the_texts(texts, data):
     rows = data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=8) if texts else st.just([]))
-    taken = VOCABULARY.encode(texts).take(np.array(rows, dtype=np.int64))
-    expected = VOCABULARY.encode([texts[row] for row in rows])
-    assert taken.ids.tolist() == expected.ids.tolist()
-    assert taken.offsets.tolist() == expected.offsets.tolist()
-
-
-@given(texts=texts, data=st.data())
-def test_rows_between_two_are_those_texts(texts, data):
     start = data.draw(st.integers(0, len(texts)))
     end = data.draw(st.integers(start, len(texts)))
-    part, expected = (
-        VOCABULARY.encode(texts).between(start, end),
-        VOCABULARY.encode(texts[start:end]),
-    )
-    assert part.ids.tolist() == expected.ids.tolist()
-    assert part.offsets.tolist() == expected.offsets.tolist()
+    encoded = VOCABULARY.encode(texts)
+    for ragged, expected in (
+        (encoded.take(np.array(rows, np.int64)), VOCABULARY.encode([texts[row] for row in rows])),
+        (encoded.between(start, end), VOCABULARY.encode(texts[start:end])),
+    ):
+        assert ragged.ids.tolist() == expected.ids.tolist()
+        assert ragged.offsets.tolist() == expected.offsets.tolist()
 
 
 def test_padding_fills_on_the_right():
@@ -104,13 +78,14 @@ def test_unknown_characters_are_named_with_their_place(text, character, position
         (("<pad>", "<sos>", "<eos>", "\ud800"), "neither a character"),
     ],
 )
-def test_refuses_what_is_not_a_vocabulary(symbols, message):
+def test_tokens_that_are_not_a_vocabulary(symbols, message):
     with pytest.raises(ValueError, match=message):
         Vocabulary(symbols)
 
 
 UNICODE = Vocabulary.of(["αβγ δ", "日本語", "𝔸é\u0301", "\u3000ab"])
 WORDS = Vocabulary.of(["jump twice", "walk <x> café", "日本"], "words")
+nonempty_texts = st.lists(st.text(CHARACTERS, min_size=1, max_size=12), max_size=6)
 unicode_texts = st.lists(st.text("".join(UNICODE.tokens[3:]), min_size=1, max_size=9), max_size=6)
 word_texts = st.lists(
     st.lists(st.sampled_from(WORDS.tokens[3:]), min_size=1, max_size=5).map(" ".join), max_size=6
@@ -125,8 +100,18 @@ def laid_out(texts):
     return np.frombuffer(data, np.uint8), starts.astype(np.int64), lengths
 
 
-def check_round_trip(vocabulary, texts, split):
-    """Encoding is token by token, from texts as from bytes, and decoding undoes it."""
+@pytest.mark.parametrize(
+    ("vocabulary", "of_vocabulary", "split"),
+    [
+        (VOCABULARY, nonempty_texts, list),
+        (AUTHORS, nonempty_texts, list),
+        (UNICODE, unicode_texts, list),
+        (WORDS, word_texts, str.split),
+    ],
+)
+@given(data=st.data())
+def test_encoding_is_token_by_token_and_decoding_undoes_it(vocabulary, of_vocabulary, split, data):
+    texts = data.draw(of_vocabulary)
     encoded = vocabulary.encode(texts)
     for row, text in enumerate(texts):
         ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
@@ -136,21 +121,11 @@ def check_round_trip(vocabulary, texts, split):
     assert from_bytes.ids.tolist() == encoded.ids.tolist()
     assert from_bytes.offsets.tolist() == encoded.offsets.tolist()
     assert vocabulary.count(*laid_out(texts)).tolist() == [len(split(text)) for text in texts]
-    joined = "".join(texts).encode()
     offsets = np.cumsum([0, *(len(text.encode()) for text in texts)])
-    assert vocabulary.knows(joined, offsets)
-    assert vocabulary.decode(encoded.padded(vocabulary.pad)[:, 1:]) == texts
-
-
-@given(texts=unicode_texts)
-def test_characters_of_any_alphabet(texts):
-    assert not UNICODE.is_ascii
-    check_round_trip(UNICODE, texts, list)
-
-
-@given(texts=word_texts)
-def test_words(texts):
-    check_round_trip(WORDS, texts, str.split)
+    assert vocabulary.knows("".join(texts).encode(), offsets)
+    for repeated in (texts, texts * FEW_ROWS):  # one by one, and together
+        padded = vocabulary.encode(repeated).padded(vocabulary.pad)
+        assert vocabulary.decode(padded[:, 1:]) == repeated
 
 
 def test_words_that_are_not_known_are_named():

@@ -9,7 +9,7 @@ from tp_transformer.cli import parse
 from tp_transformer.interpret.analyses import ANALYSES, AnalysisRequest, StoreRequest
 from tp_transformer.runtime.provenance import command_line
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
-from tp_transformer.verbs.bench import Bench
+from tp_transformer.verbs.study import Bench
 
 
 @pytest.mark.parametrize(

@@ -46,15 +46,6 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path, error):
     assert names(tmp_path / "folder") == ["old"]
 
 
-def test_what_was_there_is_replaced(tmp_path):
-    for content in ("old", "new"):
-        with atomic_write(tmp_path / "folder") as made:
-            made.mkdir()
-            (made / content).touch()
-    assert names(tmp_path) == ["folder"]
-    assert names(tmp_path / "folder") == ["new"]
-
-
 def hold(path, ready):
     with atomic_write(path) as made:
         made.mkdir()

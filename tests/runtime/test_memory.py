@@ -5,7 +5,8 @@ import pytest
 from tp_transformer.runtime.memory import without_collection
 
 
-def test_collection_is_paused_and_resumed_also_after_an_error():
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_collection_is_paused_and_resumed_as_it_was(was_enabled):
     states = []
 
     def fail():
@@ -13,17 +14,11 @@ def test_collection_is_paused_and_resumed_also_after_an_error():
             states.append(gc.isenabled())
             raise ImportError
 
-    with pytest.raises(ImportError):
-        fail()
-    assert [*states, gc.isenabled()] == [False, True]
-
-
-def test_collection_that_the_caller_has_disabled_stays_disabled():
-    gc.disable()
+    gc.enable() if was_enabled else gc.disable()
     try:
-        with without_collection():
-            pass
-        assert not gc.isenabled()
+        with pytest.raises(ImportError):
+            fail()
+        assert [*states, gc.isenabled()] == [False, was_enabled]
     finally:
         gc.enable()
 

@@ -19,25 +19,33 @@ with progress("making") as update:
 """
 
 
-def test_lines_say_how_far_how_fast_and_how_long(monkeypatch, capsys):
-    now = iter([0.0, 0.0, 40.0, 45.0, 100.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with progress.progress("making") as update:
-        for done in (100, 500, 550, 1100):
-            update(done, 2100)
-    assert capsys.readouterr().err.splitlines() == [
-        "making: 24%, 10/s, 2.7 min left",
-        "making: 52%, 10/s, 1.7 min left",
-    ]
-
-
-def test_bytes_have_a_rate_of_their_own(monkeypatch, capsys):
-    now = iter([0.0, 0.0, 60.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with progress.progress("reading", in_bytes=True) as update:
-        update(0, 240 * 2**20)
-        update(120 * 2**20, 240 * 2**20)
-    assert capsys.readouterr().err == "reading: 50%, 2.0 MiB/s, 1.0 min left\n"
+@pytest.mark.parametrize(
+    ("updates", "total", "in_bytes", "expected"),
+    [
+        (
+            [(0.0, 100), (40.0, 500), (45.0, 550), (100.0, 1100)],
+            2100,
+            False,
+            ["work: 24%, 10/s, 2.7 min left", "work: 52%, 10/s, 1.7 min left"],
+        ),
+        (
+            [(0.0, 0), (60.0, 120 * 2**20)],
+            240 * 2**20,
+            True,
+            ["work: 50%, 2.0 MiB/s, 1.0 min left"],
+        ),
+        ([(0.0, 0), (40.0, 10)], 20, False, ["work: 50%, 0.25/s, 0.7 min left"]),
+    ],
+)
+def test_lines_have_the_share_the_speed_and_the_time_left(
+    monkeypatch, capsys, updates, total, in_bytes, expected
+):
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    with progress.progress("work", in_bytes=in_bytes) as update:
+        for clock[0], done in updates:
+            update(done, total)
+    assert capsys.readouterr().err.splitlines() == expected
 
 
 def test_a_terminal_gets_a_bar_with_rate_and_time_left():
@@ -86,12 +94,3 @@ def test_a_bar_is_closed_when_the_work_is_interrupted():
     with pytest.raises(KeyboardInterrupt):
         work()
     assert NOTES == ["letters", (0, 2), "closed"]
-
-
-def test_slow_work_has_a_rate_that_is_not_zero(monkeypatch, capsys):
-    now = iter([0.0, 0.0, 40.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with progress.progress("probing") as update:
-        update(0, 20)
-        update(10, 20)
-    assert capsys.readouterr().err == "probing: 50%, 0.25/s, 0.7 min left\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import runs
+from runs import wait_for
 
 PATIENCE = 180.0  # seconds: the machine may be busy with other work
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -46,13 +47,6 @@ def tpt(*arguments, **options):
     return start(["-m", "tp_transformer", *map(str, arguments)], **options)
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def descendants(pid):
     try:
         listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -75,7 +69,7 @@ def assert_nobody_left(pids):
 @pytest.mark.parametrize("number", CODES)
 def test_while_modules_are_imported(tmp_path, number):
     """A module that is imported first sends the signal, and then takes its time."""
-    (tmp_path / "jsonargparse.py").write_text(
+    (tmp_path / "cyclopts.py").write_text(
         f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(60)\n"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])
@@ -193,21 +187,20 @@ def test_generating_ends_with_all_its_workers(tmp_path, number):
 )
 def test_the_demos_trainings_end_with_it(tmp_path, number):
     runs.make_store(tmp_path / "data")
-    settings = [f"--{name}={value}" for name, value in runs.SETTINGS.items()]
-    arguments = [
-        "--config=tp-transformer-tiny",
-        f"--data={tmp_path / 'data'}",
-        *settings,
-        "--training.steps=1000000",
-    ]
     code = f"""
 from pathlib import Path
 from rich.console import Console
 from tp_transformer.runtime import signals
-from tp_transformer.study.watch import Run, train_side_by_side
+from tp_transformer.study.engine import StudyRun, train_side_by_side
+from tp_transformer.training.config import RunConfig
 signals.prepare()
-runs = [Run(name, Path({str(tmp_path)!r}) / name, tuple({arguments!r})) for name in "ab"]
-train_side_by_side(runs, Console())
+folder = Path({str(tmp_path)!r})
+preset, training = "tp-transformer-tiny", {{"steps": 1_000_000, "checkpoint_every": 3}}
+more = {{"data": {{"batch_size": 8}}, "validation": {{"count": 12}}}}
+config = RunConfig.of(preset, training=training, **more)
+files = [{{"name": x, "folder": folder / x, "results": folder / f"{{x}}.json"}} for x in "ab"]
+common = {{"preset": preset, "config": config, "data": folder / "data"}}
+train_side_by_side([StudyRun(**common, **one) for one in files], Console())
 """
     process = start(["-c", code])
     folders = [tmp_path / name for name in "ab"]

@@ -23,11 +23,11 @@ from tp_transformer.errors import (
     UserError,
 )
 from tp_transformer.model.checkpoint import model_hash
+from tp_transformer.report.terminal import render_results
 from tp_transformer.scoring import evaluate as module
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.results import render_results
 
 QUICK = EvaluationOptions(diagnose=0)
 

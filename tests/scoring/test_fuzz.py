@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from fuzzing import mutate_bytes, mutate_json, tolerated, trials
+from tp_transformer.report.comparison import Comparison
+from tp_transformer.report.terminal import render_results
 from tp_transformer.scoring.journal import OPEN, Journal
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
-from tp_transformer.show.comparison import Comparison
-from tp_transformer.show.results import render_results
 
 QUICK = pytest.param(200, 0, id="quick")
 

@@ -12,11 +12,11 @@ from corpora import make_store
 from runs import config
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError, SettingsError
+from tp_transformer.report.terminal import render_results
 from tp_transformer.scoring.compare import caveats
 from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.results import render_results
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ from scipy.stats import ttest_ind
 
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics.task import MATHEMATICS
+from tp_transformer.report.comparison import ONE_SEED, Comparison
 from tp_transformer.scoring.compare import question_pairs, seed_groups, seed_scores, seed_tests
 from tp_transformer.scoring.results import ModuleScore, Results, SplitScore
 from tp_transformer.scoring.statistics import welch
-from tp_transformer.show.comparison import ONE_SEED, Comparison
 
 MODULES = ("numbers__gcd", "numbers__place_value")
 

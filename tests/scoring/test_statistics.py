@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.stats import beta
 
 from documents import ROOT
@@ -19,7 +20,9 @@ from tp_transformer.scoring.statistics import (
     difference_test,
     holm,
     mcnemar_exact,
+    paired_t,
     resample,
+    sign_flip_test,
     wilson,
 )
 
@@ -230,3 +233,23 @@ def test_a_few_questions_have_no_interval():
     for n, has_interval in ((1, False), (9, False), (10, True)):
         found = resample(n, lambda counts, n=n: counts @ np.arange(n) / n)
         assert (found is not None) == has_interval
+
+
+def test_pairs_are_tested_as_by_one_sample_of_differences():
+    first, second = [0.9, 0.95, 0.7], [0.8, 0.7, 0.65]
+    interval, p = paired_t(first, second)
+    differences = np.subtract(first, second)
+    expected = stats.ttest_1samp(differences, 0)
+    assert p == pytest.approx(expected.pvalue)
+    t = stats.t.ppf(0.975, 2) * differences.std(ddof=1) / 3**0.5
+    assert interval == pytest.approx((differences.mean() - t, differences.mean() + t))
+    assert paired_t([0.5], [0.4]) is None
+    assert paired_t([0.5, 0.6], [0.4, 0.5]) is None
+
+
+def test_sign_flips_against_all_flips():
+    modules = [np.array([3, -1, 2, 0]), np.array([1, 1, -2, 3, 1, 0])]
+    weighted = np.concatenate([module / len(module) for module in modules])
+    signs = np.array(list(product((-1, 1), repeat=len(weighted))))
+    exact = (np.abs(signs @ weighted) >= abs(weighted.sum()) - 1e-12).mean()
+    assert sign_flip_test(modules) == pytest.approx(exact, abs=0.01)

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,13 +11,11 @@ import torch
 import runs
 import tp_transformer as tpt
 from tp_transformer.cli import parse
-from tp_transformer.data.mathematics.modules import MODULE_NAMES
-from tp_transformer.errors import FolderError, UserError
+from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.model.checkpoint import model_hash
-from tp_transformer.ops import library
+from tp_transformer.report.cards import CardFacts, generation_command, model_card
 from tp_transformer.scoring.results import Results
-from tp_transformer.show.model_card import CardFacts, generation_command, model_card
 from tp_transformer.study import bundle as bundling
 from tp_transformer.study.bundle import bundle
 from tp_transformer.training.history import _core_seconds, history_of
@@ -89,7 +86,7 @@ def test_the_scores_are_those_of_evaluate(trained, written):
     expected = tpt.evaluate(written / "tp", trained / "digits")
     assert found.splits.keys() == {"interpolate"}
     for module, score in expected.splits["interpolate"].modules.items():
-        undiagnosed = score.to_json() | {"wrong": {}, "examples": []}
+        undiagnosed = score.to_json() | {"wrong": {}, "examples": ()}
         assert found.splits["interpolate"].modules[module].to_json() == undiagnosed
     assert found.name == "tp"
     assert found.model["sha256"] == expected.model["sha256"]
@@ -252,30 +249,6 @@ def test_a_run_that_continues_the_bundled_model(trained, written, tmp_path, monk
     assert "--init-from runs/tp" in card
 
 
-def test_the_history_of_runs_of_earlier_versions(trained, tmp_path):
-    """They recorded no copy of the history, no commit and no processor."""
-    config = runs.config(training__steps=8, validation__every=8)
-    train(config, trained / "digits", tmp_path / "more", init_from=trained / "tp", quiet=True)
-    complete = history_of(tmp_path / "more")
-    file = tmp_path / "more" / "run.json"
-    origin = json.loads(file.read_text())
-    for name in ("commit", "processor", "cores"):
-        del origin[name]
-    del origin["init_from"]["history"]
-    file.write_text(json.dumps(origin))
-    found = history_of(tmp_path / "more")
-    assert found.stages[0] == complete.stages[0]
-    assert found.core_hours == complete.core_hours
-    out = bundle(tmp_path / "more", out=tmp_path / "out")
-    assert "| commit | " in (out / "more" / "README.md").read_text()
-    assert "not recorded" in (out / "more" / "README.md").read_text()
-    origin["init_from"]["folder"] = str(tmp_path / "removed")
-    file.write_text(json.dumps(origin))
-    found = history_of(tmp_path / "more")
-    assert len(found.stages) == 1
-    assert found.unknown_start == origin["init_from"]["sha256"]
-
-
 def test_a_resumed_run_records_its_sessions(trained, tmp_path):
     run = tmp_path / "run"
     train(runs.config(training__steps=10), trained / "digits", run, quiet=True)
@@ -299,7 +272,6 @@ def test_core_seconds_count_the_threads_of_each_session():
     assert _core_seconds(sessions, 110) == 100 * 2 + 10 * 1  # of a model before the third
     lost = [session(0, 2), session(100, 1), session(60, 1)]  # the second reached no checkpoint
     assert _core_seconds(lost, 80) == 60 * 2 + 20 * 1
-    assert _core_seconds([session(0, None)], 10) is None
 
 
 def snapshot(folder):
@@ -317,11 +289,6 @@ def test_a_failure_changes_nothing(trained, written, monkeypatch):
     with pytest.raises(FolderError, match="the disk is full"):
         bundle(trained / "plain", **both)
     monkeypatch.undo()
-    for limit in ("MODEL_BYTES", "TOTAL_BYTES"):
-        monkeypatch.setattr(bundling, limit, 1000)
-        with pytest.raises(UserError, match="MB"):
-            bundle(trained / "plain", **both)
-        monkeypatch.undo()
     assert snapshot(trained / "out") == before
     assert not [path for path in trained.iterdir() if path.name.startswith(".")]
 
@@ -341,7 +308,7 @@ def test_mistakes_end_in_one_line(trained, capsys, tmp_path, monkeypatch):
         ([tp, "--out", str(tmp_path / "other")], "holds something else"),
         ([tp, "--out", str(tmp_path / "project")], "holds something else"),
         ([tp, "--out", str(tmp_path / "other" / "notes.txt")], "is a file"),
-        ([tp, "--out", str(tmp_path / "other" / "notes.txt" / "out")], "not a writable folder"),
+        ([tp, "--out", str(tmp_path / "other" / "notes.txt" / "out")], "is a file"),
         ([tp, "--out", out, "--data", str(train_only)], "no test questions"),
         ([tp, "--out", out, "--twin", tp], "would both be bundled as tp"),
         ([tp], "not a source checkout"),
@@ -354,21 +321,8 @@ def test_mistakes_end_in_one_line(trained, capsys, tmp_path, monkeypatch):
     assert (tmp_path / "project" / "notes").is_dir()
 
 
-def test_files_beside_bundled_models_are_not_removed(trained, written, tmp_path):
+def test_other_bundled_models_stay(trained, tmp_path):
     folder = tmp_path / "out"
-    shutil.copytree(written, folder)
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(FolderError, match="holds something else"):
-        bundle(trained / "plain", out=folder)
-    assert bundled.names(folder) == ["tp", "plain"]
-
-
-def test_other_bundled_models_stay(trained, written, tmp_path):
-    folder = tmp_path / "out"
-    shutil.copytree(written, folder)
-    with pytest.raises(UserError, match="tp is compared with plain in its card"):
-        bundle(trained / "plain", out=folder)
-    shutil.rmtree(folder)
     bundle(trained / "tp", out=folder)
     before = {file.name: file.read_bytes() for file in (folder / "tp").iterdir()}
     bundle(trained / "plain", out=folder)  # without a twin, which its card then does not name
@@ -395,9 +349,9 @@ def test_the_numbers_of_the_bundled_cards_follow_from_their_files():
 @needs_model
 def test_the_bundled_models_are_small_enough():
     files = [path for path in REAL.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= bundling.TOTAL_BYTES
+    assert sum(path.stat().st_size for path in files) <= 30_000_000
     for name in bundled.names(REAL):
-        assert (REAL / name / "model.safetensors").stat().st_size <= bundling.MODEL_BYTES
+        assert (REAL / name / "model.safetensors").stat().st_size <= 12_000_000
 
 
 @needs_model
@@ -432,50 +386,3 @@ def test_new_questions_are_answered_as_the_card_says(name):
         assert least <= high, split
         # Two 95% intervals are apart with a probability below 1%.
         assert n_apart <= 0.05 * len(counts), split
-
-
-@needs_model
-@pytest.mark.slow
-@pytest.mark.skipif(library.load() is None, reason="the kernels are not compiled")
-@pytest.mark.parametrize("name", bundled.names(REAL))
-def test_the_kernels_give_the_answers_of_pytorch(monkeypatch, name):
-    """Rounding may decide between two tokens of almost the same probability, but rarely."""
-    model, questions = tpt.load(name), []
-    for module in MODULE_NAMES:
-        asked = tpt.data.generate(module, split="interpolate", count=20, seed=987_654)
-        questions += [one.question for one in asked]
-    found = model.solve(questions)
-    monkeypatch.setattr(library, "load", lambda: None)
-    wanted = model.solve(questions)
-    assert len(questions) > 1000
-    assert sum(a != b for a, b in zip(found, wanted, strict=True)) <= 0.002 * len(questions)
-
-
-@needs_model
-@pytest.mark.slow
-def test_continued_training_keeps_the_held_out_loss(tmp_path):
-    """With a lower rate: at that of the recipe, the loss rises before it falls."""
-    from tp_transformer.data.mathematics.produce import Order, produce
-    from tp_transformer.runtime.processes import workers
-
-    name = bundled.default()
-    last = max(
-        (REAL / name).glob("training-*.yaml"), key=lambda file: int(file.stem.partition("-")[2])
-    )
-    modules = tuple(Results.read(REAL / name / "results.json").splits["interpolate"].modules)
-    order = Order(modules=modules, splits=("train-easy",), count=3360 // len(modules), seed=987_654)
-    produce(order, tmp_path / "math", workers(1))
-    data = tpt.data.open(tmp_path / "math")
-    losses = {}
-    for steps in (1, 50):
-        config = tpt.RunConfig.of(
-            last,
-            optim={"learning_rate": 2e-4, "warmup": 20, "cooldown": 0.5},
-            training={"steps": steps, "budget": None, "precision": "float32"},
-            validation={"every": 10_000, "count": 280},
-        )
-        outcome = train(config, data, tmp_path / f"run-{steps}", init_from=name, quiet=True)
-        assert outcome.signal is None
-        losses[steps] = outcome.best.loss
-    # Both are measured on the same questions, the first after a step with a rate near zero.
-    assert losses[50] <= losses[1] + 0.005

@@ -1,17 +1,22 @@
+"""The demos: of the bundled models, and of two tiny models that are trained."""
+
 import io
 import json
+import shlex
 import shutil
 
 import pytest
 from rich.console import Console
 
+import runs
 import tp_transformer as tpt
+from tp_transformer import cli
 from tp_transformer.errors import FolderError
 from tp_transformer.model import bundled
 from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.results import Results
-from tp_transformer.study.demo import QUESTIONS, REPORT, SEED, demo
-from tp_transformer.study.live_demo import live_demo
+from tp_transformer.study import engine
+from tp_transformer.study.demo import MODULES, QUESTIONS, REPORT, SEED, TRAINED, demo, live_demo
 
 NAMES = ("first", "twin")
 WIDTH = 100
@@ -47,34 +52,24 @@ def shown_once(shipped, tmp_path_factory):
         return folder, shown(folder)
 
 
-def test_the_files_of_a_demo(shown_once):
+def test_the_files_of_a_demo_and_what_it_says(shown_once):
     folder, text = shown_once
     files = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     assert files == {QUESTIONS, REPORT, *(f"{name}.json" for name in NAMES)}
-    for name in files:
-        assert name in text
-    for name in NAMES:
-        assert name in (folder / REPORT).read_text("utf-8")
-
-
-def test_every_area_has_an_answer_and_a_score(shown_once):
-    folder, text = shown_once
-    areas = {
-        module.partition("__")[0]
-        for module in tpt.data.open(folder / QUESTIONS)["interpolate"].modules
-    }
+    assert all(name in text for name in files)
+    assert all(name in (folder / REPORT).read_text("utf-8") for name in NAMES)
+    modules = tpt.data.open(folder / QUESTIONS)["interpolate"].modules
+    areas = {module.partition("__")[0] for module in modules}
     assert len(areas) == 8
     answers, scores = text.split("4. Their scores")
-    for area in areas:
-        assert any(line.startswith(area) for line in answers.splitlines())
-        assert any(line.startswith(area) for line in scores.splitlines())
+    assert all(any(line.startswith(area) for line in answers.splitlines()) for area in areas)
     assert "✗" in answers
-    results = [Results.read(folder / f"{name}.json") for name in NAMES]
-    for found in results:
-        split = found.splits["interpolate"]
+    for name in NAMES:
+        split = Results.read(folder / f"{name}.json").splits["interpolate"]
         assert split.n == 2 * 56
-        assert f"{split.average[0]:.1%}" in scores
-    assert "one seed" in scores
+        assert f"{split.average[0]:.2%}" in scores
+    for words in ("first minus twin", "one training seed", "TP-Transformer B"):  # of Table 1
+        assert words in scores
 
 
 def test_a_model_of_some_modules_is_scored_on_these(shown_once, shipped, tmp_path, monkeypatch):
@@ -86,11 +81,11 @@ def test_a_model_of_some_modules_is_scored_on_these(shown_once, shipped, tmp_pat
     card = tmp_path / "bundled" / NAMES[0] / bundled.RESULTS
     choice = QuestionChoice(modules=modules, splits=("interpolate",))
     tpt.evaluate(NAMES[0], folder / QUESTIONS, card, choice=choice)
-    scores = shown(tmp_path / "demo").split("4. Their scores")[1]
+    answers, scores = shown(tmp_path / "demo").split("4. Their scores")
     found = [Results.read(tmp_path / "demo" / f"{name}.json") for name in NAMES]
     assert [len(one.splits["interpolate"].modules) for one in found] == [2, 56]
-    assert any(line.startswith("mul ") for line in scores.splitlines())
-    assert "one seed" not in scores  # models of different modules are not compared
+    assert any(line.startswith("mul ") for line in answers.splitlines())
+    assert "minus" not in scores  # models of different modules are not compared
 
 
 def test_marks_agree_with_the_answers(shown_once, bundle):
@@ -135,3 +130,61 @@ def test_the_seed_is_not_that_of_training(name):
     seeds = {stage["data"]["source"]["seed"] for stage in trained["stages"]}
     assert seeds
     assert SEED not in seeds
+
+
+# Two tiny models, trained live.
+
+FILES = {
+    "questions",
+    *(f"{name}{end}" for name in TRAINED for end in ("", ".json", "-answers.jsonl")),
+}
+SHORT = {"count": 30, "test_count": 8, "steps": 20}
+
+
+def trained(folder, size, width=80):
+    file = io.StringIO()
+    live_demo(folder, Console(file=file, width=width), **size)
+    return file.getvalue()
+
+
+def test_a_short_demo_and_once_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine.subprocess, "Popen", runs.Forked)
+    monkeypatch.setattr(engine, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    folder = tmp_path / "demo"
+    text = trained(folder, SHORT)
+    assert "with one seed" in text
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == FILES
+    for name in FILES | MODULES.keys():
+        assert name in text
+    assert "✗" in text
+    # Lines with paths, and those of the progress, are for programs that wrap them.
+    wide = ("$ tpt", "Next:", "In ", "tp-transformer: step", "transformer: step")
+    said = [line for line in text.splitlines() if not line.startswith(wide)]
+    assert max(map(len, said)) <= 80
+    lines = (folder / "transformer-answers.jsonl").read_text("utf-8").splitlines()
+    answers = [json.loads(line) for line in lines]
+    assert len(answers) == 5 * 8
+    model = tpt.load(folder / "transformer")
+    solved = model.solve(
+        [line["question"] for line in answers], max_length=model.config.n_positions
+    )
+    assert solved == [line["predicted"] for line in answers]
+    before = (folder / "transformer" / "metrics.jsonl").read_bytes()
+    again = trained(folder, SHORT)
+    assert (folder / "transformer" / "metrics.jsonl").read_bytes() == before
+    assert again.splitlines()[-3:] == text.splitlines()[-3:]
+    solve, analysis = (
+        shlex.split(line)[2:] for line in text.splitlines() if line.startswith("Next:")
+    )
+    cli.main(solve)
+    # By default the questions are those that the model answers correctly, and all heads are drawn.
+    cli.main([*analysis, "--answered=false", "--head=0"])
+    assert (folder / "analysis" / "attention-encoder.json").exists()
+
+
+@pytest.mark.slow
+def test_the_demo_learns_a_module(tmp_path):
+    trained(tmp_path / "demo", {})
+    results = [Results.read(tmp_path / "demo" / f"{name}.json") for name in TRAINED]
+    splits = [each.splits["interpolate"] for each in results]
+    assert max(score.accuracy for split in splits for score in split.modules.values()) > 0.8

@@ -13,10 +13,10 @@ from rich.console import Console
 import runs
 from tp_transformer import figures
 from tp_transformer.errors import FolderError, SettingsError
-from tp_transformer.study import watch
-from tp_transformer.study.reproduce import run as reproduction
-from tp_transformer.study.reproduce.run import Reproduction, reproduce
-from tp_transformer.study.reproduce.scale import Scale, ScaleRow
+from tp_transformer.study import engine
+from tp_transformer.study import reproduce as reproduction
+from tp_transformer.study.reproduce import Reproduction, reproduce
+from tp_transformer.study.scales import Scale, ScaleRow
 
 TOY = Scale(
     name="toy",
@@ -45,8 +45,8 @@ def data(tmp_path_factory):
 def forked():
     """Training processes are forked, and looked at often."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(watch.subprocess, "Popen", runs.Forked)
-        patched.setattr(watch, "_SECONDS_BETWEEN_LOOKS", 0.01)
+        patched.setattr(engine.subprocess, "Popen", runs.Forked)
+        patched.setattr(engine, "_SECONDS_BETWEEN_LOOKS", 0.01)
         patched.setattr(reproduction, "runs_at_once", lambda: 1)
         yield
 
@@ -92,8 +92,8 @@ def test_interrupted_and_resumed_gives_the_same_report(tmp_path, data, undisturb
         return lambda: any(out.glob(pattern))
 
     for module, name, condition in (
-        (watch.time, "sleep", has("runs/*/*/checkpoints/step-*/state.json")),
-        (reproduction, "evaluate", has("results/*.json")),
+        (engine.time, "sleep", has("runs/*/*/checkpoints/step-*/state.json")),
+        (engine, "evaluate", has("results/*.json")),
         (figures, "save", has("analyses/tp-transformer/*/*.svg")),
     ):
         with monkeypatch.context() as patched:
@@ -105,9 +105,8 @@ def test_interrupted_and_resumed_gives_the_same_report(tmp_path, data, undisturb
     assert said(work).splitlines()[-30:] == text.splitlines()[-30:]
     for name in ("report.html", "reproduction.json", "scale.json"):
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
-    for row, seed in work.runs():
-        folder = f"runs/{row.name}/seed-{seed}"
-        runs.assert_same_run(out / folder, whole / folder)
+    for run in work.runs():
+        runs.assert_same_run(run.folder, whole / run.folder.relative_to(out))
 
 
 def test_its_files_and_what_it_says(undisturbed, data, monkeypatch):
@@ -130,22 +129,23 @@ def test_its_files_and_what_it_says(undisturbed, data, monkeypatch):
     assert times["processor_seconds"]["analyses"] > 0.0
     # Once more: nothing is trained, and nothing changes.
     before = {path: path.stat().st_mtime for path in (out / "runs").rglob("*")}
-    monkeypatch.setattr(watch.subprocess, "Popen", None)
+    monkeypatch.setattr(engine.subprocess, "Popen", None)
     again = said(Reproduction(scale=TOY, out=Path("out"), data=data))
     assert again.splitlines()[-30:] == text.splitlines()[-30:]
     assert {path: path.stat().st_mtime for path in (out / "runs").rglob("*")} == before
 
 
-def test_another_scale_settings_or_data_are_refused(tmp_path, data):
+def test_another_scale_settings_or_data_are_an_error(tmp_path, data, undisturbed):
+    (tmp_path / "out").mkdir()
+    shutil.copy(undisturbed[0] / "scale.json", tmp_path / "out")
     work = Reproduction(scale=TOY, out=tmp_path / "out", data=data)
-    reproduction._refuse_other_settings(work)
     before = (tmp_path / "out" / "scale.json").read_bytes()
     for other, message in (
-        (replace(work, scale=replace(TOY, name="hour")), "at the scale toy, not hour"),
-        (replace(work, scale=replace(TOY, seeds=(0, 1))), "another seeds"),
+        (replace(work, scale=replace(TOY, name="hour")), 'name is "toy", not "hour"'),
+        (replace(work, scale=replace(TOY, seeds=(0, 1))), r"seeds is \[3\], not \[0, 1\]"),
         (
             replace(work, data=runs.make_store(tmp_path / "other", interpolate=(5,))),
-            "another data_sha256",
+            "data_sha256.interpolate is",
         ),
     ):
         with pytest.raises(FolderError, match=message):

@@ -97,6 +97,54 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def contrast(self, colour, background):
+        """The contrast (WCAG) of two colours, as CSS computes them."""
+        return self.run(
+            f"""(() => {{
+              const [a, b] = [{colour!r}, {background!r}].map((colour) => {{
+                const probe = document.body.appendChild(document.createElement("i"));
+                probe.style.setProperty("color", colour);
+                const parts = getComputedStyle(probe).color.match(/\\d+/g).slice(0, 3);
+                probe.remove();
+                const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+                const [red, green, blue] = parts.map((part) => linear(part / 255));
+                return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+              }});
+              return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+            }})()"""
+        )
+
+    def stopped_by_policy(self):
+        """What the policy of the page stops of a script, an image, an event, a style, a request."""
+        return self.run(
+            """(async () => {
+              const stopped = [];
+              document.addEventListener("securitypolicyviolation", ({ effectiveDirective }) =>
+                stopped.push(effectiveDirective),
+              );
+              const script = document.createElement("script");
+              script.textContent = "window.intruder = 1";
+              const image = document.createElement("img");
+              image.src = "http://127.0.0.1:9/";
+              const holder = document.createElement("div");
+              holder.innerHTML = '<b onclick="window.intruder = 1" style="color: red">x</b>';
+              document.body.append(script, image, holder);
+              holder.firstChild.click();
+              await fetch("http://127.0.0.1:9/").catch(() => {});
+              await new Promise((resolve) => setTimeout(resolve, 100));
+              return window.intruder === undefined ? stopped.sort() : "window.intruder";
+            })()"""
+        )
+
+    def names(self, roles):
+        """The names that screen readers find for elements of these roles."""
+        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
+        return [
+            node.get("name", {}).get("value")
+            for node in nodes
+            if node.get("role", {}).get("value") in roles and not node["ignored"]
+        ]
+
     def wait(self, condition):
         """Wait until an expression is true."""
         deadline = time.monotonic() + PATIENCE

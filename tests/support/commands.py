@@ -2,32 +2,32 @@
 
 from torch.distributed.run import parse_args as torchrun_options
 
-from tp_transformer.cli import TPT, parse
+from tp_transformer.cli import application, parse, verbs_of
 from tp_transformer.verbs.train import Train
-from tp_transformer.verbs.verb import Group
+from tp_transformer.verbs.verb import GROUPS
 
 
-def verbs(group=TPT, words=()):
+def verbs():
     """Every verb with the words that name it, such as `("data", "show")`."""
-    found = []
-    for name, verb in group.verbs.items():
-        path = (*words, name)
-        found += verbs(verb, path) if isinstance(verb, Group) else [(path, verb)]
-    return found
+    return [(tuple(name.split()), verb) for name, verb in verbs_of("interpret").items()]
 
 
-def groups(group=TPT, words=()):
+def groups():
     """The words before verbs: none, `("data",)`, …"""
-    found = [words]
-    for name, verb in group.verbs.items():
-        found += groups(verb, (*words, name)) if isinstance(verb, Group) else []
-    return found
+    return [(), *((word,) for word in GROUPS)]
+
+
+def options(words):
+    """The arguments and options of a verb as cyclopts has them."""
+    parser = application(verbs_of("interpret"))
+    for word in words:
+        parser = parser[word]
+    found = parser.assemble_argument_collection(parse_docstring=True)
+    return [option for option in found if not option.children]
 
 
 def check_arguments(arguments):
     """Parse a command, and where it is to train, make its settings; run nothing."""
-    if arguments[0] == "--print_shtab":
-        return  # tests/test_cli.py runs it
     verb = parse(arguments)
     if isinstance(verb, Train):
         assert verb.config is None or verb.resolved() is not None  # a run that exists has its own

@@ -6,8 +6,7 @@ from dataclasses import replace
 from scores import made_up
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.scoring.results import Mistake, SplitScore
-from tp_transformer.study.bench.document import json_values
-from tp_transformer.study.bench.table import BenchRow, BenchScore, BenchTable, BenchTest
+from tp_transformer.study.bench_table import BenchRow, BenchScore, BenchTable, BenchTest
 
 HOSTILE = (
     "</style></script><script>window.intruder=1</script><img src=x onerror=intruder=2>$title{}"
@@ -84,7 +83,7 @@ def write_bench(folder):
     made = {"command": "tpt bench --tasks scan"}
     table = BenchTable(reference="none", n_done=8, n_runs=16, rows=rows, made=made)
     folder.mkdir(parents=True)
-    (folder / "bench.json").write_text(json.dumps(json_values(table)), "utf-8")
+    (folder / "bench.json").write_text(json.dumps(table.to_json()), "utf-8")
     return folder
 
 

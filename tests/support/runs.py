@@ -256,7 +256,7 @@ def records(run, but=()):
 
 
 def assert_same_run(run, other, but=()):
-    """Both have the same weights, averages, metrics and best model, bit for bit.
+    """Both have the same weights, averages, metrics, best model and checkpoints, bit for bit.
 
     Some fields of the metrics may be left out.
     """
@@ -264,6 +264,9 @@ def assert_same_run(run, other, but=()):
         ours, theirs = tensors(run / name), tensors(other / name)
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours), name
+    for name in ("checkpoints", "best-models"):
+        ours, theirs = (sorted(os.listdir(folder / name)) for folder in (run, other))
+        assert ours == theirs
     assert records(run, but) == records(other, but)
     states = [json.loads((one / "last" / "state.json").read_text()) for one in (run, other)]
     for state in states:

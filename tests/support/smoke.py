@@ -37,7 +37,7 @@ def main():
     output, _ = attention(state, state, state)
     output.sum().backward()
     check(output.shape == state.shape, "TPMultiheadAttention")
-    unneeded = {"jsonargparse", "pyarrow", "rich"} & set(sys.modules)
+    unneeded = {"cyclopts", "pyarrow", "rich"} & set(sys.modules)
     check(not unneeded, f"{sorted(unneeded)} were imported")
     python = ".".join(map(str, sys.version_info[:3]))
     print(

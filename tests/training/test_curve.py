@@ -14,8 +14,8 @@ from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.checkpoint import build, load
+from tp_transformer.report.charts import Curve, read_curves, save_curves
 from tp_transformer.runtime.ranks import Ranks
-from tp_transformer.show.curve import Curve, read_curves, save_curves
 from tp_transformer.training.validate import monitored, validate
 
 

@@ -19,9 +19,9 @@ from runs import (
     start,
     wait_for,
 )
+from tp_transformer.runtime.signals import NUMBERS, DeferredSignals
 from tp_transformer.training import checkpoint
 from tp_transformer.training.run import train
-from tp_transformer.training.signals import NUMBERS, Signals
 
 
 def unfinished(run):
@@ -159,15 +159,15 @@ def test_a_signal_saves_says_where_and_loses_nothing(store, undisturbed, tmp_pat
 
 def test_a_second_interruption_ends_at_once(monkeypatch):
     handlers = [signal.getsignal(number) for number in NUMBERS]
-    with Signals() as signals:
+    with DeferredSignals() as signals:
         assert signals.received is None
         for _ in range(2):  # one Ctrl-C, told by the terminal and by torchrun
             os.kill(os.getpid(), signal.SIGINT)
         assert signals.received == signal.SIGINT
-        monkeypatch.setattr("tp_transformer.training.signals.SECONDS_OF_ONE_SIGNAL", 0.0)
+        monkeypatch.setattr("tp_transformer.runtime.signals.SECONDS_OF_ONE_SIGNAL", 0.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    with Signals() as signals:
+    with DeferredSignals() as signals:
         for _ in range(2):  # whoever sends this again is only impatient; SIGKILL is at hand
             os.kill(os.getpid(), signal.SIGTERM)
         assert signals.received == signal.SIGTERM

@@ -1,6 +1,7 @@
-"""A model learns: the first commands of docs/training.md end with a model that answers."""
+"""Models learn: those of the first commands of docs/training.md, and of each built-in task."""
 
 import os
+import resource
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 import tp_transformer as tpt
 from documents import ROOT, blocks, commands
+from tp_transformer.scoring.results import Results
 
 TEXT = (ROOT / "docs" / "training.md").read_text("utf-8")
 
@@ -36,3 +38,24 @@ def exact_match(model, store):
     questions, answers = split.rows(range(len(split)))
     found = tpt.load(model).solve(questions)
     return sum(map(str.__eq__, found, answers)) / len(answers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["scan", "recall", "lookup", "quotients"])
+def test_the_preset_learns_the_task(task, tmp_path):
+    environment = {"OMP_NUM_THREADS": "2", **os.environ}  # one, where other work runs beside it
+
+    def tpt(*arguments):
+        command = [sys.executable, "-m", "tp_transformer", *map(str, arguments)]
+        subprocess.run(command, check=True, env=environment, cwd=tmp_path)
+
+    tpt("data", "generate", "--task", task, "--out", "data")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    tpt("train", "--config", task, "--data", "data", "--run", "run")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    assert used < 2 * 60 * 15  # 15 minutes of two cores, whatever else the machine does
+    tpt(
+        "evaluate", "--model", "run/last", "--data", "data", "--splits", "test", "--out", "out.json"
+    )
+    accuracy, _ = Results.read(tmp_path / "out.json").splits["test"].average
+    assert accuracy > 0.95

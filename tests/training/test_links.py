@@ -1,6 +1,5 @@
 """RUN/best and RUN/last: there at every moment once there, and right after every start."""
 
-import json
 import os
 import shutil
 import signal
@@ -16,26 +15,12 @@ from tp_transformer.model.checkpoint import model_path
 from tp_transformer.runtime.files import replace_link, resolve_link
 from tp_transformer.training import checkpoint, loop
 from tp_transformer.training.checkpoint import _read_state
-from tp_transformer.training.loop import TrainingConfig
+from tp_transformer.training.config import TrainingConfig
 
 
 @pytest.fixture
 def run(undisturbed, tmp_path):
     return shutil.copytree(undisturbed, tmp_path / "run", symlinks=True)
-
-
-def as_before(run):
-    """Make a run one of the version before: best a folder, no hash, no newer settings."""
-    best = (run / "best").resolve()
-    (run / "best").unlink()
-    best.rename(run / "best")
-    shutil.rmtree(run / "best-models")
-    origin = json.loads((run / "run.json").read_text())
-    del origin["config_sha256"]
-    (run / "run.json").write_text(json.dumps(origin))
-    lines = (run / "config.yaml").read_text().splitlines(keepends=True)
-    newer = ("  keep_every:", "  monitor:")
-    (run / "config.yaml").write_text("".join(line for line in lines if not line.startswith(newer)))
 
 
 def test_a_reader_finds_both_at_every_moment(store, tmp_path, monkeypatch):
@@ -103,37 +88,10 @@ def test_a_damaged_newest_checkpoint_gives_back_the_best_before_it(store, tmp_pa
     def look(*_):
         seen.append(os.readlink(run / "best"))
 
-    monkeypatch.setattr("tp_transformer.training.run._run", lambda *_: look())
+    monkeypatch.setattr(loop.Loop, "run", lambda *_: look())
     train(None, None, run, quiet=True)
     assert seen == ["best-models/step-00000002"]
     assert all(torch.equal(tensor, before[key]) for key, tensor in tensors(run / "best").items())
-
-
-def test_a_run_of_the_version_before_loads_and_goes_on_exactly(run, undisturbed, store):
-    as_before(run)
-    before = tp_transformer.load(run).state_dict()
-    shutil.rmtree(run / "checkpoints" / "step-00000030")
-    (run / "last").unlink()
-    (run / "last").symlink_to("checkpoints/step-00000027")
-    assert tp_transformer.load(run).state_dict().keys() == before.keys()
-    assert train(None, None, run, quiet=True).step == 30
-    assert_same_run(run, undisturbed)
-    assert (run / "best").is_symlink()
-    log = (run / "log.txt").read_text()
-    assert "does not set training.keep_every, validation.monitor: using the defaults" in log
-
-
-def test_the_move_of_an_older_best_is_seen_by_nobody(run):
-    as_before(run)
-    best = tp_transformer.load(run).state_dict()
-
-    def look(*_):
-        found = tp_transformer.load(run).state_dict()
-        assert all(torch.equal(tensor, best[name]) for name, tensor in found.items())
-
-    with before_each_operation(look):
-        assert train(None, None, run, quiet=True).was_finished
-    assert (run / "best").is_symlink()
 
 
 def test_without_symbolic_links_names_are_files(store, tmp_path, monkeypatch):
@@ -183,17 +141,13 @@ def test_milestones_stay(store, tmp_path):
 def test_a_milestone_that_had_to_wait_stays_too(tmp_path):
     for step in (3, 5, 6, 8, 9, 12):
         (tmp_path / "checkpoints" / f"step-{step:08}").mkdir(parents=True)
-    checkpoint._prune(tmp_path, checkpoint.State(step=12), keep=2, keep_every=4)
+    checkpoint.prune(tmp_path, checkpoint.State(step=12), keep=2, keep_every=4)
     steps = sorted(int(name[-8:]) for name in os.listdir(tmp_path / "checkpoints"))
     assert steps == [5, 8, 9, 12]
 
 
-@pytest.mark.parametrize(("step", "end"), [(4, 7), (4, 4)])
-def test_a_stop_before_a_validation_has_it_done_once(store, tmp_path, monkeypatch, step, end):
-    """Stopped by a signal in the step before a validation, in the middle or at the end of a run."""
-    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    settings = config(training__steps=end, validation__every=4)
-    train(settings, store, undisturbed, quiet=True)
+def stop_at(step, settings, store, run, monkeypatch):
+    """Train until a signal arrives in a step, counted from 1."""
     plain, n_calls = loop.clip, 0
 
     def interrupted(*arguments):
@@ -203,15 +157,25 @@ def test_a_stop_before_a_validation_has_it_done_once(store, tmp_path, monkeypatc
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(*arguments)
 
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "clip", interrupted)
+        assert train(settings, store, run, quiet=True).signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize(("step", "end"), [(4, 7), (4, 4)])
+def test_a_stop_before_a_validation_has_it_done_once(store, tmp_path, monkeypatch, step, end):
+    """Stopped by a signal in the step before a validation, in the middle or at the end of a run."""
+    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    settings = config(training__steps=end, validation__every=4)
+    train(settings, store, undisturbed, quiet=True)
+
     class Killed(BaseException):
         pass
 
     def killed(*_):
         raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "clip", interrupted)
-        assert train(settings, store, run, quiet=True).signal == signal.SIGTERM
+    stop_at(step, settings, store, run, monkeypatch)
     state, _ = _read_state(run / "last")
     assert state.step == step
     assert state.validated is None
@@ -221,4 +185,15 @@ def test_a_stop_before_a_validation_has_it_done_once(store, tmp_path, monkeypatc
             train(None, None, run, quiet=True)
     assert train(None, None, run, quiet=True).step == end
     assert train(None, None, run, quiet=True).was_finished
+    assert_same_run(run, undisturbed)
+
+
+def test_a_checkpoint_because_of_a_signal_gives_way_to_the_next(store, tmp_path, monkeypatch):
+    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    settings = config(training__steps=8)
+    train(settings, store, undisturbed, quiet=True)
+    stop_at(7, settings, store, run, monkeypatch)
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-00000006", "step-00000007"]
+    train(None, None, run, quiet=True)
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-00000006", "step-00000008"]
     assert_same_run(run, undisturbed)

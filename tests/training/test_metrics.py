@@ -9,10 +9,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from tp_transformer.show import panel as live
-from tp_transformer.training import display, records
-from tp_transformer.training.display import Display
-from tp_transformer.training.metrics import Metrics
+from tp_transformer.report import panel as live
+from tp_transformer.training.record import Display, Lines, Metrics, as_line, duration, share
 
 
 def train_record(step, **changes):
@@ -50,8 +48,7 @@ def validation_record(step, exact_match, best):
 
 
 def open_metrics(run, resume_step=0, **options):
-    options = {"title": "a run", "display": Display()} | options
-    return Metrics(run, resume_step=resume_step, **options)
+    return Metrics(run, resume_step=resume_step, **{"display": Display(), **options})
 
 
 def lines_of(run):
@@ -61,28 +58,28 @@ def lines_of(run):
 def test_a_record_is_a_line_at_once(tmp_path):
     with open_metrics(tmp_path) as metrics:
         for record in (train_record(20), validation_record(20, 0.5, True)):
-            metrics.record(record)
+            metrics.show(record)
             assert lines_of(tmp_path)[-1] == record
 
 
 def test_the_log_has_every_record_and_line_with_its_time(tmp_path):
     with open_metrics(tmp_path) as metrics:
         metrics.say("it begins")
-        metrics.record(train_record(20))
-        metrics.record(validation_record(20, 0.5, True))
+        metrics.show(train_record(20))
+        metrics.show(validation_record(20, 0.5, True))
     log = (tmp_path / "log.txt").read_text("utf-8").splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  \S", line) for line in log)
     texts = [line[21:] for line in log]
-    assert texts == ["a run", "it begins", *map(records.as_line, lines_of(tmp_path))]
+    assert texts == [str(tmp_path), "it begins", *map(as_line, lines_of(tmp_path))]
 
 
 def test_resuming_forgets_the_steps_that_will_be_taken_again(tmp_path):
     with open_metrics(tmp_path) as metrics:
         for step in (20, 40, 60):
-            metrics.record(train_record(step))
+            metrics.show(train_record(step))
     with open_metrics(tmp_path, resume_step=40) as metrics:
         assert [record["step"] for record in lines_of(tmp_path)] == [20, 40]
-        metrics.record(train_record(60, loss=7.0))
+        metrics.show(train_record(60, loss=7.0))
     assert lines_of(tmp_path) == [train_record(20), train_record(40), train_record(60, loss=7.0)]
     assert (tmp_path / "log.txt").read_text("utf-8").count("step 60 ") == 2  # it did happen
 
@@ -94,23 +91,13 @@ def test_resuming_drops_a_line_that_was_cut_short(tmp_path, torn):
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(json.dumps(train_record(20)).encode() + b"\n" + torn)
     with open_metrics(tmp_path, resume_step=20) as metrics:
-        metrics.record(train_record(40))
+        metrics.show(train_record(40))
     assert lines_of(tmp_path) == [train_record(20), train_record(40)]
-
-
-def test_a_kill_while_the_file_is_shortened_loses_nothing(tmp_path):
-    """The moment between the two renames: the old file lies aside, the new one is not there yet."""
-    aside = tmp_path / ".metrics.jsonl.unfinished-abc"
-    aside.mkdir()
-    (aside / "replaced").write_text(json.dumps(train_record(20)) + "\n")
-    with open_metrics(tmp_path, resume_step=20):
-        assert lines_of(tmp_path) == [train_record(20)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "metrics.jsonl"]
 
 
 def test_what_is_not_finite_is_absent_so_that_any_program_reads_the_file(tmp_path):
     with open_metrics(tmp_path) as metrics:
-        metrics.record(train_record(20, loss=float("nan"), gradient_norm=float("inf")))
+        metrics.show(train_record(20, loss=float("nan"), gradient_norm=float("inf")))
 
     def refuse(word):
         raise AssertionError(word)
@@ -123,10 +110,10 @@ def test_what_is_not_finite_is_absent_so_that_any_program_reads_the_file(tmp_pat
 
 def test_torch_and_tensorboard_are_imported_only_when_asked(tmp_path):
     code = (
-        "import sys, pathlib; from tp_transformer.training.display import Lines\n"
-        "from tp_transformer.training.metrics import Metrics\n"
+        "import sys, pathlib; from tp_transformer.training.record import Lines\n"
+        "from tp_transformer.training.record import Metrics\n"
         f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=0, "
-        "title='', display=Lines('')): pass\n"
+        "display=Lines('')): pass\n"
         "assert not {'torch', 'tensorboard'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -134,13 +121,13 @@ def test_torch_and_tensorboard_are_imported_only_when_asked(tmp_path):
 
 def test_lines_come_now_and_then_but_validations_always(tmp_path, monkeypatch, capsys):
     now = 0.0
-    monkeypatch.setattr(display.time, "monotonic", lambda: now)
-    with open_metrics(tmp_path, display=display.Lines("a run")) as metrics:
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with open_metrics(tmp_path, display=Lines("a run")) as metrics:
         for step in range(1, 31):
             now = float(step)  # one record a second
-            metrics.record(train_record(step))
+            metrics.show(train_record(step))
             if step in (12, 13):
-                metrics.record(validation_record(step, 0.5, step == 12))
+                metrics.show(validation_record(step, 0.5, step == 12))
     shown = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in shown] == [
         "a run",
@@ -154,13 +141,6 @@ def test_lines_come_now_and_then_but_validations_always(tmp_path, monkeypatch, c
     assert shown[3].endswith("exact match 50.0%, the best so far")
     assert shown[4].endswith("exact match 50.0%")
     assert len((tmp_path / "log.txt").read_text("utf-8").splitlines()) == 1 + 30 + 2
-
-
-def test_quiet_shows_nothing(tmp_path, capsys):
-    with open_metrics(tmp_path) as metrics:
-        metrics.say("it begins")
-        metrics.record(train_record(20))
-    assert capsys.readouterr() == ("", "")
 
 
 def panel(*records, width=80):
@@ -220,7 +200,7 @@ def test_averages_between_records_are_shown_but_not_recorded(tmp_path):
 
     seen = []
     with open_metrics(tmp_path, display=Seen()) as metrics:
-        metrics.show(train_record(3, loss=float("nan")))
+        metrics.update(train_record(3, loss=float("nan")))
     assert seen == [train_record(3, loss=None)]
     assert lines_of(tmp_path) == []
 
@@ -251,13 +231,13 @@ def test_a_resumed_panel_knows_the_best_and_the_curve_but_not_the_old_speed():
 def test_a_terminal_gets_the_panel_with_what_is_said_above(tmp_path):
     """`script` gives the process a terminal; the run is one that is resumed."""
     with open_metrics(tmp_path) as metrics:
-        metrics.record(validation_record(10, 0.4, True))
+        metrics.show(validation_record(10, 0.4, True))
     code = (
-        "import pathlib\nfrom tp_transformer.show.panel import display\n"
-        "from tp_transformer.training.metrics import Metrics\n"
+        "import pathlib\nfrom tp_transformer.report.panel import display\n"
+        "from tp_transformer.training.record import Metrics\n"
         f"with Metrics(pathlib.Path({str(tmp_path)!r}), resume_step=10, "
-        f'title="a run", display=display("a run")) as m:\n'
-        f'    m.record({train_record(20)!r})\n    m.say("[saved] here")\n'
+        f'display=display("a run")) as m:\n'
+        f'    m.show({train_record(20)!r})\n    m.say("[saved] here")\n'
     )
     (tmp_path / "code.py").write_text(code)
     command = ["script", "-qec", f"{sys.executable} {tmp_path / 'code.py'}", "/dev/null"]
@@ -288,7 +268,7 @@ def test_the_curve_of_a_long_run_is_all_of_it():
 
 
 def test_a_share_is_all_only_if_nothing_is_missing():
-    assert [records.share(value, 1) for value in (0.0, 0.702, 0.9999, 1.0)] == [
+    assert [share(value, 1) for value in (0.0, 0.702, 0.9999, 1.0)] == [
         "0.0%",
         "70.2%",
         "99.9%",
@@ -301,4 +281,4 @@ def test_a_share_is_all_only_if_nothing_is_missing():
     [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (90061, "1d 01:01:01")],
 )
 def test_durations(seconds, expected):
-    assert records.duration(seconds) == expected
+    assert duration(seconds) == expected

@@ -1,18 +1,22 @@
-"""`tpt train --dry-run`: what a run would take, and nothing is written."""
+"""What a run would take (`tpt train --dry-run` writes nothing), and its commands for GPUs."""
 
 import os
 import re
+import subprocess
 
 import pytest
 import torch
 
+from documents import ROOT, blocks, commands
 from runs import command, config, tpt
 from tp_transformer import train
 from tp_transformer.data.sampling import Feed
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.model.flops import config_flops
-from tp_transformer.training.plan import plan_run
+from tp_transformer.training.plan import Launch, plan_run
+
+GPUS = (ROOT / "docs" / "gpus.md").read_text("utf-8")
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(capsys, store, tmp_path, monkeypatch):
@@ -86,3 +90,23 @@ def test_threads(capsys, store, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", given.append)
     tpt(capsys, *command(store, tmp_path / "run", training__steps=1), "--threads", "1")
     assert given == [1]
+
+
+def test_the_commands_are_those_of_the_page():
+    typed = {line[2:] for block in blocks("console", GPUS) for line in block.splitlines()}
+    run = Launch(config="tp-transformer", data="math", run="runs/tp")
+    assert {run.one_process(), run.one_machine()} < typed
+    shared = Launch(config="tp-transformer", data="math", run="/shared/runs/tp")
+    assert shared.machines() in typed
+    assert len(commands(GPUS)) >= 5
+
+
+def test_the_slurm_script_is_that_of_the_page():
+    shared = Launch(config="tp-transformer", data="/shared/math", run="/shared/runs/tp")
+    assert blocks("bash", GPUS) == [shared.slurm()]
+
+
+def test_paths_are_quoted():
+    run = Launch(config="tp-transformer", data="my data", run="it's")
+    assert "--data 'my data'" in run.one_machine()
+    subprocess.run(["bash", "-n"], input=run.slurm(n_machines=4), text=True, check=True)

@@ -9,15 +9,15 @@ import shutil
 import pytest
 
 import tp_transformer
-from runs import command, config, make_store, options, tpt
+from runs import command, config, finish, make_store, options, start, start_ranks, tpt
 from tp_transformer import train
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import FolderError, SettingsError, UserError
 from tp_transformer.runtime import files
 from tp_transformer.runtime.run_folder import LOCK
 from tp_transformer.settings import read
-from tp_transformer.training import run as run_module
-from tp_transformer.training.config import config_values, run_config
+from tp_transformer.training import setup
+from tp_transformer.training.config import run_config
 
 
 @pytest.fixture
@@ -43,12 +43,6 @@ def test_a_module_that_the_store_lacks_is_named_and_leaves_no_folder(capsys, sto
     assert f"{store} has no algebra__linear_1d in its train split; it has " in err
     assert ", ".join(open_store(store)["train"].modules) in err
     assert not run.exists()
-
-
-def test_settings_survive_the_folder():
-    for name in tp_transformer.preset_names():
-        values = read(name)
-        assert run_config(config_values(run_config(values))) == run_config(values)
 
 
 def test_the_command_line_trains_and_tells_what_next(capsys, store, tmp_path):
@@ -94,22 +88,15 @@ def test_other_data_are_refused(run, tmp_path):
         train(None, other, run)
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "log.txt"])
-def test_files_that_only_look_like_a_runs_are_left_alone(store, tmp_path, name):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / name).write_text("mine")
-    with pytest.raises(FolderError, match="holds something else"):
-        train(config(), store, tmp_path / "run", quiet=True)
-    assert (tmp_path / "run" / name).read_text() == "mine"
-
-
 def test_a_folder_that_holds_something_else_is_refused(store, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(FolderError, match=r"holds something else \(thesis\.txt\)"):
-        train(config(), store, tmp_path / "mine")
-    with pytest.raises(FolderError, match="is a file"):
-        train(config(), store, tmp_path / "mine" / "thesis.txt")
+    for name in ("thesis.txt", "config.yaml", "metrics.jsonl"):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).touch()
+        with pytest.raises(FolderError, match=rf"holds something else \({name}\)"):
+            train(config(), store, folder)
+        with pytest.raises(FolderError, match="is a file"):
+            train(config(), store, folder / name)
     with pytest.raises(UserError, match="is not a run yet"):
         train(None, store, tmp_path / "new")
     with pytest.raises(UserError, match="there is no store"):
@@ -158,17 +145,11 @@ def test_a_run_that_another_process_has_begun_meanwhile_is_left_alone(store, tmp
         train(config(training__steps=2), store, run, quiet=True)
         return original(*arguments)
 
-    original = run_module.make_loop
-    monkeypatch.setattr(run_module, "make_loop", make_loop)
+    original = setup.make_loop
+    monkeypatch.setattr(setup, "make_loop", make_loop)
     with pytest.raises(FolderError, match="another process has started"):
         train(config(training__steps=3), store, run, quiet=True)
     assert read(run / "config.yaml")["training"]["steps"] == 2
-
-
-def test_settings_belong_to_verbs_that_take_them(capsys):
-    code, _, err = tpt(capsys, "models", "--training.steps=3")
-    assert code == 2
-    assert "there is no option --training.steps" in err
 
 
 def test_load_takes_the_best_or_else_the_last(run):
@@ -181,8 +162,6 @@ def test_load_takes_the_best_or_else_the_last(run):
     assert not best.equal(last)
     assert weights(run).equal(best)
     (run / "best").unlink()
-    assert weights(run).equal(best)  # as while a folder called best becomes a link
-    shutil.rmtree(run / "best-models")
     assert weights(run).equal(last)
     (run / "last").unlink()
     with pytest.raises(FolderError, match="has no checkpoint yet"):
@@ -192,3 +171,52 @@ def test_load_takes_the_best_or_else_the_last(run):
 def test_a_run_without_a_model_is_refused():
     with pytest.raises(SettingsError, match="needs the section 'model'"):
         run_config({"training": {"steps": 3}})
+
+
+@pytest.mark.parametrize("text", [None, "", "training: [", "training:\n  steps: 99\n"])
+def test_a_changed_settings_file_is_written_again(run, text):
+    """The settings of a run are those of run.json."""
+    file = run / "config.yaml"
+    recorded = file.read_text()
+    shutil.rmtree((run / "last").resolve())  # so that there is something to train
+    file.unlink() if text is None else file.write_text(text)
+    assert train(None, None, run, quiet=True).step == 30
+    assert file.read_text() == recorded
+    assert "config.yaml was changed; it is restored" in (run / "log.txt").read_text()
+
+
+def test_a_run_of_an_earlier_version_has_its_settings_in_the_file_only(run):
+    origin = json.loads((run / "run.json").read_text())
+    recorded = origin.pop("settings")
+    (run / "run.json").write_text(json.dumps(origin))
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text[: len(text) // 2])
+    with pytest.raises(SettingsError, match=r"config\.yaml was changed after the run was started"):
+        train(None, None, run, quiet=True)
+    (run / "config.yaml").write_text(text)
+    shutil.rmtree((run / "last").resolve())
+    assert train(None, None, run, quiet=True).step == 30
+    assert json.loads((run / "run.json").read_text())["settings"] == recorded
+
+
+def test_folders_need_not_be_valid_utf8(store, tmp_path, monkeypatch):
+    folder, log = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / "log"
+    shutil.copytree(store, folder / "data")
+    monkeypatch.chdir(folder)
+
+    def run(*arguments, code=0):
+        log.unlink(missing_ok=True)
+        assert finish(start(arguments, log)) == [code], log.read_text()
+        assert "Traceback" not in log.read_text()
+
+    short = {"training__steps": 2}
+    run(*command("data", "run", **short), "--dry-run")
+    run(*command("data", "run", **short))
+    run("train", "--run", "run", "--training.steps=5")
+    assert train(config(training__steps=6), None, folder / "run", quiet=True).step == 6
+    run("train", "--run", "run", "--model.d_ff=9", code=2)
+    run(*command("data", "seeds", **short), "--seeds", "1", "--init-from", "run")
+    assert json.loads((folder / "run" / "run.json").read_text())["data"] == str(folder / "data")
+    ranks = start_ranks(["train", "--run", "run", "--training.steps=7"], 2, log)
+    assert finish(*ranks) == [0, 0], log.with_name("log-0").read_text()
+    assert r"caf\udce9" in (folder / "run" / "log.txt").read_text()

@@ -14,13 +14,12 @@ from fuzzing import DEPTH, mutate_bytes, mutate_file, mutate_json, tolerated, tr
 from runs import config, make_store
 from tp_transformer import train
 from tp_transformer.cli import main
-from tp_transformer.errors import FolderError, SettingsError, UserError
+from tp_transformer.errors import FolderError, UserError
 from tp_transformer.model.checkpoint import describe
-from tp_transformer.settings import read
-from tp_transformer.show.curve import read_curves
+from tp_transformer.report.charts import read_curves
 from tp_transformer.training.checkpoint import _hash_of_values
 from tp_transformer.training.loop import Loop
-from tp_transformer.training.records import read_records
+from tp_transformer.training.record import read_records
 
 DEEP = "[" * DEPTH + "]" * DEPTH
 
@@ -51,7 +50,7 @@ def few_steps(monkeypatch):
     step = Loop._step
 
     def stopping(self, ahead):
-        self._signals._remember(signal.SIGTERM, None)
+        self._signals.record(signal.SIGTERM)
         return step(self, ahead)
 
     monkeypatch.setattr(Loop, "_step", stopping)
@@ -79,57 +78,6 @@ def rehash(file):
         file.write_text(json.dumps({**values, "hash": _hash_of_values(values)}))
     except (ValueError, AttributeError, TypeError, RecursionError):
         return
-
-
-def old_style(run):
-    """A run of before its settings were hashed."""
-    origin = json.loads((run / "run.json").read_text())
-    del origin["config_sha256"]
-    (run / "run.json").write_text(json.dumps(origin))
-
-
-def test_settings_that_were_cut_short_are_refused(run):
-    last = (run / "last").resolve()
-    shutil.rmtree(last)  # so that there would be something to train
-    lines = (run / "config.yaml").read_text().splitlines(keepends=True)
-    for n_lines in (*range(0, len(lines), 6), len(lines) - 1):
-        (run / "config.yaml").write_text("".join(lines[:n_lines]))
-        with pytest.raises(SettingsError, match=r"was changed after the run was started"):
-            train(None, None, run, quiet=True)
-    with pytest.raises(SystemExit, match="2"):
-        main(["train", "--run", str(run), "--training.seed=0"])
-    assert not last.exists()
-
-
-def test_the_command_that_began_a_run_writes_its_settings_again(run, finished, tested):
-    text = (run / "config.yaml").read_text()
-    settings = tp_transformer.training.config.run_config(read(run / "config.yaml"))
-    (run / "config.yaml").write_text(text[: len(text) // 2])
-    assert train(settings, tested, run, quiet=True).was_finished
-    assert (run / "config.yaml").read_text() == text
-    (run / "config.yaml").unlink()
-    assert train(settings, tested, run, quiet=True).was_finished
-    assert (run / "config.yaml").read_text() == text
-
-
-def test_what_a_run_of_before_does_not_set_is_said(run, few_steps):
-    old_style(run)
-    text = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(re.sub(r"  (patience|every): .*\n", "", text))
-    shutil.rmtree((run / "last").resolve())
-    train(None, None, run, quiet=True)
-    said = (run / "log.txt").read_text()
-    assert "does not set training.patience, validation.every: using the defaults" in said
-
-
-def test_settings_of_before_that_were_cut_short_are_refused(run):
-    old_style(run)
-    lines = (run / "config.yaml").read_text().splitlines(keepends=True)
-    cut = next(n for n, line in enumerate(lines) if line.startswith("  count:"))
-    for n_lines in (cut, cut // 2):
-        (run / "config.yaml").write_text("".join(lines[:n_lines]))
-        with pytest.raises(SettingsError, match="is truncated"):
-            train(None, None, run, quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +140,6 @@ def test_odd_lines_of_metrics_are_dropped_and_that_is_said(run, few_steps, line)
     "changes",
     [
         {"window": 3},
-        {"window": {"steps": 1}},
         {"window": {"seconds": "1", "waited": 0.0}},
         {"best": 3},
         {"best": {"step": 1, "exact_match": [], "loss": 1.0}},
@@ -256,6 +203,8 @@ def read_in_every_way(run, tested, name, evaluates):
         with tolerated(f"{name}: evaluate"):
             main(["evaluate", *asked])
         out.unlink(missing_ok=True)
+    with tolerated(f"{name}: options"), stopped_or_not():  # which are added to config.yaml
+        main(["train", "--run", str(run), "--training.seed=0"])
     with tolerated(f"{name}: train"):
         train(None, None, run, quiet=True)
 
@@ -268,30 +217,6 @@ def test_damaged_runs(finished, tested, tmp_path, capsys, count):
         shutil.copytree(finished, run, symlinks=True)
         file = damage(run, chance)
         read_in_every_way(run, tested, f"{name} of {file}", evaluates=number % 20 == 0)
-        shutil.rmtree(run)
-        capsys.readouterr()
-
-
-@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("few_steps")
-def test_damaged_settings_without_a_hash(finished, tested, tmp_path, capsys, count):
-    """Large numbers are left out here: which are in range is tested with the settings."""
-    text = (finished / "config.yaml").read_bytes()
-    for name, chance in trials(count, seed=13):
-        damaged = mutate_bytes(text, chance)
-        if chance.random() < 0.3:
-            damaged = mutate_json(read(finished / "config.yaml"), chance)
-        if re.search(rb"\d{4}|[eE]\d", damaged):
-            continue
-        run = tmp_path / "run"
-        shutil.copytree(finished, run, symlinks=True)
-        old_style(run)
-        (run / "config.yaml").write_bytes(damaged)
-        with tolerated(f"{name}: train"):
-            train(None, None, run, quiet=True)
-        (run / "config.yaml").write_bytes(damaged)
-        with tolerated(f"{name}: options"), stopped_or_not():
-            main(["train", "--run", str(run), "--training.seed=0"])
         shutil.rmtree(run)
         capsys.readouterr()
 

@@ -10,7 +10,7 @@ from runs import assert_same_run, command, config, finish, start, tpt, wait_for
 from tp_transformer import train
 from tp_transformer.errors import FolderError
 from tp_transformer.settings import read
-from tp_transformer.training.seeds import train_seeds
+from tp_transformer.training.run import train_seeds
 
 SHORT = {"training__steps": 6}
 

@@ -1,9 +1,10 @@
 """Tasks, vocabularies, stores of questions and answers, and batches.
 
 - `vocabulary`, `task`: tokens; the tokens, modules and splits of a set of questions
-- `manifest`, `store`, `writer`: `store.json`; reading, verifying and writing stores
+- `store`, `writer`: reading, verifying and writing stores
 - `sampling`: the batches of a store by step, and the rows held out for validation
-- `readers`, `pair_options`, `pairs`: files of questions; pairs of your own, from files to a store
+- `readers`: files of questions and archives, in blocks
+- `pairs`, `pair_options`: pairs of your own, from files to a store
 - `generated`, `tasks`: the tasks of the package and their options
 - `export`: stores in formats of other tools
 - `mathematics`: the Mathematics Dataset, read and generated
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tp_transformer.data.generated import write_task as write_task
-    from tp_transformer.data.mathematics.generate import generate as generate
+    from tp_transformer.data.mathematics.produce import generate as generate
     from tp_transformer.data.pair_options import Columns as Columns
     from tp_transformer.data.pairs import prepare as prepare
     from tp_transformer.data.sampling import Feed as Feed
@@ -30,7 +31,7 @@ _HOMES = {
     "Feed": ("sampling", "Feed"),
     "Split": ("store", "Split"),
     "Store": ("store", "Store"),
-    "generate": ("mathematics.generate", "generate"),
+    "generate": ("mathematics.produce", "generate"),
     "open": ("store", "open_store"),
     "prepare": ("pairs", "prepare"),
     "write_task": ("generated", "write_task"),

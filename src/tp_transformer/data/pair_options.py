@@ -1,6 +1,6 @@
 """The options of `tpt data prepare` for pairs of your own; quick to import."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from tp_transformer.errors import SettingsError
@@ -20,10 +20,10 @@ class Columns:
         group: the column of groups, which are scored separately; it may be absent
     """
 
-    question: str = field(default="question", metadata={"flag": "--question-column"})
-    answer: str = field(default="answer", metadata={"flag": "--answer-column"})
-    split: str = field(default="split", metadata={"flag": "--split-column"})
-    group: str = field(default="group", metadata={"flag": "--group-column"})
+    question: str = "question"
+    answer: str = "answer"
+    split: str = "split"
+    group: str = "group"
 
 
 def split_shares(text: str) -> dict[str, float]:

@@ -30,7 +30,9 @@ Rows = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 ROUNDS = 6  # of the Feistel network: 4 are pseudo-random; 6 leave a margin for small n
-BLOCK = 2**12  # places in which a mixture is exact: weights are rounded to multiples of 1 / BLOCK
+BLOCK = (
+    2**12
+)  # positions in which a mixture is exact: weights are rounded to multiples of 1 / BLOCK
 MOST_HELD_OUT = 0.05  # share of the rows of a segment, also of a small one
 STEPS_AHEAD = 4
 
@@ -226,16 +228,16 @@ class _Pool:
 
 @dataclass(frozen=True)
 class _Mixture:
-    """Modules in fixed proportions: in each block of places, each module has exactly its quota."""
+    """Modules in fixed proportions: in each block of rows, each module has exactly its quota."""
 
     pools: Sequence[_Pool]
     quotas: Rows
     seed: int
 
-    def rows(self, place: Rows) -> Rows:
-        """Return a row for each place: the next row of the module at that place."""
-        blocks, number = np.divmod(place, BLOCK)
-        module, turn = np.empty_like(place), np.empty_like(place)
+    def rows(self, position: Rows) -> Rows:
+        """Return a row for each position of the sequence: the next row of the module there."""
+        blocks, number = np.divmod(position, BLOCK)
+        module, turn = np.empty_like(position), np.empty_like(position)
         for block in np.unique(blocks):
             here = blocks == block
             modules, turns = self._block(int(block))
@@ -243,13 +245,13 @@ class _Mixture:
         sizes = np.array([len(pool) for pool in self.pools])[module]
         epoch, number = np.divmod(turn, sizes)
         number = permute(number, sizes, key_of(self.seed, epoch, module, 2))
-        rows = np.empty_like(place)
+        rows = np.empty_like(position)
         for present in np.unique(module):
             rows[module == present] = self.pools[present].rows(number[module == present])
         return rows
 
     def _block(self, block: int) -> tuple[Rows, Rows]:
-        """Return the module at each place of a block, and its running index within the module.
+        """Return the module at each position of a block, and its running index within the module.
 
         The index counts all earlier blocks too, each of which has exactly the quota of the module.
         """
@@ -306,10 +308,10 @@ class Sampler:
         """Return the rows of the batch of a step, or those of one of several ranks."""
         if not 0 <= rank < n_ranks:
             raise ValueError(f"rank {rank} is not one of {n_ranks}")
-        place = np.arange(step * self.batch_size + rank, (step + 1) * self.batch_size, n_ranks)
+        position = np.arange(step * self.batch_size + rank, (step + 1) * self.batch_size, n_ranks)
         if self._mixture is not None:
-            return self._mixture.rows(place)
-        epoch, number = np.divmod(place, len(self._all))
+            return self._mixture.rows(position)
+        epoch, number = np.divmod(position, len(self._all))
         return self._all.rows(permute(number, len(self._all), key_of(self.seed, epoch)))
 
     def epoch(self, step: int) -> float:
@@ -318,7 +320,7 @@ class Sampler:
 
 
 def _quotas(weights: Mapping[str, float], modules: Sequence[str]) -> Rows:
-    """Return the number of places of each module in a block, in proportion to its weight."""
+    """Return the number of positions of each module in a block, in proportion to its weight."""
     for name, weight in weights.items():
         if name not in modules:
             raise SettingsError(

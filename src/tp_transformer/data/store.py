@@ -27,12 +27,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import ipc
 
-from tp_transformer import html
 from tp_transformer.data.task import TRAIN as TRAIN
 from tp_transformer.data.task import Task
 from tp_transformer.data.vocabulary import Ids, Ragged, Vocabulary
 from tp_transformer.errors import SettingsError, StoreError, UserError
 from tp_transformer.runtime.progress import Counted, Update
+from tp_transformer.table import notebook_table
 
 if TYPE_CHECKING:
     import datasets
@@ -147,6 +147,7 @@ class Manifest:
             "skipped": self.skipped,
             "splits": {name: asdict(entry) for name, entry in self.splits.items()},
         }
+        msgspec.convert({**values, "task": self.task}, Manifest)  # raises if it is unreadable
         text = json.dumps({**values, "sha256": _hash_of(values)})
         (folder / MANIFEST).write_text(text + "\n", "utf-8")
 
@@ -257,7 +258,7 @@ class Store(Mapping[str, "Split"]):
         )
         tokens = self.task.vocabulary.tokenisation
         heads = ("split", "rows", "modules", f"question, {tokens}", f"answer, {tokens}")
-        return html.table(f"Store {self.path}: {self.task.name}", heads, rows)
+        return notebook_table(f"Store {self.path}: {self.task.name}", heads, rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.path,)
@@ -318,7 +319,7 @@ class Split(_Examples):
     def _repr_html_(self) -> str:
         title = f"Split {self.name}: {len(self):,} rows of {len(self.modules)} modules, the first"
         heads = ("module", "difficulty", "question", "answer")
-        return html.table(title, heads, map(astuple, self[:_SHOWN_ROWS]))
+        return notebook_table(title, heads, map(astuple, self[:_SHOWN_ROWS]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Split, (self.path.parent, self.name, self._entry, self.task)

@@ -106,8 +106,8 @@ class Vocabulary:
         """Return the vocabulary of some texts, sorted by code point."""
         if tokenisation == "words" and isinstance(texts, str):
             raise ValueError("a vocabulary of words needs a list of texts, not one text")
-        parts = (text.split(" ") if tokenisation == "words" else text for text in texts)
-        return cls((PAD, SOS, EOS, *sorted(set().union(*parts))), tokenisation)
+        tokens = (text.split(" ") if tokenisation == "words" else text for text in texts)
+        return cls((PAD, SOS, EOS, *sorted(set().union(*tokens))), tokenisation)
 
     @classmethod
     def from_json(cls, values: Any) -> "Vocabulary":

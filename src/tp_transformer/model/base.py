@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 import torch
 from torch import Tensor
 
-from tp_transformer import html
 from tp_transformer.data.vocabulary import MAX_ANSWER, OF_THE_PAPER, Vocabulary
 from tp_transformer.errors import FolderError, SettingsError
 from tp_transformer.model import folder as model_folder
@@ -30,6 +29,7 @@ from tp_transformer.ops.int8 import is_quantised, quantised
 from tp_transformer.ranges import Precision
 from tp_transformer.registry import Registry
 from tp_transformer.settings import to_dataclass, to_values
+from tp_transformer.table import notebook_table
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Example
@@ -80,7 +80,7 @@ class Model(Traced, Generic[Config, Memory, State]):
         ]
         title = f"{type(self).__name__}: {self.n_parameters:,} parameters"
         fields = self.config_values(self.config).items()
-        return html.table(title, ("", ""), [*fields, *children])
+        return notebook_table(title, ("", ""), [*fields, *children])
 
     @abstractmethod
     def encode(self, source: Tensor, layout: Layout | None = None) -> Memory:

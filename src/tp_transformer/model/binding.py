@@ -32,10 +32,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import NonNegative, Size, check, shown
+from tp_transformer.errors import SettingsError, nearest
+from tp_transformer.ranges import NonNegative, Size, check
 from tp_transformer.registry import Registry
-from tp_transformer.settings import expected, nearest
 
 
 class Binding(nn.Module):
@@ -317,14 +316,6 @@ def make_binding(name: str, n_heads: int, d_head: int, options: Mapping[str, Any
         if parameter.default is parameter.empty and key not in present:
             raise SettingsError(f"the {name} binding needs a {key}")
         if key in present:
-            _check_option(f"the {key} of the {name} binding", present[key], parameter.annotation)
+            hint = Any if parameter.annotation is parameter.empty else parameter.annotation
+            check(f"the {key} of the {name} binding", present[key], hint)
     return BINDINGS[name](n_heads, d_head, **present)
-
-
-def _check_option(name: str, value: Any, hint: Any) -> None:
-    """Raise if a value is not of a plain type, or outside the range of a type."""
-    types: dict[Any, Any] = {bool: bool, int: int, float: (int, float), str: str}
-    is_number = hint in (int, float)
-    if not isinstance(value, types.get(hint, object)) or (is_number and isinstance(value, bool)):
-        raise SettingsError(f"{name} must be {expected(hint, value)}, not {shown(value)}")
-    check(name, value, hint)

@@ -65,7 +65,7 @@ def build(
         >>> build("tp-transformer-tiny", binding="convolution").n_parameters
     """
     sections = settings.read(name_or_file)
-    settings.refuse_unknown(sections, settings.SECTIONS, str(name_or_file))
+    settings.require_known(sections, settings.SECTIONS, str(name_or_file))
     values = sections.get("model")
     if not isinstance(values, dict):
         raise SettingsError(f"{name_or_file}: 'model' must hold the fields of a model")

@@ -49,10 +49,6 @@ class TransformerConfig:
             raise SettingsError(
                 f"n_heads must divide d_model, but {self.n_heads} does not divide {self.d_model}"
             )
-        if self.initialisation not in ("paper", "authors"):
-            raise SettingsError(
-                f"initialisation must be paper or authors, not {self.initialisation!r}"
-            )
         self.weightless_binding()  # raises if there is no such binding
 
     @staticmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from tp_transformer.data.vocabulary import Vocabulary
@@ -66,9 +66,18 @@ def read(folder: str | Path) -> Contents:
     return Contents(config, _read_weights(path / WEIGHTS), _read_vocabulary(path / VOCABULARY))
 
 
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Read a safetensors file."""
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:  # safetensors opens only paths that are valid UTF-8
+        return load(file.read_bytes())
+    return load_file(file)
+
+
 def _read_weights(file: Path) -> dict[str, Tensor]:
     try:
-        return load_file(file)
+        return read_tensors(file)
     except (OSError, SafetensorError, ValueError) as error:
         raise FolderError(
             f"{file} is damaged or not a safetensors file: {_one_line(error)}"

@@ -1,7 +1,6 @@
 """The LSTM of Saxton et al. (2019), with thinking steps between question and answer."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.model.base import ARCHITECTURES, Model
 from tp_transformer.model.layout import Layout
-from tp_transformer.ranges import Range, Size, check_fields
+from tp_transformer.ranges import Size, ThinkingSteps, check_fields
 
 HiddenState = tuple[Tensor, Tensor]  # hidden and cell state, each (1, batch, d_hidden)
 
@@ -27,7 +26,7 @@ class LSTMConfig:
     """
 
     d_hidden: Size = 2048
-    n_thinking: Annotated[int, Range(0, 10_000)] = 16
+    n_thinking: ThinkingSteps = 16
     n_vocab: Size | None = 95
 
     def __post_init__(self) -> None:

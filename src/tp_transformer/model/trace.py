@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tp_transformer import figures, html
+from tp_transformer import figures
 from tp_transformer.data.vocabulary import EOS, PAD, SOS
 from tp_transformer.errors import TraceError
 from tp_transformer.settings import nearest
+from tp_transformer.table import notebook_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +75,7 @@ class Trace:
         return f"Trace({', '.join(f'{name}: {shape}' for name, shape in self._shapes())})"
 
     def _repr_html_(self) -> str:
-        return html.table("Trace", ("name", "shape"), self._shapes())
+        return notebook_table("Trace", ("name", "shape"), self._shapes())
 
     def _shapes(self) -> list[tuple[str, str]]:
         """Return the shape of each recorded tensor, or that it has not been passed yet."""

@@ -43,11 +43,16 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         work = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
         held = lock(work)
     try:
-        made = work / path.name
-        yield made
-        for written in [*made.rglob("*"), made]:
+        unfinished = work / path.name
+        yield unfinished
+        for written in [*unfinished.rglob("*"), unfinished]:
             _sync(written)
-        _put_in_place(made, path)
+        with _alone(path.parent):
+            if unfinished.is_file() and not path.is_dir():
+                os.replace(unfinished, path)
+            else:
+                _replace_folder(unfinished, path)
+        _sync(path.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         if held is not None:
@@ -104,8 +109,8 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
     What they were replacing is restored.
     """
     for work in folder.iterdir() if folder.is_dir() else ():
-        own, mark, _ = work.name[1:].partition(_UNFINISHED)
-        if not work.name.startswith(".") or not mark or name not in (None, own):
+        destination, mark, _ = work.name[1:].partition(_UNFINISHED)
+        if not work.name.startswith(".") or not mark or name not in (None, destination):
             continue
         if not work.is_dir() or work.is_symlink():
             work.unlink(missing_ok=True)
@@ -113,31 +118,22 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
         held = lock(work)
         if held is None:
             continue  # a running process is writing there
-        if (work / _REPLACED).exists() and not (folder / own).exists():
-            (work / _REPLACED).rename(folder / own)
+        if (work / _REPLACED).exists() and not (folder / destination).exists():
+            (work / _REPLACED).rename(folder / destination)
         shutil.rmtree(work, ignore_errors=True)
         os.close(held)
 
 
-def _put_in_place(made: Path, path: Path) -> None:
-    with _alone(path.parent):
-        if made.is_file() and not path.is_dir():
-            os.replace(made, path)
-        else:
-            _replace_folder(made, path)
-    _sync(path.parent)
-
-
-def _replace_folder(made: Path, path: Path) -> None:
-    if path.exists() and _exchange(made, path):
+def _replace_folder(unfinished: Path, path: Path) -> None:
+    if path.exists() and _exchange(unfinished, path):
         return
     # Two renames, because a folder that is not empty cannot be replaced by a rename. If the second
     # fails, the first is undone; if the process dies in between, `clear_leftovers` undoes it.
-    earlier = made.parent / _REPLACED
+    earlier = unfinished.parent / _REPLACED
     if path.exists():
         path.rename(earlier)
     try:
-        made.rename(path)
+        unfinished.rename(path)
     except OSError:
         if earlier.exists():
             earlier.rename(path)

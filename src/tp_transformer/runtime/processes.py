@@ -100,8 +100,8 @@ def _run(
     def submit(task: Task) -> Future[Result]:
         return pool.executor.submit(function, task)
 
-    for place, (task, future) in enumerate(waiting):
-        waiting[place] = task, future or submit(task)
+    for number, (task, future) in enumerate(waiting):
+        waiting[number] = task, future or submit(task)
     while True:
         while len(waiting) < LOOK_AHEAD * pool.n_workers:
             try:

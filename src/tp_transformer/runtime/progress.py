@@ -7,8 +7,10 @@ Library functions report through `track`, which shows nothing unless the caller 
 ...         ...
 """
 
+import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
@@ -20,6 +22,47 @@ Update: TypeAlias = Callable[[int, int], None]  # called with the completed and 
 Show: TypeAlias = Callable[[str], AbstractContextManager[Update]]  # such as `progress`
 
 _SECONDS_BETWEEN_LINES = 30.0
+
+
+class Interval:
+    """Whether enough seconds have passed to print or save again."""
+
+    def __init__(self, seconds: float, *, starts_due: bool = False) -> None:
+        self._seconds = seconds
+        self._last = -math.inf if starts_due else time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether the interval is over; then the next one begins."""
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+class RecentSpeed:
+    """The speed of work in the last `window` seconds.
+
+    The speed of a shared machine changes, and the mean over all of the work would follow slowly.
+    """
+
+    def __init__(self, window: float = math.inf) -> None:
+        self._window = window
+        self._points: deque[tuple[float, int]] = deque()  # time, completed amount
+
+    def add(self, seconds: float, done: int) -> None:
+        """Add the completed amount at a time; at most one point per second is kept."""
+        if self._points and seconds - self._points[-1][0] < 1.0:
+            return
+        self._points.append((seconds, done))
+        while len(self._points) > 2 and seconds - self._points[1][0] >= self._window:
+            self._points.popleft()
+
+    def per_second(self, seconds: float, done: int) -> float | None:
+        """Return the mean speed from the start of the window to now; None if there is none yet."""
+        if not self._points or seconds <= self._points[0][0] or done <= self._points[0][1]:
+            return None
+        return (done - self._points[0][1]) / (seconds - self._points[0][0])
 
 
 class Counted:
@@ -124,18 +167,17 @@ def _rate(speed: float, in_bytes: bool) -> str:
 
 def _lines(title: str, in_bytes: bool) -> Update:
     """Return a function that prints the share, the speed and the time left."""
-    first: tuple[float, int] | None = None  # excludes from the speed what an earlier run completed
-    last = time.monotonic()
+    interval = Interval(_SECONDS_BETWEEN_LINES)
+    speeds = RecentSpeed()
 
     def update(done: int, total: int) -> None:
-        nonlocal first, last
         now = time.monotonic()
-        first = first or (now, done)
-        if now - last >= _SECONDS_BETWEEN_LINES:
-            last = now
-            speed = (done - first[1]) / max(now - first[0], 1e-9)
+        speeds.add(now, done)  # its first point excludes what an earlier run completed
+        if interval.is_over():
+            speed = speeds.per_second(now, done)
             left = f", {(total - done) / speed / 60:.1f} min left" if speed else ""
             share = f"{done / max(total, 1):.0%}"
-            print(f"{title}: {share}, {_rate(speed, in_bytes)}{left}", file=sys.stderr, flush=True)
+            rate = _rate(speed or 0.0, in_bytes)
+            print(f"{title}: {share}, {rate}{left}", file=sys.stderr, flush=True)
 
     return update

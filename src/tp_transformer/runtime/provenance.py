@@ -63,12 +63,12 @@ def _git(*arguments: str) -> str | None:
     """Return what a git command prints in the folder of this file; None if it fails."""
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        found = subprocess.run(  # noqa: S603, fixed arguments
+        process = subprocess.run(  # noqa: S603, fixed arguments
             command, capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return process.stdout.strip()
 
 
 def environment(device: torch.device) -> Values:
@@ -84,9 +84,9 @@ def command_line(verb: str, *settings: Any, **options: Any) -> str:
     words = ["tpt", *verb.split()]
     for name, value in options.items():
         words += _words(name, value)
-    for own in settings:
-        for field in fields(own):
-            value = getattr(own, field.name)
+    for options_of in settings:
+        for field in fields(options_of):
+            value = getattr(options_of, field.name)
             if value != field.default:
                 is_switch = field.default is False  # an option without a value
                 words += _words(field.name, () if is_switch else value)

@@ -5,13 +5,14 @@ is a single rank and no communication.
 """
 
 import gc
+import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -61,7 +62,7 @@ class Ranks:
         """Broadcast a text as bytes, because torch would pickle an object."""
         if self.n_ranks == 1:
             return text
-        data = text.encode()
+        data = text.encode("utf-8", "surrogateescape")  # a path need not be valid UTF-8
         n_bytes = torch.tensor([len(data)], device=self.device)
         dist.broadcast(n_bytes, source)
         content = torch.zeros(int(n_bytes), dtype=torch.uint8)
@@ -70,7 +71,7 @@ class Ranks:
         content = content.to(self.device)
         if len(content):
             dist.broadcast(content, source)
-        return bytes(content.tolist()).decode()
+        return bytes(content.tolist()).decode("utf-8", "surrogateescape")
 
     def share_tensor(self, tensor: Tensor) -> Tensor:
         """Broadcast a tensor of rank 0, in place."""
@@ -89,8 +90,8 @@ class Ranks:
         except (UserError, OSError) as error:
             failure = error
         if self.n_ranks > 1:
-            place = self.n_ranks - self.rank if failure else 0
-            first = int(self.max(torch.tensor([place], device=self.device)))
+            urgency = self.n_ranks - self.rank if failure else 0
+            first = int(self.max(torch.tensor([urgency], device=self.device)))
             if first:
                 line = self.share(str(failure), source=self.n_ranks - first)
                 failure = failure or UserError(line)
@@ -98,9 +99,25 @@ class Ranks:
             raise failure
         return result
 
-    def first(self, work: Callable[[], str | None]) -> str:
-        """Call a function on rank 0 only, and broadcast the text that it returns."""
-        return self.share(self.each(lambda: work() if self.is_first else None) or "")
+    def first(self, work: Callable[[], T]) -> T:
+        """Call a function on rank 0 only; return its result, which is sent as JSON, on all."""
+        result = self.each(lambda: work() if self.is_first else None)
+        shared: T = json.loads(self.share(json.dumps(result)))
+        return shared
+
+    def share_tensors(self, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """Return the tensors of rank 0 on the device of each rank; other ranks give None."""
+        described: list[Any] = self.first(
+            lambda: [[name, str(t.dtype), list(t.shape)] for name, t in (tensors or {}).items()]
+        )
+        shared: dict[str, Tensor] = {}
+        for name, dtype, shape in described:
+            if tensors is None:
+                kind = getattr(torch, dtype.removeprefix("torch."))
+                shared[name] = self.share_tensor(torch.empty(shape, dtype=kind, device=self.device))
+            else:
+                shared[name] = self.share_tensor(tensors[name].to(self.device))
+        return shared
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Wrap a module so that its gradients are averaged over ranks."""
@@ -135,14 +152,17 @@ def unchanged_random_state(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def open_ranks(device: str = "auto") -> Iterator[Ranks]:
-    """Join the process group, if torchrun started several processes; leave it at the end."""
+    """Join the process group, if torchrun started several processes; leave it at the end.
+
+    Inside of another call, the ranks that have joined are used.
+    """
     rank, n_ranks, local = (
         int(os.environ.get(name, default))
         for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
     )
     chosen = choose_device(device, local, n_ranks)
-    if n_ranks == 1:
-        yield Ranks(chosen)
+    if n_ranks == 1 or dist.is_initialized():
+        yield Ranks(chosen, rank, n_ranks)
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -164,8 +184,8 @@ def _join(backend: str, rank: int, n_ranks: int) -> None:
     """
     store, _, _ = next(rendezvous("env://", rank, n_ranks))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    own = PrefixStore(f"attempt-{attempt}", store)
-    dist.init_process_group(backend, store=own, rank=rank, world_size=n_ranks)
+    prefixed = PrefixStore(f"attempt-{attempt}", store)
+    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=n_ranks)
 
 
 def _part() -> None:

@@ -1,8 +1,8 @@
 """The layout of a run folder, and what other packages read from it.
 
-RUN/config.yaml      all settings, including defaults; can be used as --config
-RUN/run.json         versions, commit, machine, seed and data at the start; hashes of settings and
-                     data; the same about each resumption
+RUN/run.json         all settings; versions, commit, machine, seed and data at the start; hashes of
+                     settings and data; the changes of settings; the same about each resumption
+RUN/config.yaml      a copy of the settings, which can be used as --config
 RUN/metrics.jsonl    metrics, one JSON object per line
 RUN/log.txt          messages, with date and time
 RUN/checkpoints/     the newest checkpoints, from which a run resumes
@@ -16,6 +16,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tp_transformer.errors import FolderError, reason
 
 CONFIG, ORIGIN, LOCK = "config.yaml", "run.json", ".lock"
@@ -28,7 +30,7 @@ def run_of(folder: str | Path) -> Path | None:
     """Return the run folder that a folder is or belongs to; None if there is none."""
     path = Path(folder).resolve()  # `last` is a link to a checkpoint
     # Checkpoints and best models are two levels below their run.
-    return next((one for one in (path, *path.parents[:2]) if (one / ORIGIN).is_file()), None)
+    return next((run for run in (path, *path.parents[:2]) if (run / ORIGIN).is_file()), None)
 
 
 def seed_folder(folder: Path, seed: int) -> Path:
@@ -38,8 +40,8 @@ def seed_folder(folder: Path, seed: int) -> Path:
 
 def seed_runs(folder: Path) -> dict[int, Path]:
     """Return the runs of several seeds in a folder, by seed."""
-    found = (path for path in folder.glob(f"{_SEED}*") if (path / ORIGIN).is_file())
-    numbers = {path: path.name.removeprefix(_SEED) for path in found}
+    runs = (path for path in folder.glob(f"{_SEED}*") if (path / ORIGIN).is_file())
+    numbers = {path: path.name.removeprefix(_SEED) for path in runs}
     return {int(seed): path for path, seed in sorted(numbers.items()) if seed.isdecimal()}
 
 
@@ -48,20 +50,38 @@ def name_of(run: Path) -> str:
     return f"{run.parent.name}/{run.name}" if run.name.startswith(_SEED) else run.name
 
 
+class _InitialModel(msgspec.Struct):
+    folder: str
+    sha256: str
+
+
+class _Origin(msgspec.Struct):
+    """The fields of run.json that are read again when a run is resumed."""
+
+    data: str
+    data_sha256: str
+    config_sha256: str = ""
+    id: str = ""
+    settings: dict[str, dict[str, Any]] | None = None  # absent in runs of earlier versions
+    init_from: _InitialModel | None = None
+    loggers: list[str] = []
+    changes: list[dict[str, Any]] = []
+    resumed: list[dict[str, Any]] = []
+
+
 def read_origin(run: Path) -> dict[str, Any]:
     """Return the contents of `run.json`."""
     file = run / ORIGIN
     try:
-        origin = json.loads(file.read_text("utf-8"))
+        # msgspec does not decode paths that are not valid UTF-8, which Python escapes.
+        origin: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        msgspec.convert(origin, _Origin)
     except OSError as error:
         raise FolderError(f"cannot read {file}: {reason(error)}") from error
+    except msgspec.ValidationError as error:
+        raise FolderError(f"{file} is damaged: {error}") from error
     except (ValueError, RecursionError) as error:
         raise FolderError(f"{file} is damaged or not JSON") from error
-    if not isinstance(origin, dict):
-        raise FolderError(f"{file} is damaged: it must hold a JSON object")
-    for name in ("data", "data_sha256"):
-        if not isinstance(origin.get(name), str):
-            raise FolderError(f"{file} is damaged: {name!r} must be a text")
     return origin
 
 

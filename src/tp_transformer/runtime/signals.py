@@ -7,6 +7,8 @@ exception is raised only in code of this package or of Python, not in functions 
 may have called, because such a library can report it as another error (observed: safetensors
 reported a damaged file, at 4 of 208 signals). It is also not raised while a process is being
 started, which would then print a traceback, because its parent had not sent all data.
+
+Training must complete its step: `DeferredSignals` only records a signal.
 """
 
 import os
@@ -20,7 +22,7 @@ from types import FrameType
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import NoReturn
+    from typing import Any, NoReturn, Self
 
 # Windows has no SIGHUP.
 NUMBERS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
@@ -37,6 +39,43 @@ _STARTING = tuple(
 _first: int | None = None  # the first signal received
 _first_at = 0.0
 _is_resumable = False
+
+
+# Deferred even if the process was started with them ignored.
+_ALWAYS_DEFERRED = (signal.SIGINT, signal.SIGTERM)
+
+
+class DeferredSignals:
+    """Records signals inside its context; a second Ctrl-C, after at least a second, interrupts."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._received_at = 0.0
+        self._handlers: dict[int, Any] = {}  # those of before
+
+    def __enter__(self) -> "Self":
+        for number in NUMBERS:
+            is_ignored = signal.getsignal(number) is signal.SIG_IGN  # as under nohup
+            if number in _ALWAYS_DEFERRED or not is_ignored:
+                try:
+                    self._handlers[number] = signal.signal(number, self.record)
+                except ValueError:
+                    break  # not in the main thread, which alone can set handlers
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def record(self, number: int, _frame: FrameType | None = None) -> None:
+        """Record a signal."""
+        now = time.monotonic()
+        if number not in _ALWAYS_DEFERRED:
+            leave_terminal()
+        if self.received is None:
+            self.received, self._received_at = number, now
+        elif number == signal.SIGINT and now - self._received_at > SECONDS_OF_ONE_SIGNAL:
+            raise KeyboardInterrupt
 
 
 class Terminated(BaseException):

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
-from tp_transformer import html
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.task import Task
 from tp_transformer.errors import ResultsError, reason
-from tp_transformer.frames import frame
 from tp_transformer.runtime.files import write_json
 from tp_transformer.scoring.statistics import Interval, average_interval, wilson
 from tp_transformer.scoring.verdict import Bools
+from tp_transformer.table import frame, notebook_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +189,7 @@ class Results:
             for average, (low, high) in [split.average]
         ]
         heads = ("average over modules", "correct", "95% interval", "modules", "questions", "loss")
-        return html.table(f"Results of {self.name}", heads, rows)
+        return notebook_table(f"Results of {self.name}", heads, rows)
 
     def module_rows(self) -> list[Values]:
         """Return the numbers of each module of each split."""

@@ -7,26 +7,29 @@ numbers and the position in the data follow from the seed and the step, so they 
 RUN/last links to the newest checkpoint, and RUN/best to the model in RUN/best-models that has the
 best validation score according to that checkpoint. Both links are updated after a checkpoint is
 written and before an older one is removed, so that readers always find them, and at each start.
+
+Which checkpoints are kept depends only on what the checkpoints record: a run that was interrupted
+ends with the same ones as a run that was not.
 """
 
 import hashlib
 import json
-import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tp_transformer.errors import CheckpointError, UserError
 from tp_transformer.model import folder as model_folder
-from tp_transformer.model.base import Model
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime.files import atomic_write, replace_link, resolve_link
 from tp_transformer.runtime.files import clear_leftovers as clear_unfinished
 from tp_transformer.runtime.run_folder import BEST, BEST_MODELS, CHECKPOINTS, LAST
@@ -38,96 +41,65 @@ FILES = {TRAINING, model_folder.WEIGHTS, model_folder.CONFIG, model_folder.VOCAB
 # of the optimizer, such as step, exp_avg and exp_avg_sq of Adam.
 WEIGHT, AVERAGE = "weight", "average"
 _ELEMENTWISE = {"exp_avg", "exp_avg_sq", "momentum"}  # of Adam and Muon, in the parameter's shape
-# Sums of a window over all steps, and over the steps that were applied.
-TIMES = ("seconds", "waited")
-SUMS = ("loss", "right", "norm", "rows", "tokens", "symbols", "positions")
-WINDOWS: tuple[set[str], ...] = (set(), {*TIMES}, {*TIMES, "steps", *SUMS})
-MOST_STEPS = 2**40
 
 _PREFIX, _REMOVED = "step-", ".removed-"
 
-AnyModel = Model[Any, Any, Any]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
-@dataclass(frozen=True)
-class Best:
+class Best(msgspec.Struct, frozen=True):
     """The best validation so far."""
 
-    step: int
-    exact_match: float
-    loss: float
+    step: Count
+    exact_match: Amount
+    loss: Amount
 
 
-@dataclass(frozen=True)
-class Standing:
+class Window(msgspec.Struct):
+    """Sums over the steps since the last line of metrics."""
+
+    seconds: Amount = 0.0
+    waited: Amount = 0.0
+    # Only over the steps that were applied.
+    steps: Amount = 0.0
+    loss: Amount = 0.0
+    right: Amount = 0.0
+    norm: Amount = 0.0
+    rows: Amount = 0.0
+    tokens: Amount = 0.0
+    symbols: Amount = 0.0
+    positions: Amount = 0.0
+
+
+SUMS = ("loss", "right", "norm", "rows", "tokens", "symbols", "positions")
+
+
+class ValidationState(msgspec.Struct, kw_only=True):
     """The result of the validations up to a step."""
 
-    validated: int | None
-    best: Best | None
-    stale: int
+    validated: Count | None = None  # the step of the last validation
+    best: Best | None = None
+    stale: Count = 0  # validations since the best
 
 
-@dataclass
-class State:
+class State(ValidationState, kw_only=True):
     """The state of a run except for tensors."""
 
-    step: int = 0  # number of steps taken, and of the next batch
-    elapsed: float = 0.0  # seconds of training, including before resumption
-    skipped: int = 0  # steps that were not applied
-    validated: int | None = None  # the step of the last validation
-    best: Best | None = None
-    stale: int = 0  # validations since the best
-    window: dict[str, float] = field(default_factory=dict)  # sums since the last line of metrics
-    before_end: Standing | None = None  # before a validation that was due only because of the end
+    step: Count = 0  # number of steps taken, and of the next batch
+    elapsed: Amount = 0.0  # seconds of training, including before resumption
+    skipped: Count = 0  # steps that were not applied
+    window: Window = msgspec.field(default_factory=Window)
+    before_end: ValidationState | None = None  # before one that was due only because of the end
+    # Whether an undisturbed run of any length has a checkpoint of this step too. Otherwise this one
+    # was written because of a signal, or because the run ended.
+    is_scheduled: bool = True
 
     def forget_end(self) -> None:
         """Undo a validation that was due only because the run ended, which it now does later."""
         if self.before_end is not None:
             earlier, self.before_end = self.before_end, None
             self.validated, self.best, self.stale = earlier.validated, earlier.best, earlier.stale
-
-    def to_json(self) -> str:
-        """Return the state as JSON, without loss of precision."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "State":
-        """Return the state that `to_json` wrote."""
-        return cls.from_values(json.loads(text))
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> "State":
-        """Return a state from its fields."""
-        own = {one.name: values[one.name] for one in fields(cls) if one.name != "before_end"}
-        own["best"] = _best(own["best"])
-        earlier = values.get("before_end")  # absent in checkpoints of earlier versions
-        if earlier is not None:
-            own["before_end"] = Standing(**{**earlier, "best": _best(earlier["best"])})
-        state = cls(**own)
-        state._check()
-        return state
-
-    def _check(self) -> None:
-        """Raise a ValueError for a value of a wrong type or out of range."""
-        counts, numbers = [self.step, self.skipped], [self.elapsed]
-        own = Standing(self.validated, self.best, self.stale)
-        for standing in (own, self.before_end or own):
-            best = standing.best or Best(0, 0.0, 0.0)
-            validated = 0 if standing.validated is None else standing.validated
-            counts += [validated, standing.stale, best.step]
-            numbers += [best.exact_match, best.loss]
-        for count in counts:
-            if type(count) is not int or not 0 <= count <= MOST_STEPS:
-                raise ValueError(f"{count!r:.40} is not a count")
-        if not isinstance(self.window, dict) or set(self.window) not in WINDOWS:
-            raise ValueError("the window has other fields than a window")
-        for value in (*numbers, *self.window.values()):
-            if type(value) not in (int, float) or not 0 <= value < math.inf:
-                raise ValueError(f"{value!r:.40} is not a finite number of at least 0")
-
-
-def _best(values: Mapping[str, Any] | None) -> Best | None:
-    return None if values is None else Best(**values)
 
 
 @dataclass(frozen=True)
@@ -154,8 +126,10 @@ def save(
     try:
         with atomic_write(path) as unfinished:
             _write(unfinished, state, model, optimizer, ema)
-        point_to(run, path, state)
-        _prune(run, state, keep, keep_every)
+        update_links(run, path, state)
+        # Those of later steps are damaged or from an abandoned continuation.
+        _remove(path for step, path in _folders(run / CHECKPOINTS) if step > state.step)
+        prune(run, state, keep=keep, keep_every=keep_every)
     except (OSError, SafetensorError, UserError) as error:
         raise UserError(
             f"cannot write the checkpoint {path}: {_reason(error)}; {what_is_left(run)}"
@@ -172,32 +146,56 @@ def update(run: Path, state: State) -> None:
     """Add a validation to the checkpoint of the same step, which has the same weights."""
     path = _step_folder(run / CHECKPOINTS, state.step)
     try:
-        files = json.loads((path / STATE).read_text("utf-8"))["files"]
+        files = _read_state(path)[1]
         with atomic_write(path / STATE) as file:
             file.write_text(_state_text(state, files), "utf-8")
-        point_to(run, path, state)
+        update_links(run, path, state)
     except OSError as error:
         raise UserError(f"cannot write to the checkpoint {path}: {_reason(error)}") from error
 
 
-def point_to(run: Path, newest: Path, state: State) -> None:
+def update_links(run: Path, newest: Path, state: State) -> None:
     """Update the links `last` and `best` to match the newest checkpoint."""
-    if not _is_named(run / LAST, newest):
+    if not _links_to(run / LAST, newest):
         replace_link(run / LAST, newest)
-    if state.best is None:
-        return
-    best = _step_folder(run / BEST_MODELS, state.best.step)
-    is_link = not (run / BEST).is_dir() or (run / BEST).is_symlink()
-    if not is_link and not best.exists():  # a run of an earlier version, whose best is a folder
-        best.parent.mkdir(exist_ok=True)
-        (run / BEST).rename(best)
-    if best.exists() and not _is_named(run / BEST, best):
-        replace_link(run / BEST, best)
+    if state.best is not None:
+        best = _step_folder(run / BEST_MODELS, state.best.step)
+        if best.exists() and not _links_to(run / BEST, best):
+            replace_link(run / BEST, best)
 
 
-def _is_named(name: Path, folder: Path) -> bool:
-    found = resolve_link(name)
-    return found is not None and found.resolve() == folder.resolve()
+def _links_to(name: Path, folder: Path) -> bool:
+    target = resolve_link(name)
+    return target is not None and target.resolve() == folder.resolve()
+
+
+def prune(run: Path, state: State, *, keep: int, keep_every: int | None) -> None:
+    """Remove the checkpoints and best models that are no longer needed after the step of a state.
+
+    These are kept: the checkpoint of that step, those before it that are scheduled, `keep` in all,
+    and the first at or after each multiple of `keep_every`. A best model is kept as long as one of
+    the newest checkpoints refers to it.
+    """
+    past = sorted(each for each in _folders(run / CHECKPOINTS) if each[0] <= state.step)
+    newest = [path for _, path in past[-1:]]
+    for _, path in reversed(past[:-1]):
+        if len(newest) < keep and _is_scheduled(path):
+            newest.append(path)
+    milestones: dict[int, Path] = {}
+    if keep_every is not None:
+        for step, path in past:
+            milestones.setdefault(step // keep_every, path)
+        milestones.pop(0, None)
+    _remove(path for _, path in past if path not in {*newest, *milestones.values()})
+    needed = {best for path in newest for best in _best_of(run, path)}
+    best_models = [path for _, path in _folders(run / BEST_MODELS) if path not in needed]
+    _remove(path for path in best_models if not _links_to(run / BEST, path))
+
+
+def _is_scheduled(path: Path) -> bool:
+    with suppress(CheckpointError):
+        return _read_state(path)[0].is_scheduled
+    return True
 
 
 def newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -206,13 +204,13 @@ def newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
     Damaged checkpoints are skipped with a message. If all are damaged, this is an error: a new
     start would overwrite files that may be recoverable.
     """
-    found = sorted(_folders(run / CHECKPOINTS), reverse=True)
-    for _, path in found:
+    folders = sorted(_folders(run / CHECKPOINTS), reverse=True)
+    for _, path in folders:
         try:
             return read(path)
         except CheckpointError as error:
             say(f"skipping a checkpoint: {error}")
-    if found:
+    if folders:
         raise CheckpointError(
             f"all checkpoints in {run / CHECKPOINTS} are damaged; to start again, use a new folder"
         )
@@ -236,8 +234,8 @@ def read(path: Path) -> Checkpoint:
         for name, described in files.items():
             if _described(path / name) != described:
                 raise CheckpointError(f"{path / name} is damaged")
-        tensors = load_file(path / TRAINING)
-        weights = load_file(path / model_folder.WEIGHTS)
+        tensors = model_folder.read_tensors(path / TRAINING)
+        weights = model_folder.read_tensors(path / model_folder.WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged: {_reason(error)}") from error
     kind = AVERAGE if any(name.startswith(f"{WEIGHT}.") for name in tensors) else WEIGHT
@@ -247,14 +245,14 @@ def read(path: Path) -> Checkpoint:
 def _read_state(path: Path) -> tuple[State, dict[str, Any]]:
     """Return the state of a checkpoint, and the sizes and hashes of its other files."""
     try:
-        values = json.loads((path / STATE).read_text("utf-8"))
+        values = msgspec.json.decode((path / STATE).read_bytes(), type=dict[str, Any])
         if values.pop("hash") != _hash_of_values(values):
             raise CheckpointError(f"{path / STATE} is damaged")
         files = values.pop("files")
         if files.keys() != FILES:
             raise CheckpointError(f"{path / STATE} does not name the files of a checkpoint")
-        return State.from_values(values), files
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return msgspec.convert(values, State), files
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path / STATE} is damaged: {_reason(error)}") from error
 
 
@@ -266,7 +264,7 @@ def restore(
 ) -> None:
     """Copy the tensors of a checkpoint to a model, its optimizer and its averaged weights."""
     parameters = dict(model.named_parameters())
-    _refuse_misfits(tensors, parameters, ema is not None)
+    _check_fit(tensors, parameters, ema is not None)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"{WEIGHT}.{name}"])
@@ -274,12 +272,12 @@ def restore(
                 ema.weights[name].copy_(tensors[f"{AVERAGE}.{name}"])
     names = {id(parameter): name for name, parameter in parameters.items()}
     order = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
-    kept: dict[str, dict[str, Tensor]] = {name: {} for name in order}
+    by_name: dict[str, dict[str, Tensor]] = {name: {} for name in order}
     for key, tensor in tensors.items():
         kind, _, name = key.partition(".")
         if kind not in {WEIGHT, AVERAGE}:
-            kept[name][kind] = tensor
-    states = {number: kept[name] for number, name in enumerate(order) if kept[name]}
+            by_name[name][kind] = tensor
+    states = {number: by_name[name] for number, name in enumerate(order) if by_name[name]}
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
 
@@ -316,18 +314,18 @@ def _write(
 
 
 def _state_text(state: State, files: Mapping[str, Any]) -> str:
-    values = {**asdict(state), "files": files}
+    values = {**msgspec.to_builtins(state), "files": files}
     return json.dumps({**values, "hash": _hash_of_values(values)}, indent=2) + "\n"
 
 
 def _write_model(folder: Path, model: AnyModel) -> None:
     # Through a subfolder: writing a model folder locks its parent, and the parent of `folder` is
     # already locked by the checkpoint.
-    within = folder / "model"
-    model.save(within)
-    for file in within.iterdir():
+    subfolder = folder / "model"
+    model.save(subfolder)
+    for file in subfolder.iterdir():
         file.rename(folder / file.name)
-    within.rmdir()
+    subfolder.rmdir()
 
 
 def optimizer_tensors(
@@ -345,7 +343,7 @@ def optimizer_tensors(
             yield f"{kind}.{name}", value
 
 
-def _refuse_misfits(
+def _check_fit(
     tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], averaged: bool
 ) -> None:
     """Raise if tensors are missing, belong to no parameter, or have a wrong shape."""
@@ -383,27 +381,6 @@ def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
             yield int(number), path
 
 
-def _prune(run: Path, state: State, keep: int, keep_every: int | None) -> None:
-    """Remove the checkpoints and best models that are no longer needed.
-
-    The newest checkpoints are kept, and the first at or after each multiple of `keep_every`.
-    Checkpoints beyond the current step are damaged or from an abandoned continuation. A best model
-    is kept as long as one of the newest checkpoints refers to it.
-    """
-    found = sorted(_folders(run / CHECKPOINTS))
-    past = [(number, path) for number, path in found if number <= state.step]
-    newest = [path for _, path in past[-keep:]]
-    milestones: dict[int, Path] = {}
-    if keep_every is not None:
-        for number, path in past:
-            milestones.setdefault(number // keep_every, path)
-        milestones.pop(0, None)
-    _remove(path for _, path in found if path not in {*newest, *milestones.values()})
-    needed = {best for path in newest for best in _best_of(run, path)}
-    best_models = [path for _, path in _folders(run / BEST_MODELS) if path not in needed]
-    _remove(path for path in best_models if not _is_named(run / BEST, path))
-
-
 def _best_of(run: Path, path: Path) -> Iterator[Path]:
     """Yield the folders of the models that are the best according to a checkpoint.
 
@@ -411,9 +388,9 @@ def _best_of(run: Path, path: Path) -> Iterator[Path]:
     """
     with suppress(CheckpointError):
         state = _read_state(path)[0]
-        for found in (state, state.before_end):
-            if found is not None and found.best is not None:
-                yield _step_folder(run / BEST_MODELS, found.best.step)
+        for validation in (state, state.before_end):
+            if validation is not None and validation.best is not None:
+                yield _step_folder(run / BEST_MODELS, validation.best.step)
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -436,8 +413,8 @@ def _hash_of_values(values: Mapping[str, Any]) -> str:
 
 def what_is_left(run: Path) -> str:
     """Describe the checkpoint from which a run would resume."""
-    found = max(_folders(run / CHECKPOINTS), default=None)
-    return "there is no checkpoint yet" if found is None else f"the last checkpoint is {found[1]}"
+    newest = max(_folders(run / CHECKPOINTS), default=None)
+    return "there is no checkpoint yet" if newest is None else f"the last checkpoint is {newest[1]}"
 
 
 def _reason(error: BaseException) -> str:

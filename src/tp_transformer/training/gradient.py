@@ -2,18 +2,60 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tp_transformer.model.batch import Batch
+from tp_transformer.data.vocabulary import Ragged
+from tp_transformer.model.batch import Batch, cut, group_by_length
+from tp_transformer.model.checkpoint import AnyModel
+from tp_transformer.model.layout import Layout, Packed
 from tp_transformer.runtime.ranks import Ranks
-from tp_transformer.training.checkpoint import AnyModel
-from tp_transformer.training.local_batch import LocalBatch
-from tp_transformer.training.signals import Signals
+from tp_transformer.runtime.signals import DeferredSignals
+
+
+@dataclass(frozen=True)
+class LocalBatch:
+    """The rows of a batch that one rank computes, divided into micro-batches, and their sizes."""
+
+    micro_batches: list[list[Batch]]  # each is one forward and backward pass
+    n_rows: int
+    n_tokens: int  # tokens to predict
+    n_symbols: int  # source and target tokens
+    n_positions: int  # the same with padding
+
+    @classmethod
+    def of(cls, source: Ragged, target: Ragged, pad: int, limit: int, layout: type[Layout]) -> Self:
+        """Divide rows into micro-batches of at most `limit` tokens, with little or no padding.
+
+        Micro-batches have ascending lengths of sources. A longer row is a micro-batch by itself.
+        """
+        cost = source.lengths + target.lengths - 1  # the decoder reads one token less
+        micro_batches = []
+        for rows in group_by_length(source.lengths, limit=limit, cost=cost):
+            texts = source.take(rows), target.take(rows)
+            is_packed = layout is Packed
+            micro_batches.append(
+                [Batch.from_ragged(*texts, pad, Packed)] if is_packed else cut(*texts, pad)
+            )
+        n_rows = len(source.lengths)
+        n_tokens = int(target.lengths.sum()) - n_rows
+        return cls(
+            micro_batches=micro_batches,
+            n_rows=n_rows,
+            n_tokens=n_tokens,
+            n_symbols=int(source.lengths.sum()) + n_tokens,
+            n_positions=sum(
+                batch.source.numel() + batch.target_input.numel()
+                for batches in micro_batches
+                for batch in batches
+            ),
+        )
 
 
 class _SummedLoss(nn.Module):
@@ -24,7 +66,7 @@ class _SummedLoss(nn.Module):
         self.model, self.label_smoothing = model, label_smoothing
 
     def forward(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor]:
-        losses = (self.model.loss(one, label_smoothing=self.label_smoothing) for one in batches)
+        losses = (self.model.loss(batch, label_smoothing=self.label_smoothing) for batch in batches)
         loss = reduce(add, losses)
         return loss.objective, loss.total.detach(), loss.n_right
 
@@ -43,7 +85,7 @@ class Gradient:
         self._loss = self.ranks.wrap(self._loss)
 
     def accumulate(
-        self, local: LocalBatch, step: int, signals: Signals
+        self, local: LocalBatch, step: int, signals: DeferredSignals
     ) -> dict[str, Tensor] | None:
         """Accumulate the gradient of a step; return the loss and the number of correct answers.
 
@@ -53,7 +95,9 @@ class Gradient:
         autocast outside of this call, so that weights are cast once for all micro-batches.
         """
         ranks = self.ranks
-        torch.manual_seed(self._seed_of(step))
+        # The random numbers of a step follow from its number: no random state has to be saved.
+        seeds = np.random.SeedSequence((self.seed, step, ranks.rank))
+        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
         n_tokens = torch.tensor(local.n_tokens, dtype=ranks.wide, device=ranks.device)
         scale = ranks.n_ranks / ranks.sum(n_tokens)
         totals: list[Tensor] = []
@@ -63,16 +107,13 @@ class Gradient:
                 return None
             is_last = number == len(local.micro_batches)
             with nullcontext() if is_last else ranks.no_sync(self._loss):
-                objective, total, n_right = self._loss([one.to(ranks.device) for one in batches])
+                objective, total, n_right = self._loss(
+                    [batch.to(ranks.device) for batch in batches]
+                )
                 (objective * scale).backward()
             totals.append(total)
             rights.append(n_right)
         return {"loss": torch.stack(totals).sum(), "right": torch.stack(rights).sum()}
-
-    def _seed_of(self, step: int) -> int:
-        """Return the seed of a step on this rank; no random state has to be saved."""
-        numbers = (self.seed, step, self.ranks.rank)
-        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def summed(

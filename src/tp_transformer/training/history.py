@@ -4,20 +4,19 @@ A run that starts from the weights of another (`--init-from`) continues its hist
 keeps a copy of the earlier history, so that the earlier folder is not needed later.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tp_transformer import settings
 from tp_transformer.data.store import MANIFEST, open_store
 from tp_transformer.errors import FolderError, UserError
 from tp_transformer.model.bundled import find
-from tp_transformer.model.checkpoint import load, model_hash, model_path, step_of
+from tp_transformer.model.checkpoint import model_path, step_of
 from tp_transformer.runtime.run_folder import (
-    BEST_MODELS,
-    CHECKPOINTS,
     CONFIG,
     METRICS,
     name_of,
@@ -25,7 +24,7 @@ from tp_transformer.runtime.run_folder import (
     run_of,
     sha256,
 )
-from tp_transformer.training.records import VALIDATION, Record, read_records
+from tp_transformer.training.record import VALIDATION, Record, read_records
 
 HISTORY = "training.json"  # in the folder of a bundled model
 
@@ -87,19 +86,8 @@ class History:
     @property
     def core_hours(self) -> float | None:
         """Core-hours of all runs; None if one has not recorded them."""
-        found = [one.core_seconds for one in self.stages if one.core_seconds is not None]
-        return sum(found) / 3600 if len(found) == len(self.stages) else None
-
-    def to_json(self) -> Values:
-        """Return the history as JSON."""
-        stages = [asdict(stage) for stage in self.stages]
-        return {"stages": stages, "unknown_start": self.unknown_start}
-
-    @classmethod
-    def from_json(cls, values: Any) -> "History":
-        """Return what `to_json` converted."""
-        stages = tuple(Stage(**stage) for stage in values["stages"])
-        return cls(stages=stages, unknown_start=values["unknown_start"])
+        seconds = [stage.core_seconds for stage in self.stages if stage.core_seconds is not None]
+        return sum(seconds) / 3600 if len(seconds) == len(self.stages) else None
 
 
 def history_of(folder: str | Path) -> History | None:
@@ -112,8 +100,8 @@ def history_of(folder: str | Path) -> History | None:
     if not file.is_file():
         return None
     try:
-        return History.from_json(json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        return msgspec.json.decode(file.read_bytes(), type=History)
+    except (OSError, ValueError, RecursionError) as error:
         raise FolderError(f"{file} is damaged or cannot be read: {error!r:.200}") from error
 
 
@@ -122,13 +110,13 @@ def _of_run(run: Path, path: Path) -> History:
     try:
         origin = read_origin(run)
         stage = _stage(run, path, origin)
-        initial = origin.get("init_from")
-        earlier = None if initial is None else _earlier(initial)
+        initial = origin.get("init_from", {})
+        earlier = msgspec.convert(initial.get("history"), History | None)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise FolderError(f"the description of {run} is damaged: {error!r:.200}") from error
     if earlier is not None:
         return History(stages=(*earlier.stages, stage), unknown_start=earlier.unknown_start)
-    return History(stages=(stage,), unknown_start=initial and initial["sha256"])
+    return History(stages=(stage,), unknown_start=initial.get("sha256"))
 
 
 def _stage(run: Path, path: Path, origin: Values) -> Stage:
@@ -138,10 +126,9 @@ def _stage(run: Path, path: Path, origin: Values) -> Stage:
     values = settings.read(run / CONFIG)
     file = run / METRICS
     records = read_records(file)[0] if file.is_file() else []
-    times = [one["elapsed"] for one in records if one["step"] <= step and "elapsed" in one]
+    times = [each["elapsed"] for each in records if each["step"] <= step and "elapsed" in each]
     seconds = max(times, default=None)
-    # Runs of earlier versions have recorded no commit and no processor.
-    first = {"step": 0, "elapsed": 0.0, **{name: origin.get(name) for name in _SESSION}}
+    first = {"step": 0, "elapsed": 0.0, **{name: origin[name] for name in _SESSION}}
     sessions = [first, *origin.get("resumed", [])]
     return Stage(
         run=name_of(run),
@@ -151,9 +138,10 @@ def _stage(run: Path, path: Path, origin: Values) -> Stage:
         core_seconds=_core_seconds(sessions, seconds),
         settings=values,
         changes=[
-            {"step": one["step"], "settings": one["settings"]} for one in origin.get("changes", [])
+            {"step": change["step"], "settings": change["settings"]}
+            for change in origin.get("changes", [])
         ],
-        sessions=[one for one in sessions if one["step"] <= step],
+        sessions=[session for session in sessions if session["step"] <= step],
         data=_data(origin),
         validation=_validation(records, step),
     )
@@ -165,12 +153,12 @@ def _core_seconds(sessions: Sequence[Mapping[str, Any]], seconds: float | None) 
     A session lasts until the next one begins, which may resume from an earlier checkpoint: then the
     time since that checkpoint was lost, and does not count.
     """
-    if seconds is None or any(None in (one["threads"], one["n_ranks"]) for one in sessions):
+    if seconds is None:
         return None
     total, end = 0.0, seconds
-    for one in reversed(sessions):
-        start = min(one["elapsed"], end)
-        total += (end - start) * one["threads"] * one["n_ranks"]
+    for session in reversed(sessions):
+        start = min(session["elapsed"], end)
+        total += (end - start) * session["threads"] * session["n_ranks"]
         end = start
     return total
 
@@ -194,21 +182,3 @@ def _data(origin: Values) -> Values:
         return described
     rows = {name: len(split) for name, split in store.items()}
     return {**described, "task": store.task.name, "source": store.source, "rows": rows}
-
-
-def _earlier(initial: Values) -> History | None:
-    """Return the history of the model that a run started from, if it can be found."""
-    if "history" in initial:
-        return History.from_json(initial["history"])
-    folder = Path(initial["folder"])  # of a run of an earlier version, which has no copy
-    run = run_of(folder) if folder.exists() else None
-    candidates = [folder]
-    if run is not None:
-        candidates += [*run.glob(f"{BEST_MODELS}/step-*"), *run.glob(f"{CHECKPOINTS}/step-*")]
-    for candidate in candidates:
-        try:
-            if model_hash(load(candidate)) == initial["sha256"]:
-                return history_of(candidate)
-        except UserError:
-            continue
-    return None

@@ -10,95 +10,37 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tp_transformer.data.sampling import Feed, Prefetcher
-from tp_transformer.errors import SettingsError, UserError
-from tp_transformer.ranges import (
-    OpenShare,
-    Positive,
-    PositiveInt,
-    Seed,
-    ShareBelowOne,
-    check_fields,
-)
+from tp_transformer.errors import UserError
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime.files import write_json
+from tp_transformer.runtime.progress import Interval, RecentSpeed
 from tp_transformer.runtime.ranks import Ranks, native_precision
-from tp_transformer.runtime.signals import NUMBERS
+from tp_transformer.runtime.signals import NUMBERS, DeferredSignals
 from tp_transformer.training import checkpoint
-from tp_transformer.training.checkpoint import AnyModel, Best, Standing, State
-from tp_transformer.training.gradient import Gradient, summed
-from tp_transformer.training.limits import Limits, RecentSpeed, seconds
-from tp_transformer.training.local_batch import LocalBatch
-from tp_transformer.training.metrics import Recorder
+from tp_transformer.training.checkpoint import SUMS, Best, State, ValidationState, Window
+from tp_transformer.training.config import Limits, RunConfig
+from tp_transformer.training.gradient import Gradient, LocalBatch, summed
 from tp_transformer.training.optim import (
     Ema,
-    OptimConfig,
     clip,
     learning_rate,
     make_optimizer,
     set_learning_rate,
 )
-from tp_transformer.training.records import MONITOR, TRAIN, VALIDATION
-from tp_transformer.training.signals import Signals
-from tp_transformer.training.validate import LocalQuestions, Score, ValidationConfig, validate
+from tp_transformer.training.record import MONITOR, TRAIN, VALIDATION, Display
+from tp_transformer.training.validate import LocalQuestions, Score, validate
 
 BAD_BATCH = "bad_batch.json"
 SECONDS_BETWEEN_VIEWS = 1.0  # of the averages of a window that is not complete yet
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """Duration, precision and checkpoints of training; the defaults are those of Schlag et al.
-
-    Attributes:
-        steps: maximum number of steps; absent: no limit
-        epochs: maximum number of passes over the training rows; absent: no limit
-        budget: maximum training time, such as 90s, 45min, 2h or 1d12h; absent: no limit
-        seed: of the initial weights, the order of the samples and dropout
-        precision: of matrix products; weights and optimizer state stay in float32, and so do
-            products where bfloat16 would be emulated
-        label_smoothing: probability mass distributed evenly over all tokens
-        ema: decay of the moving average of the weights that is validated and saved; absent: none
-        symbols_per_pass: maximum number of tokens in a micro-batch; gradients are accumulated over
-            the micro-batches of a batch
-        patience: number of validations without improvement before the run stops; absent: no limit
-        max_bad_steps: number of consecutive steps with a loss or gradient that is not finite before
-            the run stops
-        log_every: number of steps between lines of metrics
-        checkpoint_minutes: time between checkpoints
-        checkpoint_every: number of steps between additional checkpoints
-        keep: number of newest checkpoints to keep
-        keep_every: number of steps between checkpoints that are kept permanently; absent: none
-    """
-
-    steps: PositiveInt | None = 1_000_000
-    epochs: Positive | None = None
-    budget: str | None = None
-    seed: Seed = 0
-    precision: Literal["float32", "bfloat16"] = "float32"
-    label_smoothing: ShareBelowOne = 0.0
-    ema: OpenShare | None = None
-    symbols_per_pass: PositiveInt = 16_384
-    patience: PositiveInt | None = None
-    max_bad_steps: PositiveInt = 10
-    log_every: PositiveInt = 20
-    checkpoint_minutes: Positive = 10.0
-    checkpoint_every: PositiveInt | None = None
-    keep: PositiveInt = 2
-    keep_every: PositiveInt | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.steps is None and self.epochs is None and self.budget is None:
-            raise SettingsError("a run needs an end: set steps, epochs or budget")
-        if self.budget is not None:
-            seconds(self.budget)
+_SPEED_WINDOW = 180.0  # seconds of training whose speed the time left is computed from
 
 
 class Loop:
@@ -110,51 +52,43 @@ class Loop:
         feed: Feed,
         run: Path,
         ranks: Ranks,
-        *,
-        optim: OptimConfig,
-        training: TrainingConfig,
-        validation: ValidationConfig,
+        config: RunConfig,
         monitor: LocalQuestions | None = None,
     ) -> None:
         self.model, self.feed, self.run_folder, self.ranks = model, feed, run, ranks
-        self.optim, self.training, self.validation = optim, training, validation
+        self.optim, self.training = config.optim, config.training
+        self.validation = config.validation
         self.monitor = monitor
-        self.optimizer = make_optimizer(model, optim)
-        self.ema = None if training.ema is None else Ema(model, training.ema)
+        self.limits = Limits.of(self.training, feed.sampler.batch_size, len(feed.sampler))
+        self.optimizer = make_optimizer(model, self.optim)
+        self.ema = None if self.training.ema is None else Ema(model, self.training.ema)
         self.state = State()
-        self._gradient = Gradient(model, ranks, training.seed, training.label_smoothing)
-        self._metrics = Recorder()
-        self._signals = Signals()
-        self.limits = Limits(
-            steps=training.steps,
-            epochs=training.epochs,
-            budget=None if training.budget is None else seconds(training.budget),
-            batch_size=feed.sampler.batch_size,
-            n_rows=len(feed.sampler),
-        )
-        self._speed = RecentSpeed()
-        self._shown_at = -math.inf
-        self._can_validate = len(feed.held_out_rows) > 0 or monitor is not None
-        self.precision = native_precision(training.precision, ranks.device)
+        self.precision = native_precision(self.training.precision, ranks.device)
         self._layout = model.layout_for(ranks.device, getattr(torch, self.precision))
+        label_smoothing = self.training.label_smoothing
+        self._gradient = Gradient(model, ranks, self.training.seed, label_smoothing)
+        self._display = Display()
+        self._signals = DeferredSignals()
+        self._speed = RecentSpeed(_SPEED_WINDOW)
+        self._view_interval = Interval(SECONDS_BETWEEN_VIEWS, starts_due=True)
         self._bad_in_a_row = 0
-        self._checkpoint_owed = False
-        self._saved_step: int | None = None
-        self._saved_validation: int | None = None
-        self._saved_at = 0.0
+        self._is_checkpoint_due = False
+        # The step, the last validation and the schedule as the newest checkpoint has them.
+        self._saved: tuple[int, int | None, bool] | None = None
 
     def restore(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """Restore the state of a checkpoint."""
         checkpoint.restore(tensors, self.model, self.optimizer, self.ema)
         self.state = state
+        self._saved = state.step, state.validated, state.is_scheduled
         if self.progress < 1:
             state.forget_end()  # of a run that has been extended
-        self._saved_step, self._saved_at = state.step, state.elapsed
-        self._saved_validation = state.validated
 
-    def run(self, metrics: Recorder) -> int | None:
+    def run(self, display: Display) -> int | None:
         """Train to the end and return None, or until a signal is received and return its number."""
-        self._metrics = metrics
+        self._display = display
+        if self._saved is not None:
+            self._save()  # without the validation that was due only because of an earlier end
         self._start()
         with self._signals, Prefetcher(self._local_batch, first=self.state.step) as prefetcher:
             while True:
@@ -162,8 +96,8 @@ class Loop:
                     self._validate()
                 if self.ended:
                     break
-                if self._checkpoint_due():
-                    self._save()
+                if self._is_checkpoint_due and not self._bad_in_a_row:
+                    self._save()  # never after bad steps, so that the newest checkpoint is good
                 stopped = self._step(prefetcher)
                 if stopped is not None:
                     self._stop(stopped)
@@ -196,11 +130,6 @@ class Loop:
         return self.limits.progress(self.state.step, self.state.elapsed)
 
     @property
-    def epoch(self) -> float:
-        """The number of samples trained on, divided by the number of training rows."""
-        return self.feed.sampler.epoch(self.state.step)
-
-    @property
     def ended(self) -> bool:
         """Whether a limit of the run is reached."""
         patience = self.training.patience
@@ -209,7 +138,8 @@ class Loop:
     @property
     def finished(self) -> bool:
         """Whether the run has ended and its final state is saved."""
-        return self.ended and self._saved_step == self.state.step and not self._validation_due()
+        is_saved = self._saved is not None and self._saved[0] == self.state.step
+        return self.ended and is_saved and not self._validation_due()
 
     def _local_batch(self, step: int) -> LocalBatch:
         rows = self.feed.tokens(step, self.ranks.rank, self.ranks.n_ranks)
@@ -232,81 +162,80 @@ class Loop:
             return self._signals.received
         n_ranks = self.ranks.n_ranks
         measured["norm"] = clip(self.model.parameters(), self.optim) / n_ranks
-        sums = summed(
-            self.ranks,
-            measured,
-            {
-                "rows": local.n_rows,
-                "tokens": local.n_tokens,
-                "symbols": local.n_symbols,
-                "positions": local.n_positions,
-                "waited": (prefetcher.waited - waited) / n_ranks,
-                "clock": time.monotonic() - self._started if self.ranks.is_first else 0.0,
-                **{str(number): self._signals.received == number for number in NUMBERS},
-            },
-        )
-        rate = learning_rate(self.optim, self.state.step + 1, self.progress)
+        counted = {
+            "rows": local.n_rows,
+            "tokens": local.n_tokens,
+            "symbols": local.n_symbols,
+            "positions": local.n_positions,
+            "waited": (prefetcher.waited - waited) / n_ranks,
+            "clock": time.monotonic() - self._started if self.ranks.is_first else 0.0,
+            **{str(number): self._signals.received == number for number in NUMBERS},
+        }
+        sums = summed(self.ranks, measured, counted)
         is_good = math.isfinite(sums["loss"]) and math.isfinite(sums["norm"])
+        rate = learning_rate(self.optim, self.state.step + 1, self.progress)
         if is_good:
-            self._apply(rate)
-        self.state.step += 1
-        self.state.elapsed = sums["clock"]
-        self._speed.add(self.state.elapsed, self.state.step)
+            set_learning_rate(self.optimizer, rate)
+            self.optimizer.step()
+            if self.state.step == 0:  # raises early if a checkpoint cannot hold the state
+                dict(checkpoint.optimizer_tensors(self.model, self.optimizer))
+            if self.ema is not None:
+                self.ema.update(self.state.step + 1)
         self._count(sums, time.monotonic() - start, is_good)
         self._log(rate)
         if not is_good:
             self._handle_nonfinite_step(sums)
         return next((number for number in NUMBERS if sums[str(number)]), None)
 
-    def _apply(self, rate: float) -> None:
-        set_learning_rate(self.optimizer, rate)
-        self.optimizer.step()
-        if self.state.step == 0:  # raises early if a checkpoint cannot hold the state
-            dict(checkpoint.optimizer_tensors(self.model, self.optimizer))
-        if self.ema is not None:
-            self.ema.update(self.state.step + 1)
-
     def _count(self, sums: Mapping[str, float], duration: float, is_good: bool) -> None:
-        """Add a step to the window that the next line of metrics averages."""
-        window = self.state.window
-        added = dict(zip(checkpoint.TIMES, (duration, sums["waited"]), strict=True))
-        if is_good:
-            added |= {"steps": 1, **{name: sums[name] for name in checkpoint.SUMS}}
-            self._bad_in_a_row = 0
-        for name, value in added.items():
-            window[name] = window.get(name, 0) + value
+        """Count a step, add it to the window of averages, and note if a checkpoint is now due."""
+        state, training = self.state, self.training
+        period = 60 * training.checkpoint_minutes
+        self._is_checkpoint_due |= sums["clock"] // period > state.elapsed // period
+        state.step += 1
+        state.elapsed = sums["clock"]
+        for every in (training.checkpoint_every, training.keep_every):
+            self._is_checkpoint_due |= every is not None and state.step % every == 0
+        self._speed.add(state.elapsed, state.step)
+        state.window.seconds += duration
+        state.window.waited += sums["waited"]
+        if not is_good:
+            return
+        self._bad_in_a_row = 0
+        state.window.steps += 1
+        for name in SUMS:
+            setattr(state.window, name, getattr(state.window, name) + sums[name])
 
     def _log(self, rate: float) -> None:
         """Record the averages of a window, after the first step too; show them in between."""
         if self.state.step == 1 or self.state.step % self.training.log_every == 0:
-            values, self.state.window = self._averages(rate), {}
+            values = self._averages(rate)
+            self.state.window = Window()
             if values is not None:
                 self._record(values)
-        elif self.ranks.is_first and time.monotonic() - self._shown_at >= SECONDS_BETWEEN_VIEWS:
+        elif self.ranks.is_first and self._view_interval.is_over():
             values = self._averages(rate)
             if values is not None:
-                self._metrics.show(values)
-            self._shown_at = time.monotonic()
+                self._display.update(values)
 
     def _averages(self, rate: float) -> dict[str, Any] | None:
         """Return the averages since the last record; None if no step was applied."""
-        sums = self.state.window
-        if "steps" not in sums:
+        state, window = self.state, self.state.window
+        if not window.steps:
             return None
-        state = self.state
-        speed = self._speed.steps_per_second(state.elapsed, state.step)
+        speed = self._speed.per_second(state.elapsed, state.step)
         return {
             "kind": TRAIN,
             "step": state.step,
-            "epoch": self.epoch,
-            "loss": sums["loss"] / sums["tokens"],
-            "exact_match": sums["right"] / sums["rows"],
+            "epoch": self.feed.sampler.epoch(state.step),
+            "loss": window.loss / window.tokens,
+            "exact_match": window.right / window.rows,
             "learning_rate": rate,
-            "gradient_norm": sums["norm"] / sums["steps"],
-            "samples_per_second": sums["rows"] / sums["seconds"],
-            "symbols_per_second": sums["symbols"] / sums["seconds"],
-            "padding": 1 - sums["symbols"] / sums["positions"],
-            "waiting": sums["waited"] / sums["seconds"],
+            "gradient_norm": window.norm / window.steps,
+            "samples_per_second": window.rows / window.seconds,
+            "symbols_per_second": window.symbols / window.seconds,
+            "padding": 1 - window.symbols / window.positions,
+            "waiting": window.waited / window.seconds,
             "skipped": state.skipped,
             "elapsed": state.elapsed,
             "progress": self.progress,
@@ -318,28 +247,30 @@ class Loop:
         self.state.skipped += 1
         self._bad_in_a_row += 1
         step, most = self.state.step, self.training.max_bad_steps
-        what = f"loss {sums['loss'] / sums['tokens']:g}, gradient norm {sums['norm']:g}"
+        values = f"loss {sums['loss'] / sums['tokens']:g}, gradient norm {sums['norm']:g}"
         self._say(
-            f"step {step} is not applied: {what} "
+            f"step {step} is not applied: {values} "
             f"({self._bad_in_a_row} in a row; the run stops at {most})"
         )
         if self._bad_in_a_row >= most:
             self.ranks.first(self._write_bad_batch)
             raise UserError(
                 f"{most} steps in a row had a loss or gradient that is not finite, the last one "
-                f"step {step} ({what}); its questions are in {self.run_folder / BAD_BATCH}, and "
+                f"step {step} ({values}); its questions are in {self.run_folder / BAD_BATCH}, and "
                 f"{checkpoint.what_is_left(self.run_folder)}"
             )
 
     def _write_bad_batch(self) -> None:
         rows = self.feed.sampler.rows(self.state.step - 1)
         texts = zip(rows.tolist(), *self.feed.split.rows(rows), strict=True)
-        found = [dict(zip(("row", "question", "answer"), one, strict=True)) for one in texts]
-        write_json(self.run_folder / BAD_BATCH, {"step": self.state.step, "samples": found})
+        names = ("row", "question", "answer")
+        samples = [dict(zip(names, sample, strict=True)) for sample in texts]
+        write_json(self.run_folder / BAD_BATCH, {"step": self.state.step, "samples": samples})
 
     def _validation_due(self) -> bool:
         step = self.state.step
-        if not self._can_validate or not step or self.state.validated == step:
+        can_validate = self.monitor is not None or len(self.feed.held_out_rows) > 0
+        if not can_validate or not step or self.state.validated == step:
             return False
         return step % self.validation.every == 0 or self.ended
 
@@ -347,16 +278,17 @@ class Loop:
         """Score the model on held-out questions, which select the best, and on monitored ones."""
         state = self.state
         is_due = state.step % self.validation.every == 0
-        earlier = Standing(state.validated, state.best, state.stale)
+        earlier = ValidationState(validated=state.validated, best=state.best, stale=state.stale)
         state.before_end = None if is_due else earlier
         state.validated = state.step
-        self._checkpoint_owed |= self._saved_step == self.state.step
         with self._averaged(), self._autocast():
             if len(self.feed.held_out_rows):
                 self._choose(self._score(self.feed.validation))
             if self.monitor is not None:
                 score = self._score(self.monitor)
                 self._record_score(MONITOR, score, split=self.feed.split.task.test_splits[0])
+        if self._saved is not None and self._saved[0] == state.step:
+            self._save()  # the checkpoint was written because of a signal, before this validation
 
     def _score(self, questions: LocalQuestions) -> Score:
         share = questions(self.ranks.rank, self.ranks.n_ranks)
@@ -371,48 +303,42 @@ class Loop:
         if is_better:
             self.ranks.first(lambda: checkpoint.save_best(self.run_folder, state.step, self.model))
             state.best = Best(state.step, score.exact_match, score.loss)
-            self._checkpoint_owed = True  # the checkpoint makes it RUN/best
+            # The checkpoint makes it RUN/best. One at the end is written in any case.
+            self._is_checkpoint_due |= state.before_end is None
         self._record_score(VALIDATION, score, best=is_better)
 
     def _record_score(self, kind: str, score: Score, **more: Any) -> None:
-        place = {"kind": kind, "step": self.state.step}
-        self._record({**place, **asdict(score), **more, "elapsed": self.state.elapsed})
-
-    def _checkpoint_due(self) -> bool:
-        """Whether to save now; never after bad steps, so that the newest checkpoint is good."""
-        state, training = self.state, self.training
-        if state.step and state.step != self._saved_step:
-            minutes = (state.elapsed - self._saved_at) / 60
-            for every in (training.checkpoint_every, training.keep_every):
-                self._checkpoint_owed |= every is not None and state.step % every == 0
-            self._checkpoint_owed |= minutes >= training.checkpoint_minutes
-        return self._checkpoint_owed and not self._bad_in_a_row
+        step = {"kind": kind, "step": self.state.step}
+        self._record({**step, **asdict(score), **more, "elapsed": self.state.elapsed})
 
     def _save(self) -> None:
+        """Write a checkpoint, or what has changed about the one of this step."""
         state = self.state
-        if self._saved_step != state.step:
+        has_checkpoint = self._saved is not None and self._saved[0] == state.step
+        state.is_scheduled = self._is_checkpoint_due or (has_checkpoint and state.is_scheduled)
+        saved = state.step, state.validated, state.is_scheduled
+        if not has_checkpoint:
             self.ranks.first(self._write_checkpoint)
-        elif self._saved_validation != state.validated:
+        elif saved != self._saved:
             self.ranks.first(lambda: checkpoint.update(self.run_folder, state))
-        self._saved_step, self._saved_at = state.step, state.elapsed
-        self._saved_validation = state.validated
-        self._checkpoint_owed = False
+        self._saved = saved
+        self._is_checkpoint_due = False
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint, unless the weights are not finite."""
         finite = [parameter.detach().isfinite().all() for parameter in self.model.parameters()]
-        if bool(torch.stack(finite).all()):
-            checkpoint.save(
-                self.run_folder,
-                self.state,
-                self.model,
-                self.optimizer,
-                self.ema,
-                keep=self.training.keep,
-                keep_every=self.training.keep_every,
-            )
-        else:
-            self._metrics.say(f"the weights after step {self.state.step} are not finite: not saved")
+        if not bool(torch.stack(finite).all()):
+            self._display.say(f"the weights after step {self.state.step} are not finite: not saved")
+            return
+        checkpoint.save(
+            self.run_folder,
+            self.state,
+            self.model,
+            self.optimizer,
+            self.ema,
+            keep=self.training.keep,
+            keep_every=self.training.keep_every,
+        )
 
     def _stop(self, number: int) -> None:
         """Save after a signal, and report the checkpoint."""
@@ -425,10 +351,10 @@ class Loop:
         )
 
     def _record(self, values: dict[str, Any]) -> None:
-        self.ranks.first(lambda: self._metrics.record(values))
+        self.ranks.first(lambda: self._display.show(values))
 
     def _say(self, text: str) -> None:
-        self.ranks.first(lambda: self._metrics.say(text))
+        self.ranks.first(lambda: self._display.say(text))
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Return a context in which the model has its averaged weights, if there are any."""

@@ -105,8 +105,8 @@ class Muon(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, unless a parameter does not divide into its blocks."""
-        given = param_group["params"]
-        parameters = [given] if isinstance(given, Tensor) else list(given)
+        members = param_group["params"]
+        parameters = [members] if isinstance(members, Tensor) else list(members)
         n_rows, n_columns = param_group.get("blocks") or (1, 1)
         for parameter in parameters if param_group.get("blocks") else ():
             shape = tuple(parameter.shape)
@@ -140,12 +140,15 @@ class Muon(torch.optim.Optimizer):
         averages = [self._average(parameter, group["blocks"]) for parameter, group in members]
         directions = orthogonalise(torch.cat([average.flatten(0, 1) for average in averages]))
         size = ELEMENT_SIZE * max(directions.shape[1:]) ** 0.5
-        parts = torch.split(directions, [average.shape[:2].numel() for average in averages])
-        for (parameter, group), average, part in zip(members, averages, parts, strict=True):
+        n_blocks = [average.shape[:2].numel() for average in averages]
+        by_parameter = torch.split(directions, n_blocks)
+        for (parameter, group), average, direction in zip(
+            members, averages, by_parameter, strict=True
+        ):
             if group["weight_decay"]:
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            own = part.view(average.shape).to(parameter.dtype)
-            _divided(parameter, group["blocks"]).add_(own, alpha=-group["lr"] * size)
+            blocks = direction.view(average.shape).to(parameter.dtype)
+            _divided(parameter, group["blocks"]).add_(blocks, alpha=-group["lr"] * size)
 
     def _average(self, parameter: Tensor, blocks: Blocks) -> Tensor:
         """Update the momentum and return the blocks of its Nesterov average with the gradient."""
@@ -198,15 +201,15 @@ def matrix_blocks(model: nn.Module) -> dict[Tensor, Blocks]:
     tp-transformer-small takes about half the time.
     """
     layers = (module for module in model.modules() if isinstance(module, nn.Linear))
-    found: dict[Tensor, Blocks] = {layer.weight: (1, 1) for layer in layers}
+    blocks: dict[Tensor, Blocks] = {layer.weight: (1, 1) for layer in layers}
     for attention in model.modules():
         if not isinstance(attention, Attention):
             continue
-        found[attention.out_proj.weight] = (1, attention.n_heads)
+        blocks[attention.out_proj.weight] = (1, attention.n_heads)
         for layer in attention.children():
             if isinstance(layer, nn.Linear) and layer is not attention.out_proj:
                 binding = attention.binding
                 size = binding.d_role if layer is attention.role_proj else binding.d_head
                 n_maps, rest = divmod(layer.out_features, size)
-                found[layer.weight] = (1, 1) if rest else (n_maps, 1)
-    return found
+                blocks[layer.weight] = (1, 1) if rest else (n_maps, 1)
+    return blocks

@@ -1,7 +1,7 @@
 """The optimizer, and schedules as pure functions of the step."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +25,11 @@ from tp_transformer.training.muon import Blocks, Muon, matrix_blocks
 
 MakeOptimizer = Callable[[nn.Module, "OptimConfig"], torch.optim.Optimizer]
 OPTIMIZERS: Registry[MakeOptimizer] = Registry("optimizer")
+# Settings without an effect on an optimizer, and the optimizers that they need.
+_UNUSED = {
+    "adam": {"weight_decay": "adamw or muon", "adam_rate": "muon"},
+    "adamw": {"adam_rate": "muon"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +68,19 @@ class OptimConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         OPTIMIZERS[self.optimizer]  # raises if there is none of that name
-        if self.weight_decay and self.optimizer == "adam":
-            raise SettingsError("weight_decay needs the optimizer adamw or muon")
-        if self.adam_rate != 1 and self.optimizer in {"adam", "adamw"}:
-            raise SettingsError("adam_rate needs the optimizer muon")
+        for name, optimizers in _UNUSED.get(self.optimizer, {}).items():
+            if getattr(self, name) != getattr(OptimConfig, name):
+                raise SettingsError(f"{name} needs the optimizer {optimizers}")
         if self.cooldown and self.schedule != "constant":
             raise SettingsError("cooldown needs the schedule constant")
         if self.schedule == "inverse-square-root" and self.warmup < 1:
             raise SettingsError("the schedule inverse-square-root needs a warmup of 1 or more")
+
+    @staticmethod
+    def inherited(fields: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a preset that still apply after changes, as of the optimizer."""
+        unused = _UNUSED.get(changes.get("optimizer", ""), {})
+        return {name: value for name, value in fields.items() if name not in unused}
 
 
 def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
@@ -121,13 +131,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 @OPTIMIZERS.register("adam")
 def adam(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Adam, fused into one kernel where the device has it."""
-    return _made(torch.optim.Adam, _groups(model, config), model, config)
+    return _fused(torch.optim.Adam, _groups(model, config), model, config)
 
 
 @OPTIMIZERS.register("adamw")
 def adamw(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """AdamW, fused into one kernel where the device has it."""
-    return _made(torch.optim.AdamW, _groups(model, config), model, config)
+    return _fused(torch.optim.AdamW, _groups(model, config), model, config)
 
 
 @OPTIMIZERS.register("muon")
@@ -135,7 +145,7 @@ def muon(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Muon for the matrices of linear layers, one per head in attention; AdamW for the rest.
 
     The rest are embeddings, biases, norms, and matrices that are not those of linear layers: the
-    LSTM's cell, the bindings' own.
+    LSTM's cell, those of bindings.
     """
     blocks = matrix_blocks(model)
     decayed, plain = _groups(model, config)
@@ -145,14 +155,14 @@ def muon(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
         is_matrix = parameter in blocks
         (matrices.setdefault(blocks[parameter], []) if is_matrix else others).append(parameter)
     groups = [
-        *({**decayed, "params": found, "blocks": key} for key, found in matrices.items()),
+        *({**decayed, "params": each, "blocks": blocks_of} for blocks_of, each in matrices.items()),
         {**decayed, "params": others, "rate": config.adam_rate},
         {**plain, "rate": config.adam_rate},
     ]
-    return _made(Muon, groups, model, config)
+    return _fused(Muon, groups, model, config)
 
 
-def _made(
+def _fused(
     kind: Callable[..., torch.optim.Optimizer],
     groups: Iterable[dict[str, Any]],
     model: nn.Module,

@@ -1,5 +1,9 @@
-"""The plan of a run: its size, memory, time and disk space, without starting it."""
+"""The plan of a run: what it would take, and the commands that start it on several GPUs.
 
+docs/gpus.md explains the commands; a test compares those of the page with these.
+"""
+
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable
@@ -15,13 +19,46 @@ from tp_transformer.model.flops import training_flops
 from tp_transformer.ranges import LARGEST_INT
 from tp_transformer.runtime.ranks import Ranks, open_ranks, unchanged_random_state
 from tp_transformer.training import checkpoint
-from tp_transformer.training.claim import Claim, Request, resolve
-from tp_transformer.training.config import RunConfig, run_config
+from tp_transformer.training.config import RunConfig
 from tp_transformer.training.loop import Loop
-from tp_transformer.training.records import duration
-from tp_transformer.training.setup import initialise, make_loop
+from tp_transformer.training.record import duration
+from tp_transformer.training.setup import Request, initialise, prepare
 
 MEASURED = 3.0  # seconds
+GPUS_PER_MACHINE = 8
+_PORT = 29400
+
+_SLURM = """\
+#!/bin/bash
+#SBATCH --job-name={config}
+#SBATCH --nodes={n_machines}
+#SBATCH --ntasks-per-node=1       # one torchrun per machine, which starts a process per GPU
+#SBATCH --gpus-per-node={n_gpus}
+#SBATCH --cpus-per-task=32
+#SBATCH --time=24:00:00
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@120       # signal this script two minutes before the time is up
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.out
+
+host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+
+save_and_requeue() {{
+    kill -TERM "$training"        # srun forwards it; the run writes a checkpoint and exits
+    wait "$training"
+    scontrol requeue "$SLURM_JOB_ID"
+}}
+trap save_and_requeue TERM
+
+srun torchrun \\
+    --nnodes="$SLURM_NNODES" --nproc-per-node={n_gpus} --max-restarts=3 \\
+    --rdzv-backend=c10d --rdzv-endpoint="$host:{port}" --rdzv-id="$SLURM_JOB_ID" \\
+    -m -- tp_transformer train \\
+    {arguments} \\
+    {options} &
+training=$!
+wait "$training"
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +152,13 @@ def plan_run(
     seconds: float = MEASURED,
 ) -> TrainingPlan:
     """Return what a run would take, measured on this machine; nothing is written."""
-    request = Request.of(config, data, run, init_from)
+    request = Request(run=Path(run), config=config, data=data, init_from=init_from)
     with open_ranks(device) as ranks, unchanged_random_state(ranks.device):
-        found = Claim.from_json(ranks.first(lambda: resolve(request).to_json()))
-        settings = run_config(found.values)
+        plan, loop = prepare(request, ranks)
         # A step that is not finite must neither stop the measurement nor be recorded.
-        training = replace(settings.training, max_bad_steps=LARGEST_INT)
-        settings = replace(settings, training=training)
-        loop = ranks.each(lambda: make_loop(settings, Path(found.data), Path(run), ranks))
-        if found.init_from is not None and not found.origin:
-            folder = found.init_from
+        loop.training = replace(loop.training, max_bad_steps=LARGEST_INT)
+        folder = plan.init_from
+        if folder is not None and not plan.origin:
             ranks.each(lambda: initialise(loop, folder))
         state = checkpoint.newest_state(Path(run))
         step, elapsed = (0, 0.0) if state is None else (state.step, state.elapsed)
@@ -136,7 +170,8 @@ def _plan(loop: Loop, ranks: Ranks, step: int, elapsed: float, step_seconds: flo
     training, limits = loop.training, loop.limits
     model_bytes = _bytes(loop.model.parameters())
     states = loop.optimizer.state.values()
-    optimizer = _bytes(one for state in states for one in state.values() if torch.is_tensor(one))
+    tensors = (value for state in states for value in state.values() if torch.is_tensor(value))
+    optimizer = _bytes(tensors)
     averages = 0 if loop.ema is None else model_bytes
     n_milestones = 0
     if training.keep_every is not None and limits.last_step is not None:
@@ -197,3 +232,56 @@ def size_text(n_bytes: int) -> str:
         if n_bytes >= size:
             return f"{n_bytes / size:,.3g} {unit}"
     return f"{n_bytes / 1e3:,.3g} kB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A run to be trained on GPUs.
+
+    Attributes:
+        config: a preset
+        data: the store, at the same path on all machines
+        run: the run folder, on a file system that all machines share
+        options: further options of `tpt train`
+    """
+
+    config: str
+    data: str
+    run: str
+    options: tuple[str, ...] = ("--training.precision=bfloat16",)
+
+    def one_process(self) -> str:
+        """Return the command for one GPU, or none."""
+        return f"tpt train {self._arguments()}"
+
+    def one_machine(self) -> str:
+        """Return the command for all GPUs of one machine."""
+        return (
+            f"torchrun --standalone --nproc-per-node={GPUS_PER_MACHINE} "
+            f"-m -- tp_transformer train {self._arguments()}"
+        )
+
+    def machines(self, n_machines: int = 2) -> str:
+        """Return the command to be started on each of several machines."""
+        return (
+            f"torchrun --nnodes={n_machines} --nproc-per-node={GPUS_PER_MACHINE} "
+            f"--rdzv-backend=c10d --rdzv-endpoint=node1:{_PORT} --rdzv-id=tp "
+            f"-m -- tp_transformer train {self._arguments()}"
+        )
+
+    def slurm(self, n_machines: int = 2) -> str:
+        """Return the script to submit with sbatch."""
+        return _SLURM.format(
+            config=self.config,
+            n_machines=n_machines,
+            n_gpus=GPUS_PER_MACHINE,
+            port=_PORT,
+            arguments=shlex.join(self._places()),
+            options=shlex.join(self.options),
+        )
+
+    def _arguments(self) -> str:
+        return shlex.join([*self._places(), *self.options])
+
+    def _places(self) -> list[str]:
+        return ["--config", self.config, "--data", self.data, "--run", self.run]

@@ -15,14 +15,14 @@ from torch import Tensor
 from tp_transformer.data.store import Split
 from tp_transformer.data.vocabulary import Ragged, Vocabulary
 from tp_transformer.errors import SettingsError
+from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.layout import Layout, Packed
 from tp_transformer.model.loss import token_loss
 from tp_transformer.model.solver import evaluating
 from tp_transformer.ops.engine import engine_for
 from tp_transformer.ranges import Count, PositiveInt, check_fields
 from tp_transformer.runtime.ranks import Ranks
-from tp_transformer.training.checkpoint import AnyModel
-from tp_transformer.training.local_batch import LocalBatch
+from tp_transformer.training.gradient import LocalBatch
 
 QuestionsByModule = Mapping[str, tuple[Ragged, Ragged]]  # sources and targets, by module
 LocalQuestions = Callable[[int, int], QuestionsByModule]  # called with rank, n_ranks
@@ -62,16 +62,17 @@ def monitored(
 ) -> LocalQuestions:
     """Return the first questions of each module of a split, about `count` in total."""
     segments = split.select(modules)
+    quotient, remainder = divmod(count, max(len(segments), 1))
     rows = {
-        one.module: np.array(one.rows[: count // len(segments) + (number < count % len(segments))])
-        for number, one in enumerate(segments)
+        segment.module: np.array(segment.rows[: quotient + (number < remainder)])
+        for number, segment in enumerate(segments)
     }
     if not any(map(len, rows.values())):
         raise SettingsError(f"{split.path} has no questions of these modules to monitor")
     return lambda rank, n_ranks: {
-        module: split.tokens(own[rank::n_ranks], vocabulary)
-        for module, own in rows.items()
-        if len(own)
+        module: split.tokens(module_rows[rank::n_ranks], vocabulary)
+        for module, module_rows in rows.items()
+        if len(module_rows)
     }
 
 

@@ -1,10 +1,10 @@
 """`tpt data`: generate, prepare, show, export and verify stores."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jsonargparse import Namespace
+from cyclopts import Parameter
 
 from tp_transformer.data.mathematics.modules import (
     DIFFICULTIES,
@@ -14,16 +14,18 @@ from tp_transformer.data.mathematics.modules import (
 from tp_transformer.data.pair_options import Columns
 from tp_transformer.errors import SettingsError
 from tp_transformer.ranges import Count, PositiveInt, Seed, Workers
-from tp_transformer.verbs.verb import Arguments, Group, Verb, add_later, flag_of, yaml_default
+from tp_transformer.runtime.progress import progress
+from tp_transformer.verbs.verb import TextOptions, Verb, option_texts, register_verb, with_default
 
 if TYPE_CHECKING:
     from tp_transformer.data.store import Store
 
 _MATHEMATICS, MATHEMATICS_COUNT = "mathematics", 1000
+_COLUMNS = ("question", "answer", "split", "group")
 _COMMON = ("count", "test_count", "seed")  # options that are those of tasks as well
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data generate")
 class Generate(Verb):
     """Generate the questions of a task; the same seed gives the same questions.
 
@@ -51,20 +53,20 @@ class Generate(Verb):
     test_count: PositiveInt | None = None
     seed: Seed = 0
     modules: tuple[str, ...] = ("*",)
-    splits: tuple[str, ...] = field(default=STORE_SPLITS, metadata={"choices": STORE_SPLITS})
-    difficulties: tuple[str, ...] = field(default=DIFFICULTIES, metadata={"choices": DIFFICULTIES})
+    splits: Annotated[tuple[str, ...], Parameter(choices=STORE_SPLITS)] = STORE_SPLITS
+    difficulties: Annotated[tuple[str, ...], Parameter(choices=DIFFICULTIES)] = DIFFICULTIES
     workers: Workers | None = None
     executor: str | None = None
     overwrite: bool = False
-    options: Namespace = field(default_factory=Namespace, metadata={"flag": None})
+    options: Any = None  # those of tasks, `--task.NAME`
 
     @classmethod
-    def arguments(cls) -> Arguments:
-        """Return the options, and those of tasks as `--task.NAME`."""
-        return {**super().arguments(), **_task_arguments()}
+    def complete(cls) -> "type[Generate]":
+        """Return the verb with the options of tasks."""
+        return _task_options().added_to(cls, "options")
 
     def __call__(self) -> None:
-        from tp_transformer.show.store import generated_lines
+        from tp_transformer.report.store import generated_lines
 
         store = self._mathematics() if self.task == _MATHEMATICS else self._other_task()
         print(f"{self.out}: {_rows_of(store)}")
@@ -75,9 +77,8 @@ class Generate(Verb):
         from tp_transformer.data.generated import resolved_options
         from tp_transformer.data.mathematics.produce import Order, produce
         from tp_transformer.runtime.processes import workers
-        from tp_transformer.runtime.progress import progress
 
-        resolved_options(self.task, dict(self.options.items()))  # raises for those of other tasks
+        resolved_options(self.task, self._task_options())  # raises for those of other tasks
         order = Order(
             modules=self.modules,
             splits=with_difficulties(self.splits, self.difficulties),
@@ -93,21 +94,24 @@ class Generate(Verb):
         from tp_transformer.data.generated import task_options, write_task
 
         known = task_options(self.task)
-        defaults = {each.name: each.default for each in fields(self)}
         for name in ("modules", "splits", "difficulties", "workers", "executor"):
-            if getattr(self, name) != defaults[name]:
+            if getattr(self, name) != getattr(Generate, name):
                 raise SettingsError(f"--{name} is an option of mathematics, not of {self.task}")
-        given = {name: getattr(self, name) for name in _COMMON}
         common = {
             name: value
-            for name, value in given.items()
-            if value != defaults[name] or (value is not None and name in known)
+            for name in _COMMON
+            if (value := getattr(self, name)) != getattr(Generate, name)
+            or (value is not None and name in known)
         }
-        options = {**common, **dict(self.options.items())}
+        options = {**common, **self._task_options()}
         return write_task(self.out, self.task, overwrite=self.overwrite, **options)
 
+    def _task_options(self) -> dict[str, str]:
+        texts = option_texts(self.options)
+        return {name.removeprefix("task."): text for name, text in texts.items()}
 
-@dataclass(frozen=True, kw_only=True)
+
+@register_verb("data tasks")
 class Tasks(Verb):
     """List the tasks that `tpt data generate` knows, and their options."""
 
@@ -117,11 +121,12 @@ class Tasks(Verb):
         for task in TASKS:
             print(f"{task}: {task_summary(task)}")
             for name, option in task_options(task).items():
-                print(f"  {_flag(name)}: {option.metadata['help']}{yaml_default(option.default)}")
+                flag = f"--{name.replace('_', '-')}" if name in _COMMON else f"--task.{name}"
+                print(f"  {flag}: {with_default(option.metadata['help'], option.default)}")
         print("docs/tasks.md describes the tasks of the package, and presets of the same names")
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data prepare")
 class Prepare(Verb):
     """Read questions and answers into a store: pairs of your own, or the Mathematics Dataset.
 
@@ -137,9 +142,13 @@ class Prepare(Verb):
         splits: shares of the splits, if rows do not name their splits; by default
             train=0.9,test=0.1
         seed: seed of the splits and of the order of rows
+        question_column: the column of questions
+        answer_column: the column of answers
+        split_column: the column of splits; it may be absent
+        group_column: the column of groups, which are scored separately; it may be absent
     """
 
-    source: Path = field(metadata={"flag": "source"})
+    source: Path = field(kw_only=False)
     out: Path
     on_error: Literal["stop", "skip"] = "stop"
     overwrite: bool = False
@@ -147,10 +156,13 @@ class Prepare(Verb):
     tokenisation: Literal["characters", "words"] = "characters"
     splits: str | None = None
     seed: Seed = 0
-    columns: Columns = field(default_factory=Columns)
+    question_column: str = Columns.question
+    answer_column: str = Columns.answer
+    split_column: str = Columns.split
+    group_column: str = Columns.group
 
     def __call__(self) -> None:
-        from tp_transformer.show.store import generated_lines, skipped_lines
+        from tp_transformer.report.store import generated_lines, skipped_lines
 
         store = self._store()
         print(f"{self.out}: {_rows_of(store)}")
@@ -160,17 +172,17 @@ class Prepare(Verb):
     def _store(self) -> "Store":
         from tp_transformer.data.pair_options import split_shares
         from tp_transformer.data.pairs import prepare
-        from tp_transformer.runtime.progress import progress
 
         is_pairs = self.task is not None
+        columns = Columns(**{name: getattr(self, f"{name}_column") for name in _COLUMNS})
         if not is_pairs:
-            self._refuse_options_of_pairs()
+            self._check_no_options_of_pairs()
         with progress("writing" if is_pairs else "reading", in_bytes=not is_pairs) as update:
             return prepare(
                 self.source,
                 self.out,
                 task=self.task,
-                columns=self.columns if is_pairs else None,
+                columns=columns if is_pairs else None,
                 tokenisation=self.tokenisation,
                 shares=None if self.splits is None else split_shares(self.splits),
                 seed=self.seed,
@@ -179,13 +191,16 @@ class Prepare(Verb):
                 progress=update,
             )
 
-    def _refuse_options_of_pairs(self) -> None:
-        own = [each for each in fields(self) if each.name in ("tokenisation", "splits", "seed")]
-        for owner, some in ((self, own), (self.columns, fields(self.columns))):
-            for each in some:
-                if getattr(owner, each.name) != each.default:
-                    flag = flag_of(each)
-                    raise SettingsError(f"{flag} is for pairs of your own; name their --task")
+    def _check_no_options_of_pairs(self) -> None:
+        for name in (
+            "tokenisation",
+            "splits",
+            "seed",
+            *(f"{column}_column" for column in _COLUMNS),
+        ):
+            if getattr(self, name) != getattr(Prepare, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise SettingsError(f"{flag} is for pairs of your own; name their --task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,11 +212,11 @@ class StoreVerb(Verb):
         modules: only these modules; `*` matches any characters, as in 'arithmetic__*'
     """
 
-    store: Path = field(metadata={"flag": "store"})
+    store: Path = field(kw_only=False)
     modules: tuple[str, ...] = ("*",)
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data show")
 class Show(StoreVerb):
     """Show the contents of a store: counts, lengths, sample questions.
 
@@ -221,7 +236,7 @@ class Show(StoreVerb):
         from rich.console import Console
 
         from tp_transformer.data.store import open_store
-        from tp_transformer.show.store import render, summarise
+        from tp_transformer.report.store import render, summarise
 
         summary = summarise(open_store(self.store), self.modules, self.samples, self.seed)
         if self.json:
@@ -230,7 +245,7 @@ class Show(StoreVerb):
             render(summary, Console(highlight=False))
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data export")
 class Export(StoreVerb):
     """Export a store for other tools.
 
@@ -245,7 +260,6 @@ class Export(StoreVerb):
     def __call__(self) -> None:
         from tp_transformer.data.export import export
         from tp_transformer.data.store import open_store
-        from tp_transformer.runtime.progress import progress
 
         store = open_store(self.store)
         with progress("writing") as update:
@@ -255,7 +269,7 @@ class Export(StoreVerb):
         print(f"{self.out}: {n_rows:,} rows as {self.format}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("data verify")
 class Verify(Verb):
     """Compare a store with the hashes that were recorded when it was written.
 
@@ -263,47 +277,27 @@ class Verify(Verb):
         store: the store, a folder
     """
 
-    store: Path = field(metadata={"flag": "store"})
+    store: Path = field(kw_only=False)
 
     def __call__(self) -> None:
         from tp_transformer.data.store import verify
-        from tp_transformer.runtime.progress import progress
 
         with progress("verifying", in_bytes=True) as update:
             lines = verify(self.store, progress=update)
         print(*lines, sep="\n")
 
 
-def _task_arguments() -> Arguments:
-    """Return the options of tasks; an option of several tasks has a description for each."""
+def _task_options() -> TextOptions:
     from tp_transformer.data.generated import TASKS, task_options
 
-    arguments: Arguments = {}
+    options = TextOptions()
     for task in TASKS:
         for name, option in task_options(task).items():
             if name not in _COMMON:
-                text = f"[{task}] {option.metadata['help']}{yaml_default(option.default)}"
-                add_later(arguments, "options of tasks", _flag(name), f"options.{name}", text)
-    return arguments
-
-
-def _flag(option: str) -> str:
-    """Return the option of `tpt data generate` for an option of a task."""
-    return f"--{option.replace('_', '-')}" if option in _COMMON else f"--task.{option}"
+                text = f"[{task}] {option.metadata['help']}"
+                options.add(f"task.{name}", text, option.default)
+    return options
 
 
 def _rows_of(store: "Store") -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in store.items())
-
-
-DATA = Group(
-    "Generate, prepare, show, export and verify questions and answers",
-    {
-        "generate": Generate,
-        "tasks": Tasks,
-        "prepare": Prepare,
-        "show": Show,
-        "export": Export,
-        "verify": Verify,
-    },
-)

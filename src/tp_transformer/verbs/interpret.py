@@ -1,15 +1,20 @@
 """`tpt interpret`: one verb for each registered analysis."""
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
-from tp_transformer.interpret.core.options import AnalysisOptions
-from tp_transformer.verbs.verb import Group, Verb
+from tp_transformer.interpret.analyses import (
+    ANALYSES,
+    Analysis,
+    AnalysisOptions,
+    AnalysisRequest,
+    StoreRequest,
+)
+from tp_transformer.runtime.progress import progress, showing
+from tp_transformer.verbs.verb import FLATTENED, Verb
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,42 +36,34 @@ class Interpret(Verb):
         from rich.console import Console
 
         from tp_transformer.interpret.run import interpret
-        from tp_transformer.runtime.progress import progress, showing
-        from tp_transformer.show.findings import render_findings, written_line
+        from tp_transformer.report.terminal import render_findings, written_line
 
         with showing(progress):
-            found, files = interpret(
+            result, files = interpret(
                 self.analysis, self.request, self.options, self.out, caption=self.caption
             )
-        render_findings(found, Console(highlight=False))
+        render_findings(result, Console(highlight=False))
         print(written_line(files), file=sys.stderr)
 
 
+def analysis_verbs() -> dict[str, type[Interpret]]:
+    """Return the verbs of all analyses by name, including those that are registered later."""
+    return {f"interpret {name}": _analysis_verb(name, ANALYSES[name]) for name in ANALYSES}
+
+
 @cache
-def _verb(name: str, analysis: Analysis) -> type[Interpret]:
+def _analysis_verb(analysis_name: str, analysis: Analysis) -> type[Interpret]:
     """Return the verb of an analysis; it takes a store unless it generates its questions."""
-    described = {"__doc__": f"{analysis.help}.", "analysis": name}
     request = StoreRequest if analysis.needs_store else AnalysisRequest
-    own = [("request", request), ("options", analysis.options)]
+    options = [
+        ("request", Annotated[request, FLATTENED], field(default_factory=request)),
+        (
+            "options",
+            Annotated[analysis.options, FLATTENED],
+            field(default_factory=analysis.options),
+        ),
+    ]
+    namespace = {"__doc__": f"{analysis.help}.", "analysis": analysis_name}
     return make_dataclass(
-        name, own, bases=(Interpret,), namespace=described, frozen=True, kw_only=True
+        analysis_name, options, bases=(Interpret,), namespace=namespace, frozen=True, kw_only=True
     )
-
-
-class _Verbs(Mapping[str, type[Interpret]]):
-    """The verbs of all analyses, including those that are registered later."""
-
-    def __getitem__(self, name: str) -> type[Interpret]:
-        return _verb(name, ANALYSES[name])
-
-    def __contains__(self, name: object) -> bool:
-        return name in ANALYSES
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(ANALYSES)
-
-    def __len__(self) -> int:
-        return len(ANALYSES)
-
-
-INTERPRET = Group("The analyses of the paper, on any checkpoint", _Verbs())

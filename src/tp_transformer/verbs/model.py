@@ -1,22 +1,19 @@
-"""Verbs about models: the demo, presets, solving, bundling, import and export."""
+"""Verbs about models: the demo, presets, solving, the explorer, import and export."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from tp_transformer.errors import SettingsError
-from tp_transformer.ranges import (
-    AnswerLength,
-    Beams,
-    Device,
-    LengthPenalty,
-    Precision,
-    Size,
-)
-from tp_transformer.verbs.verb import ModelVerb, Verb, complain
+from tp_transformer.model import bundled
+from tp_transformer.ranges import AnswerLength, Beams, LengthPenalty, Port, Precision, Size
+from tp_transformer.runtime.memory import keep_freed_memory, without_collection
+from tp_transformer.verbs.verb import ModelVerb, Verb, complain, register_verb
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("demo")
 class Demo(Verb):
     """Show what the bundled models answer, their scores, and a report; needs no network.
 
@@ -31,7 +28,7 @@ class Demo(Verb):
 
     def __call__(self) -> None:
         if self.train:
-            from tp_transformer.study.live_demo import live_demo
+            from tp_transformer.study.demo import live_demo
 
             live_demo(self.out or Path("demo-train"))
         else:
@@ -40,58 +37,21 @@ class Demo(Verb):
             demo(self.out or Path("demo"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("models")
 class Models(Verb):
     """List all presets with their parameter counts and those of the paper, and bundled models."""
 
     def __call__(self) -> None:
         from rich.console import Console
 
-        from tp_transformer.model import bundled
-        from tp_transformer.show.presets import bundled_lines, models_table
+        from tp_transformer.report.cards import bundled_lines, models_table
 
-        Console().print(models_table())
+        Console().print(models_table().terminal())
         for line in bundled_lines(bundled.FOLDER):
             print(line)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bundle(Verb):
-    """Make the model of a run the default of the package: weights, card and scores.
-
-    Attributes:
-        run: the run, whose best model is taken, or a checkpoint of it
-        twin: a second run, whose model is bundled for comparison
-        data: the store with the test questions; by default that of the run
-        out: a folder to write to, instead of the one in the package
-        device: the device to score on
-    """
-
-    run: Path = field(metadata={"flag": "run"})
-    twin: Path | None = None
-    data: Path | None = None
-    out: Path | None = None
-    device: Device = "auto"
-
-    def __call__(self) -> None:
-        from tp_transformer.runtime.memory import keep_freed_memory
-        from tp_transformer.runtime.progress import progress
-        from tp_transformer.show.presets import bundled_lines
-        from tp_transformer.study.bundle import bundle
-
-        keep_freed_memory()
-        folder = bundle(
-            self.run,
-            twin=self.twin,
-            data=self.data,
-            out=self.out,
-            device=self.device,
-            show=progress,
-        )
-        print(*bundled_lines(folder), sep="\n")
-
-
-@dataclass(frozen=True, kw_only=True)
+@register_verb("solve")
 class Solve(ModelVerb):
     """Answer questions from the arguments, from a file, or from standard input, one per line.
 
@@ -107,7 +67,9 @@ class Solve(ModelVerb):
         json: print one JSON object per line, with scores
     """
 
-    questions: tuple[str, ...] = field(default=(), metadata={"flag": "questions"})
+    questions: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)] = field(
+        default=(), kw_only=False
+    )
     file: Path | None = None
     beam: Beams | None = None
     n_best: Beams = 1
@@ -117,8 +79,6 @@ class Solve(ModelVerb):
     json: bool = False
 
     def __call__(self) -> None:
-        from tp_transformer.runtime.memory import keep_freed_memory, without_collection
-
         with without_collection():
             from tp_transformer.model.checkpoint import load
             from tp_transformer.model.solver import questions_from, solve_each
@@ -130,7 +90,7 @@ class Solve(ModelVerb):
         device = choose_device(self.device)
         model = load(self.model).to(device)
         model = model.in_precision(native_precision(self.precision, device))
-        found = solve_each(
+        answers = solve_each(
             model,
             questions_from(self.questions, self.file),
             noun="question" if self.questions else "line",
@@ -141,17 +101,63 @@ class Solve(ModelVerb):
             max_length=self.max_length,
         )
         n_bad = 0
-        for asked in found:
-            n_bad += asked.error is not None
-            if asked.error is not None and not self.json:
-                complain(asked.error)
-            text = asked.as_json() if self.json else asked.as_text(several=self.n_best > 1)
+        for answer in answers:
+            n_bad += answer.error is not None
+            if answer.error is not None and not self.json:
+                complain(answer.error)
+            text = answer.as_json() if self.json else answer.as_text(several=self.n_best > 1)
             print(text, flush=True)
         if n_bad:
             raise SystemExit(2)
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("explore")
+class Explore(Verb):
+    """Explore a model in the browser: its answers, attention and roles, and operations on roles.
+
+    Attributes:
+        model: the folder of a model or a run, or the name of a bundled model; the bundled
+            TP-Transformer by default
+        beside: a second model to compare with
+        roles: roles.json of `tpt interpret roles`, with clusters and their names
+        results: results of `tpt evaluate`, whose questions are shown, wrong ones first; needs
+            --data
+        data: a store, whose questions are offered as examples
+        out: write the page to an HTML file instead of serving it; an earlier page is replaced
+        overwrite: replace a file that is not such a page
+        port: port of the local server; 0 for any free port
+    """
+
+    model: Path | None = None
+    beside: Path | None = None
+    roles: Path | None = None
+    results: Path | None = None
+    data: Path | None = None
+    out: Path | None = None
+    overwrite: bool = False
+    port: Port = 8765
+
+    def __call__(self) -> None:
+        from tp_transformer.html import check_replaceable
+        from tp_transformer.report.explorer.page import KIND, make_page
+
+        if self.out is not None:
+            check_replaceable(self.out, KIND, overwrite=self.overwrite)
+        page = make_page(
+            self.model,
+            beside=self.beside,
+            roles=self.roles,
+            results=self.results,
+            data=self.data,
+        )
+        if self.out is None:
+            page.serve(self.port)
+        else:
+            page.write(self.out)
+            print(f"{self.out}: open it in a browser; it needs no server and no network")
+
+
+@register_verb("import-authors")
 class ImportAuthors(Verb):
     """Convert a checkpoint of the authors of the paper to a model folder.
 
@@ -162,7 +168,7 @@ class ImportAuthors(Verb):
         out: the model folder to write
     """
 
-    checkpoint: Path = field(metadata={"flag": "checkpoint"})
+    checkpoint: Path = field(kw_only=False)
     vocab: Path
     heads: Size = 8
     out: Path
@@ -180,7 +186,7 @@ class ImportAuthors(Verb):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("export")
 class ExportModel(Verb):
     """Write a model for other libraries: Hugging Face transformers, or ONNX runtimes.
 
@@ -197,7 +203,6 @@ class ExportModel(Verb):
     model: Path | None = None
 
     def __call__(self) -> None:
-        from tp_transformer.model import bundled
         from tp_transformer.model.checkpoint import load
 
         model = load(self.model)
@@ -208,7 +213,7 @@ class ExportModel(Verb):
         else:
             try:
                 from tp_transformer.interop.hf import export_hf
-                from tp_transformer.show.hub_card import hub_card, recorded
+                from tp_transformer.report.cards import hub_card, recorded
             except ImportError as error:
                 raise SettingsError(
                     f"this needs transformers 5: pip install 'tp-transformer[hf]' ({error})"

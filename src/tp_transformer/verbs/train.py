@@ -1,24 +1,23 @@
 """Verbs that train models and plot the errors of runs."""
 
 import json
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from jsonargparse import Namespace
+from cyclopts import Parameter
 
 from tp_transformer.errors import SettingsError
 from tp_transformer.ranges import Device, PositiveInt, Seed
+from tp_transformer.runtime.memory import keep_freed_memory
 from tp_transformer.runtime.run_folder import CONFIG, seed_folder, seed_runs
-from tp_transformer.verbs.verb import Arguments, Verb, add_later, documented, yaml_default
+from tp_transformer.verbs.verb import TextOptions, Verb, documented, option_texts, register_verb
 
 if TYPE_CHECKING:
     from tp_transformer.training.config import RunConfig
-    from tp_transformer.training.run import Outcome
 
 
-@dataclass(frozen=True, kw_only=True)
+@register_verb("train")
 class Train(Verb):
     """Train a model, or resume a run.
 
@@ -55,18 +54,17 @@ class Train(Verb):
     threads: PositiveInt | None = None
     seeds: tuple[Seed, ...] = ()
     dry_run: bool = False
-    print_config: bool = field(default=False, metadata={"flag": "--print_config"})
-    settings: Namespace = field(default_factory=Namespace, metadata={"flag": None})
+    print_config: Annotated[bool, Parameter(name="--print_config")] = False
+    settings: Any = None  # those of a run, `--section.field`
 
     @classmethod
-    def arguments(cls) -> Arguments:
-        """Return the options, and the settings of a run as `--section.field`."""
-        return {**super().arguments(), **_settings()}
+    def complete(cls) -> "type[Train]":
+        """Return the verb with the settings of a run."""
+        return _settings().added_to(cls, "settings")
 
     def __call__(self) -> None:
         import torch
 
-        from tp_transformer.runtime.memory import keep_freed_memory
         from tp_transformer.settings import dump
         from tp_transformer.training.config import config_values
 
@@ -87,9 +85,8 @@ class Train(Verb):
             self._train(config, self.run)
 
     def _train(self, config: "RunConfig | None", run: Path) -> None:
-        from tp_transformer.show.panel import display
-        from tp_transformer.training.run import train
-        from tp_transformer.training.seeds import seed_lines, train_seeds
+        from tp_transformer.report.panel import display
+        from tp_transformer.training.run import seed_lines, train, train_seeds
 
         options: dict[str, Any] = {
             "device": self.device,
@@ -104,7 +101,10 @@ class Train(Verb):
         else:
             outcomes = [train(config, self.data, run, **options)]
             lines = outcomes[0].lines()
-        _end(outcomes[-1], lines)
+        if outcomes[-1].is_first:
+            print(*lines, sep="\n")
+        if outcomes[-1].signal is not None:
+            raise SystemExit(128 + outcomes[-1].signal)
 
     def _plan(self, config: "RunConfig | None", run: Path) -> None:
         from tp_transformer.training.plan import plan_run
@@ -122,7 +122,7 @@ class Train(Verb):
         from tp_transformer.settings import run_values
         from tp_transformer.training.config import run_config, section_kinds
 
-        changed = dict(self.settings.items())
+        changed = option_texts(self.settings)
         if self.budget is not None:
             changed["training.budget"] = json.dumps(self.budget)
         if self.modules is not None:
@@ -139,46 +139,7 @@ class Train(Verb):
         return next((run / CONFIG for run in folders if (run / CONFIG).is_file()), None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retrain(Verb):
-    """Repeat the training of a bundled model: generate its questions and train its runs.
-
-    Attributes:
-        model: the name of a bundled model, or the folder of a run
-        out: a folder for all of it; the same command resumes what is missing there
-        data: a store to use for all runs, in place of generated questions
-        device: the device to train on
-        threads: the number of threads; by default one per core
-        dry_run: print the steps and the recorded core-hours of the runs, and write nothing
-    """
-
-    resumes = True
-    model: Path = field(metadata={"flag": "model"})
-    out: Path
-    data: Path | None = None
-    device: Device = "auto"
-    threads: PositiveInt | None = None
-    dry_run: bool = False
-
-    def __call__(self) -> None:
-        import torch
-
-        from tp_transformer.runtime.memory import keep_freed_memory
-        from tp_transformer.show.panel import display
-        from tp_transformer.study.retrain import plan_retraining, retrain
-
-        if self.dry_run:
-            planned = plan_retraining(self.model, self.out, self.data)
-            print(*(one.line() for one in planned), sep="\n")
-            return
-        keep_freed_memory()
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        outcome = retrain(self.model, self.out, data=self.data, device=self.device, display=display)
-        _end(outcome, outcome.lines())
-
-
-@dataclass(frozen=True, kw_only=True)
+@register_verb("curve")
 class DrawCurve(Verb):
     """Plot the validation error of runs.
 
@@ -187,11 +148,11 @@ class DrawCurve(Verb):
         out: a folder for the figure
     """
 
-    runs: tuple[Path, ...] = field(metadata={"flag": "runs"})
+    runs: tuple[Path, ...] = field(kw_only=False)
     out: Path
 
     def __call__(self) -> None:
-        from tp_transformer.show.curve import read_curves, save_curves
+        from tp_transformer.report.charts import read_curves, save_curves
 
         curves = [curve for run in self.runs for curve in read_curves(run)]
         files = save_curves(curves, self.out)
@@ -199,52 +160,36 @@ class DrawCurve(Verb):
         print(f"figures: {', '.join(map(str, files))}")
 
 
-def _end(outcome: "Outcome", lines: Sequence[str]) -> None:
-    """Print the result on the first rank, and exit if the last run was interrupted."""
-    if outcome.is_first:
-        print(*lines, sep="\n")
-    if outcome.signal is not None:
-        raise SystemExit(128 + outcome.signal)
-
-
-def _settings() -> Arguments:
-    """Return the settings of a run as options, whose values `run_values` parses.
-
-    A setting of several architectures is one option, with a description for each of them.
-    """
+def _settings() -> TextOptions:
+    """Return the settings of a run as options, whose values `run_values` parses."""
     from tp_transformer.model.base import ARCHITECTURES
     from tp_transformer.model.binding import BINDINGS, options_of
     from tp_transformer.model.transformer import Transformer
     from tp_transformer.training.config import section_kinds
 
-    arguments: Arguments = {}
-
-    def add(section: str, name: str, text: str, choices: Sequence[str] = ()) -> None:
-        flag, key = f"--{section}.{name}", f"settings.{section}.{name}"
-        add_later(arguments, f"settings of {section}", flag, key, text, choices)
-
+    options = TextOptions()
     names = {model.config_type: name for name, model in ARCHITECTURES.items()}
     usual = Transformer.architecture()
-    add("model", "architecture", f"the kind of model (default: {usual})", sorted(ARCHITECTURES))
+    options.add("model.architecture", "the kind of model", usual, sorted(ARCHITECTURES))
     for section, kinds in section_kinds().items():
         for kind in kinds:
-            hints, label = get_type_hints(kind), f"[{names[kind]}] " if kind in names else ""
-            for name, text in _described_fields(kind, names):
-                is_literal = get_origin(hints[name]) is Literal
-                add(section, name, label + text, get_args(hints[name]) if is_literal else ())
-    for binding, made in BINDINGS.items():
-        for name, option in options_of(made).items():
-            text = documented(made).get(name, "an option")
+            texts, hints = documented(kind), get_type_hints(kind)
+            label = f"[{names[kind]}] " if kind in names else ""
+            bases = [base for base in kind.__mro__[1:] if base in names]
+            for setting in fields(kind):
+                if any(setting.name in get_type_hints(base) for base in bases):
+                    continue  # described with that architecture
+                hint = hints[setting.name]
+                options.add(
+                    f"{section}.{setting.name}",
+                    label + texts.get(setting.name, "a setting"),
+                    setting.default,
+                    get_args(hint) if get_origin(hint) is Literal else (),
+                )
+    for binding, binding_class in BINDINGS.items():
+        texts = documented(binding_class)
+        for name, option in options_of(binding_class).items():
+            text = f"[{usual}] of the {binding} binding: {texts.get(name, 'an option')}"
             default = MISSING if option.default is option.empty else option.default
-            text = f"[{usual}] of the {binding} binding: {text}{yaml_default(default)}"
-            add("model", name, text)
-    return arguments
-
-
-def _described_fields(kind: type[Any], described: Container[type]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a dataclass and their help, except for those of bases in `described`."""
-    texts = documented(kind)
-    bases = [base for base in kind.__mro__[1:] if base in described]
-    for each in fields(kind):
-        if not any(each.name in get_type_hints(base) for base in bases):
-            yield each.name, texts.get(each.name, "a setting") + yaml_default(each.default)
+            options.add(f"model.{name}", text, default)
+    return options

@@ -1,24 +1,33 @@
-"""The base class of verbs: dataclasses whose fields are the arguments of a command.
+"""The registry of verbs, and their base class: dataclasses whose fields are options.
 
-jsonargparse parses and completes them. They are not added by its `add_class_arguments`, which would
-name an option `--n_best`, take several values as `[a, b]` and a flag as `--json true`.
+cyclopts reads the fields and the docstring of a verb, parses its arguments and prints its help. A
+verb of another package is a class with one decorator:
+
+>>> @register_verb("greet")
+... class Greet(Verb): ...
 """
 
 import json
 import os
 import sys
-from argparse import SUPPRESS
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
-from jsonargparse import Namespace
+from cyclopts import Parameter
 
 from tp_transformer.ranges import Device
+from tp_transformer.registry import Registry
 
-Arguments = dict[str, dict[str, Any]]
-T = TypeVar("T")
+VERBS: "Registry[type[Verb]]" = Registry("verb")  # that of `tpt data show` is named "data show"
+GROUPS = {  # descriptions of the first words of several verbs
+    "data": "Generate, prepare, show, export and verify questions and answers.",
+    "interpret": "The analyses of the paper, on any checkpoint.",
+}
+FLATTENED = Parameter(name="*")  # annotates a dataclass whose fields are options themselves
+
+T = TypeVar("T", bound="Verb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +35,7 @@ class Verb:
     """Base class for verbs; calling a verb runs it.
 
     The first line of the docstring describes the verb, `Attributes` describes the fields. A field
-    is an option of its name, unless its metadata has another `flag`: `--name`, `name` for a
-    positional argument, None for no argument. Its `choices` are those of its metadata, or of a
-    Literal type. The fields of a field that is a dataclass are options too.
+    that is not keyword-only is an argument, any other field an option of its name.
     """
 
     resumes: ClassVar[bool] = False  # whether the same command resumes after an interruption
@@ -38,9 +45,21 @@ class Verb:
         raise NotImplementedError
 
     @classmethod
-    def arguments(cls) -> Arguments:
-        """Return the arguments of `add_argument` by flag, and the `group` of each argument."""
-        return dict(_arguments(cls))
+    def complete(cls: type[T]) -> type[T]:
+        """Return the verb with its options from registries, which may need torch."""
+        return cls
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def register_verb(name: str) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that makes a class a frozen dataclass and a verb, such as `data show`."""
+
+    def register(verb: type[T]) -> type[T]:
+        verb = dataclass(frozen=True, kw_only=True)(verb)
+        VERBS.register(name)(verb)
+        return verb
+
+    return register
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +76,53 @@ class ModelVerb(Verb):
     device: Device = "auto"
 
 
-@dataclass(frozen=True)
-class Group:
-    """Verbs with a common first word, such as `tpt data`."""
+class TextOptions:
+    """Options whose values the verb parses; an option of several owners has a text for each."""
 
-    help: str
-    verbs: "Mapping[str, type[Verb] | Group]"
+    def __init__(self) -> None:
+        self._parameters: dict[str, Parameter] = {}
+
+    def add(self, name: str, text: str, default: Any, choices: Sequence[str] = ()) -> None:
+        """Add the option `--section.field`; its help has the default as YAML."""
+        text = with_default(text, default)
+        if name in self._parameters:
+            text = f"{self._parameters[name].help} {text}"
+        self._parameters[name] = Parameter(
+            name=f"--{name}",
+            help=text,
+            group=f"Settings of {name.partition('.')[0]}",
+            choices=choices or None,
+            metavar="VALUE",
+        )
+
+    def added_to(self, verb: type[T], field_name: str) -> type[T]:
+        """Return a verb with these options in a field, of which `option_texts` has the values."""
+        options = [
+            (name.replace(".", "__", 1), Annotated[str | None, parameter], None)
+            for name, parameter in self._parameters.items()
+        ]
+        options_class = make_dataclass("Texts", options, namespace={"__module__": __name__})
+        options_field = field(default_factory=options_class)
+        return make_dataclass(
+            verb.__name__,
+            [(field_name, Annotated[options_class, FLATTENED], options_field)],
+            bases=(verb,),
+            namespace={"__doc__": verb.__doc__, "complete": classmethod(lambda verb: verb)},
+            frozen=True,
+            kw_only=True,
+        )
 
 
-def help_of(verb: type[Verb] | Group) -> str:
-    """Return the one-line description of a verb."""
-    if isinstance(verb, Group):
-        return verb.help
-    return (verb.__doc__ or "").partition("\n")[0].rstrip(".")
+def option_texts(options: Any) -> dict[str, str]:
+    """Return the texts of those `TextOptions` that have one, such as `{"training.steps": "9"}`."""
+    texts = {} if options is None else vars(options)
+    return {name.replace("__", ".", 1): text for name, text in texts.items() if text is not None}
+
+
+def complain(line: str) -> None:
+    """Print an error; once per machine if torchrun has started several processes."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"tpt: {line}", file=sys.stderr)
 
 
 def documented(kind: type) -> dict[str, str]:
@@ -77,96 +130,15 @@ def documented(kind: type) -> dict[str, str]:
     from docstring_parser import DocstringStyle, parse
 
     return {
-        each.arg_name: " ".join((each.description or "").split())
+        attribute.arg_name: " ".join((attribute.description or "").split())
         for base in reversed(kind.__mro__)
-        for each in parse(base.__doc__ or "", DocstringStyle.GOOGLE).params
+        for attribute in parse(base.__doc__ or "", DocstringStyle.GOOGLE).params
     }
 
 
-def flag_of(each: Field[Any]) -> str | None:
-    """Return the option or positional argument of a field; None if it has none."""
-    flag: str | None = each.metadata.get("flag", f"--{each.name.replace('_', '-')}")
-    return flag
-
-
-def key_of(flag: str) -> str:
-    """Return the key of an argument in the namespace of the parser."""
-    return flag.removeprefix("--").replace("-", "_")
-
-
-def _arguments(kind: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    described, hints = documented(kind), get_type_hints(kind, include_extras=True)
-    for each in fields(kind):
-        hint = hints[each.name]
-        flag = flag_of(each)
-        if is_dataclass(hint):
-            yield from _arguments(cast(type, hint))
-        elif flag is not None:
-            yield flag, _argument(each, flag, hint, described.get(each.name, "no description"))
-
-
-def _argument(each: Field[Any], flag: str, hint: Any, text: str) -> dict[str, Any]:
-    is_required = each.default is MISSING
-    argument: dict[str, Any] = {"help": text}
-    if flag.startswith("-"):
-        argument["help"] += " (required)" if is_required else _shown_default(each.default)
-        if hint is bool and not each.default:
-            return {**argument, "action": "store_true"}
-        default = list(each.default) if isinstance(each.default, tuple) else each.default
-        argument |= {"required": is_required, "default": None if is_required else default}
-    parts = (hint, *get_args(hint))
-    many = next((part for part in parts if get_origin(part) in (tuple, Sequence)), None)
-    if many is not None:
-        hint = get_args(many)[0]
-        argument["nargs"] = "+" if is_required or flag.startswith("-") else "*"
-    literal = next((part for part in (hint, *parts) if get_origin(part) is Literal), None)
-    choices = each.metadata.get("choices") or get_args(literal)
-    if choices:
-        return {**argument, "choices": list(choices)}
-    metavar = "{true,false}" if bool in parts else each.name.upper()
-    return {**argument, "type": hint, "metavar": metavar}
-
-
-def _shown_default(default: Any) -> str:
-    """Return the end of a help text with a default; empty if the text itself explains it."""
-    if default is None or default is False:
-        return ""
-    default = "true" if default is True else default
-    words = map(str, default) if isinstance(default, tuple | list) else [str(default)]
-    return f" (default: {' '.join(words)})"
-
-
-def add_later(
-    arguments: Arguments, group: str, flag: str, key: str, text: str, choices: Sequence[str] = ()
-) -> None:
-    """Add an option whose value the verb parses; that of several owners has a text for each."""
-    empty = {"dest": key, "default": SUPPRESS, "help": "", "group": group}
-    option = arguments.setdefault(flag, empty)
-    option |= {"choices": choices} if choices else {"metavar": key.rpartition(".")[2].upper()}
-    option["help"] = f"{option['help']} {text}".strip()
-
-
-def yaml_default(default: Any) -> str:
-    """Return the end of a help text, with a default as YAML."""
+def with_default(text: str, default: Any) -> str:
+    """Return a help text with a default as YAML at its end."""
     if default is MISSING:
-        return ""
-    text = default if isinstance(default, str) else json.dumps(default)
-    return f" (default: {text.replace('null', 'none')})"
-
-
-def filled(kind: type[T], given: Namespace) -> T:
-    """Return a dataclass with parsed arguments of the same names."""
-    hints, values = get_type_hints(kind), {}
-    for each in fields(cast(Any, kind)):
-        if is_dataclass(hints[each.name]):
-            values[each.name] = filled(hints[each.name], given)
-        elif (key := key_of(flag_of(each) or each.name)) in given:
-            value = given[key]
-            values[each.name] = tuple(value) if isinstance(value, list) else value
-    return kind(**values)
-
-
-def complain(line: str) -> None:
-    """Print an error; once per machine if torchrun has started several processes."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"tpt: {line}", file=sys.stderr)
+        return text
+    yaml_text = default if isinstance(default, str) else json.dumps(default)
+    return f"{text} (default: {yaml_text.replace('null', 'none')})"

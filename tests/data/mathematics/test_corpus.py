@@ -1,11 +1,14 @@
 """Reading the published dataset: everything arrives, byte for byte, or is named as missing."""
 
 import gzip
+import io
 import re
 import tarfile
 import tracemalloc
 from contextlib import suppress
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +30,7 @@ from corpora import (
 from corpora import rows as some_rows
 from tp_transformer.data import readers
 from tp_transformer.data.mathematics.corpus import PARQUET, identify, prepare, unwrap
+from tp_transformer.data.vocabulary import CHARACTERS
 from tp_transformer.errors import CorpusError, StoreError
 
 MIXED = "train-easy/arithmetic__mixed.txt"
@@ -117,26 +121,13 @@ def test_the_hugging_face_copy_is_read(tmp_path, kind, naming):
     assert [(entry["file"], entry["rows"]) for entry in store.skipped] == [(".gitattributes", 0)]
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    st.lists(
-        st.text(
-            st.characters(codec="latin-1", exclude_characters="\n"), min_size=0, max_size=30
-        ).map(lambda text: text.encode("latin-1")),
-        min_size=1,
-        max_size=10,
-    )
-)
+@given(st.lists(st.text(CHARACTERS, max_size=30), min_size=1, max_size=10))
 def test_unwrapping_undoes_repr(texts):
-    import pyarrow as pa
-
-    found = unwrap(pa.array([repr(text + b"\n") for text in texts]))
-    assert found.to_pylist() == [text.decode("latin-1") for text in texts]
+    column = pa.array([repr(f"{text}\n".encode()) for text in texts])
+    assert unwrap(column).to_pylist() == texts
 
 
 def test_unwrapping_leaves_other_texts_alone():
-    import pyarrow as pa
-
     plain = ["b", "b'", "What is 'b'?", "b'x\"", "", "x\\n", "b'\\x'", "'", "-1\n"]
     assert unwrap(pa.array(plain)).to_pylist() == [*plain[:8], "-1"]
 
@@ -175,34 +166,19 @@ FAULTS = {
     "long answer": (MIXED, ROW + b"1\n" + b"1" * 31 + b"\n", "line 4: answer of more than 30", 1),
     "empty question": (MIXED, ROW + b"\n1\n", "line 3: empty question", 1),
     "empty answer": (MIXED, ROW + b"1\n\n", "line 4: empty answer", 1),
-    "foreign": (
-        MIXED,
-        ROW + b"B?\n1\n",
-        "line 3: question with a character outside the 69: 'B'",
-        1,
-    ),
+    "foreign": (MIXED, ROW + b"B?\n1\n", "line 3: question with .* the 69: 'B'", 1),
     "foreign answer": (MIXED, ROW + b"1\n\xff\n", r"line 4: answer with .* outside the 69", 1),
     "accent": (MIXED, ROW + "é\n1\n".encode(), "line 3: question with .* the 69: 'é' in 'é'", 1),
     "carriage return": (MIXED, b"What\r?\n1\n" + ROW, r"line 1: .*: '\\r' in", 1),
     "no newline": (MIXED, ROW + b"1" * 3_000_000, "line 3: a line of more than 1,048,576 bytes", 0),
     "empty": (MIXED, b"", "line 1: an empty file", 0),
     "unknown module": ("train-easy/numbers__gdc.txt", ROW, "line 1: train-easy has no module", 1),
-    "train only": (
-        "extrapolate/numbers__gcd.txt",
-        ROW,
-        "line 1: extrapolate has no mod",
-        1,
-    ),
+    "train only": ("extrapolate/numbers__gcd.txt", ROW, "line 1: extrapolate has no mod", 1),
     "unknown split": ("train/numbers__gcd.txt", ROW * 2, "line 1: unknown split 'train'", 2),
     "outside": ("../train-easy/numbers__gcd.txt", ROW, "line 1: a path that leaves the arc", 1),
     "absolute": (tarfile.TarInfo("/train-easy/numbers__gcd.txt"), ROW, "line 1: a path that", 1),
     "link": (link("train-easy/numbers__gcd.txt"), b"", "line 1: a link or device", 0),
-    "hard link": (
-        link("train-easy/numbers__gcd.txt", tarfile.LNKTYPE),
-        b"",
-        "line 1: a link or device",
-        0,
-    ),
+    "hard link": (link("train-easy/x.txt", tarfile.LNKTYPE), b"", "line 1: a link or device", 0),
 }
 
 
@@ -220,15 +196,12 @@ def test_faults_are_named_with_file_and_line(tmp_path, fault):
     (entry,) = store.skipped
     assert entry["file"].endswith(file)
     assert entry["rows"] == n_rows
-    assert (
-        entry["reason"] in message or message.split(": ")[-1] in entry["reason"] or entry["reason"]
-    )
     kept = sum(segment.count for segment in store["train"].segments)
     has_row = name == MIXED and content
     assert kept == 1 + bool(has_row)
 
 
-def test_duplicates_are_refused(tmp_path):
+def test_duplicates_are_an_error(tmp_path):
     members = [(MIXED, ROW), ("train-easy/numbers__gcd.txt", ROW), (MIXED, ROW * 3)]
     source = write_archive(tmp_path / "v1.tar.gz", members)
     message = f"{MIXED}, line 1: the same split and module as mathematics_dataset-v1.0/{MIXED}"
@@ -245,7 +218,7 @@ def test_duplicates_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("one", "other"), [("", ""), ("-00000-of-00001", "-00000-of-00001"), ("", "-00001-of-00002")]
 )
-def test_duplicates_of_other_kinds_are_refused(tmp_path, one, other):
+def test_duplicates_of_other_kinds_are_an_error(tmp_path, one, other):
     hub = {f"numbers__gcd/test{one}.jsonl": json_lines_of([("1", "2")])}
     hub[f"numbers__gcd/test{other}.parquet"] = parquet_of([("1", "2")])
     with pytest.raises(CorpusError, match="the same split and module"):
@@ -305,11 +278,14 @@ def test_a_link_to_nothing_is_named(tmp_path):
 
 def test_faults_of_parquet(tmp_path):
     good = parquet_of(pairs("x", 5))
+    table, not_text = {"question": [b"1", b"\xff", b"4"], "answer": ["1"] * 3}, io.BytesIO()
+    parquet.write_table(pa.table(table), not_text)
     files = {
         "numbers__gcd/train.parquet": good,
         "numbers__lcm/train.parquet": good[:-20],
         "polynomials__add/train.parquet": parquet_of([], other=[]).replace(b"answer", b"ANSWER"),
         "numbers__gcd/test.parquet": parquet_of([("1", "2"), ("B", "2")]),
+        "numbers__lcm/test.parquet": not_text.getvalue(),
     }
     source = write_folder(tmp_path / "hub", files)
     with pytest.raises(CorpusError, match=r"numbers__gcd/test.parquet, line 2: .* the 69: 'B'"):
@@ -317,10 +293,11 @@ def test_faults_of_parquet(tmp_path):
     store = prepared(tmp_path, source, skip_errors=True)
     assert {entry["file"] for entry in store.skipped} == set(files) - {"numbers__gcd/train.parquet"}
     assert all("cannot be read" in e["reason"] for e in store.skipped if "test" not in e["file"])
+    assert rows_of(store)["interpolate", "numbers__lcm", None] == [("1", "1"), ("4", "1")]
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x1f\x8b" + bytes(30), bytes(2000)])
-def test_what_is_no_archive_is_refused(tmp_path, content):
+def test_what_is_no_archive_is_an_error(tmp_path, content):
     (tmp_path / "file.tar.gz").write_bytes(content)
     with pytest.raises(CorpusError, match=r"file.tar.gz"):
         prepared(tmp_path, tmp_path / "file.tar.gz")
@@ -328,7 +305,7 @@ def test_what_is_no_archive_is_refused(tmp_path, content):
         prepared(tmp_path, tmp_path / "file.tar.gz", skip_errors=True)
 
 
-def test_what_is_no_corpus_is_refused(tmp_path):
+def test_what_is_no_corpus_is_an_error(tmp_path):
     with pytest.raises(CorpusError, match="there is no archive or folder"):
         prepared(tmp_path, tmp_path / "nowhere")
     with pytest.raises(CorpusError, match=r"neither .txt files of v1.0 nor .parquet or .jsonl"):
@@ -342,7 +319,7 @@ def test_what_is_no_corpus_is_refused(tmp_path):
 def test_a_cut_archive_is_never_taken_for_a_whole_one(tmp_path):
     whole = write_archive(tmp_path / "v1.tar.gz", texts()).read_bytes()
     cut = tmp_path / "cut.tar.gz"
-    for length in range(3, len(whole), 7):
+    for length in (*range(3, len(whole) - 10, 7), *(len(whole) - n for n in (10, 8, 4, 1))):
         cut.write_bytes(whole[:length])
         with pytest.raises(CorpusError, match=r"(damaged|cut off) (here|after)"):
             prepared(tmp_path, cut)
@@ -443,14 +420,6 @@ def test_what_follows_an_end_mark_is_named(tmp_path, kind, compress):
     assert rows_of(store) == expected
 
 
-def test_an_archive_cut_off_behind_its_end_mark_is_noticed(tmp_path):
-    whole = write_archive(tmp_path / "v1.tar.gz", texts()).read_bytes()
-    for n_missing in (1, 4, 8, 10):
-        (tmp_path / "cut.tar.gz").write_bytes(whole[:-n_missing])
-        with pytest.raises(CorpusError, match="the archive is cut off after"):
-            prepared(tmp_path, tmp_path / "cut.tar.gz")
-
-
 def header(kind, size, name="x"):
     """The header of a member of an archive, which may be a header itself."""
     member = tarfile.TarInfo(name)
@@ -519,15 +488,6 @@ def test_a_broken_header_is_bounded_and_never_loses_a_file_silently(tmp_path, ki
     tracemalloc.stop()
 
 
-def test_a_header_within_bounds_is_read_once(tmp_path):
-    records = b"".join(b"13 k%06d=x\n" % i for i in range(500))
-    source = tmp_path / "v1.tar.gz"
-    source.write_bytes(gzip.compress(pax(records) + MEMBER + bytes(1024)))
-    assert rows_of(prepared(tmp_path, source)) == {
-        ("train", "numbers__gcd", "easy"): [("What is 1 + 1?", "2")]
-    }
-
-
 def test_what_unzips_to_much_more_comes_in_blocks(tmp_path, monkeypatch):
     rows = [("What is 1 + 1?", "2")] * 50_000
     source = write_archive(tmp_path / "v1.tar.gz", {MIXED: text_of(rows)})
@@ -574,22 +534,6 @@ def test_every_question_of_the_sample_is_in_the_store(tmp_path):
     assert found == {}
     assert n_rows == 909_000
     assert store.skipped == []
-
-
-def test_one_row_of_a_parquet_file_that_is_not_text(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    questions = [b"1", b"2", b"\xff\xfe", b"4"]
-    table = pa.table({"question": pa.array(questions, pa.binary()), "answer": ["1"] * 4})
-    file = tmp_path / "hub" / "numbers__gcd" / "train.parquet"
-    file.parent.mkdir(parents=True)
-    parquet.write_table(table, file)
-    with pytest.raises(CorpusError, match=r"train.parquet, line 3: bytes that are not text"):
-        prepared(tmp_path, tmp_path / "hub")
-    store = prepared(tmp_path, tmp_path / "hub", skip_errors=True)
-    assert [example.question for example in store["train"]] == ["1", "2", "4"]
-    assert [(e["rows"], e["first_line"]) for e in store.skipped] == [(1, 3)]
 
 
 def test_a_json_line_of_many_blocks_is_one_fault(tmp_path):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tp_transformer.data.mathematics.generate import Chunk, generate_chunk, generate_chunks
+from tp_transformer.data.mathematics.produce import Chunk, generate_chunk, generate_chunks
 from tp_transformer.errors import UserError
 from tp_transformer.runtime import processes
 from tp_transformer.runtime.processes import workers

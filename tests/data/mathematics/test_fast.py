@@ -7,15 +7,14 @@ from tp_transformer.data.mathematics.modules import KEYS
 pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.data.mathematics.deepmind import MAX_ANSWER, Address, TooLongError, generator
+from tp_transformer.data.mathematics.exact import determinant, trial_division
 from tp_transformer.data.mathematics.fast import (
     Conversions,
-    determinant,
     function_factory,
     nearest_integer,
     replacements,
-    trial_division,
 )
-from tp_transformer.data.mathematics.generate import question_at
+from tp_transformer.data.mathematics.produce import question_at
 
 # DeepMind's code lists up to 200,000 cases for one question of these.
 SECONDS_EACH = [key for key in KEYS if key[1].endswith("more_samples")]

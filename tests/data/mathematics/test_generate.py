@@ -19,7 +19,7 @@ from tp_transformer.errors import SettingsError, UserError
 pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.data.mathematics import deepmind
-from tp_transformer.data.mathematics.generate import (
+from tp_transformer.data.mathematics.produce import (
     Chunk,
     GeneratedExample,
     generate,
@@ -33,7 +33,7 @@ from tp_transformer.runtime.processes import workers
 # Draws the questions at the addresses on standard input, shuffled, and prints them as JSON.
 PROCESS = """
 import json, random, sys
-from tp_transformer.data.mathematics.generate import question_at
+from tp_transformer.data.mathematics.produce import question_at
 addresses = json.load(sys.stdin)
 random.Random(int(sys.argv[1])).shuffle(addresses)
 fast = sys.argv[2] == "fast"
@@ -74,12 +74,6 @@ def test_deepminds_own_code_too():
         if (split == "train-hard" and "composed" in module) or "prime" in module
     ]
     assert in_a_process(addresses, 3, "slow") == here(addresses, fast=False)
-
-
-@pytest.mark.slow
-def test_any_process_at_length():
-    addresses = [(split, module, index) for split, module in KEYS for index in range(200)]
-    assert in_a_process(addresses, 5) == in_a_process(addresses, 6)
 
 
 def test_alone_or_as_the_fiftieth():
@@ -210,13 +204,6 @@ def test_workers_give_the_same(n_workers):
     assert [len(questions) for questions in found] == [4, 2] * 4
     by_name = list(generate("probability__*", split="train-easy", count=6, n_workers=n_workers))
     assert by_name == [e for questions in found[:4] for e in questions]
-
-
-@pytest.mark.slow
-def test_two_hundred_of_everything():
-    for split, module in KEYS:
-        found = {e.question for e in generate(module, split=split, count=200)}
-        assert len(found) > 20 or module == "arithmetic__nearest_integer_root"
 
 
 def test_errors_are_one_clear_line(monkeypatch):

@@ -15,8 +15,7 @@ pytest.importorskip("mathematics_dataset")
 
 from tp_transformer.cli import main
 from tp_transformer.data.mathematics import produce
-from tp_transformer.data.mathematics.generate import Chunk, question_at
-from tp_transformer.data.mathematics.produce import Order, Pieces, unfinished
+from tp_transformer.data.mathematics.produce import Chunk, Order, Pieces, question_at, unfinished
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import SettingsError, StoreError
 from tp_transformer.runtime.processes import workers
@@ -78,7 +77,7 @@ def test_a_killed_run_goes_on_where_it_stopped(made, tmp_path):
     folder = tmp_path / ".store.generating"
     slow = """
 import time
-from tp_transformer.data.mathematics import generate, produce
+from tp_transformer.data.mathematics import produce
 produce.PIECE_ROWS, produce.CHUNK = 10, 5
 plain = produce.generate_chunks
 def slowly(*arguments):
@@ -265,16 +264,3 @@ def test_the_command_says_what_it_made(tmp_path, capsys):
     assert stop.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert len(open_store(out)["interpolate"]) == 5  # the earlier store is untouched
-
-
-@pytest.mark.slow
-def test_two_hundred_of_everything_are_the_same_bytes_every_time(tmp_path):
-    for workers_, hash_seed in (("1", "1"), ("2", "2")):
-        out = tmp_path / workers_
-        arguments = ["--count", "200", "--workers", workers_]
-        assert run(out, *arguments, hash_seed=hash_seed).wait() == 0
-    assert content(tmp_path / "1") == content(tmp_path / "2")
-    store = open_store(tmp_path / "1")
-    assert len(store["train"]) == 56 * 3 * 200
-    assert len(store["interpolate"]) == 56 * 200
-    assert {segment.count for split in store.values() for segment in split.segments} == {200}

@@ -2,6 +2,6 @@
 
 - `modules`, `task`: its modules and splits
 - `corpus`: the published files, read into a store
-- `generate`, `produce`: questions by address; whole stores
+- `produce`: questions by address, and whole stores
 - `deepmind`, `fast`, `exact`: DeepMind's generator, and faster replacements of its slowest parts
 """

@@ -7,7 +7,6 @@ bytes with a line break at their end. Faults are reported with file and line or,
 and counted.
 """
 
-import ast
 import json
 import os
 import re
@@ -315,8 +314,10 @@ class _CorpusReader:
 def _count_rows(file: SourceFile, blocks: Iterable[Content]) -> int:
     """Return the number of rows of a file that is skipped as a whole."""
     for block in blocks:
-        is_table = isinstance(block, pa.RecordBatch)
-        file.line += block.num_rows if is_table else bytes(block).count(b"\n")
+        if isinstance(block, bytes | memoryview):
+            file.line += bytes(block).count(b"\n")
+        else:
+            file.line += block.num_rows
     return (file.line - 1) // (2 if file.kind == TEXT else 1)
 
 
@@ -361,7 +362,6 @@ def _part_of(folder: str, module: str, splits: dict[str, tuple[str, str | None]]
 def _parse_json_lines(
     file: SourceFile, blocks: Iterable[Bytes], report: Report
 ) -> Iterator[pa.RecordBatch]:
-    """JSON lines: an object with `question` and `answer` on each line."""
     fault = "not a JSON object with the texts `question` and `answer`"
     rows = read_json_lines(file, blocks, report, _json_row, fault)
     while chunk := list(islice(rows, _JSON_ROWS)):
@@ -378,30 +378,12 @@ def _json_row(line: bytes) -> tuple[str | None, ...]:
 
 
 def _parse_tables(
-    file: SourceFile, blocks: Iterable[pa.RecordBatch], report: Report
+    file: SourceFile, blocks: Iterable[pa.RecordBatch], _: Report
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a Parquet file with the columns `question` and `answer`."""
     for block in blocks:
         lines = np.arange(file.line, file.line + block.num_rows)
-        try:
-            block.validate(full=True)  # Arrow accepts any bytes as text
-            batch = _from_table(block, lines)
-        except pa.ArrowInvalid:
-            good = np.array([_is_text(block.slice(row, 1)) for row in range(len(lines))])
-            for line in lines[~good].tolist():
-                report.fault(file.name, line, "bytes that are not text", 1)
-            batch = _from_table(block.filter(pa.array(good)), lines[good])
         file.line += block.num_rows
-        yield batch
-
-
-def _is_text(row: pa.RecordBatch) -> bool:
-    try:
-        for column in row.columns:
-            column.cast(pa.string()).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        yield _from_table(block, lines)
 
 
 _PARSERS: dict[str, Callable[..., Iterator[pa.RecordBatch]]] = {
@@ -413,7 +395,7 @@ _PARSERS: dict[str, Callable[..., Iterator[pa.RecordBatch]]] = {
 
 def _from_table(table: pa.RecordBatch, lines: Positions) -> pa.RecordBatch:
     columns = {
-        name: column.cast(pa.string())
+        name: _as_strings(column)
         for name, column in zip(table.schema.names, table.columns, strict=True)
     }
     question, answer = (unwrap(pc.fill_null(columns.pop(name), "")) for name in COLUMNS[:2])
@@ -423,10 +405,18 @@ def _from_table(table: pa.RecordBatch, lines: Positions) -> pa.RecordBatch:
     return text_batch(question, answer, lines, lines, **columns)
 
 
+def _as_strings(column: pa.Array) -> pa.StringArray:
+    """Return a column as texts, whose bytes are checked later."""
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return column.cast(pa.binary()).view(pa.string())
+    return column.cast(pa.string())
+
+
 def unwrap(texts: pa.StringArray) -> pa.StringArray:
     """Return texts without the wrapping of the Hugging Face copy, which has printed bytes.
 
-    Texts that are not wrapped are unchanged, except for a line break at their end.
+    Texts that are not wrapped are unchanged, except for a line break at their end. Escapes within
+    texts are not undone, because the 69 characters need none.
     """
     offsets, view = texts_as_bytes(texts)
     if not len(view):
@@ -445,24 +435,7 @@ def unwrap(texts: pa.StringArray) -> pa.StringArray:
     wrapped &= (at(ends - 3) == ord("\\")) & (at(ends - 2) == ord("n"))
     starts, ends = starts + 2 * wrapped, ends - 3 * wrapped
     bare = ~wrapped & (ends > starts) & (at(ends - 1) == ord("\n"))
-    bare_texts = cut_out(view, starts, ends - bare)
-    return _unescape(bare_texts, texts) if b"\\" in bytes(view) else bare_texts
-
-
-def _unescape(texts: pa.StringArray, wrapped: pa.StringArray) -> pa.StringArray:
-    """Parse texts that still have a backslash as Python literals; the 69 characters need none."""
-    rows = np.flatnonzero(pc.match_substring(texts, "\\"))
-    if not len(rows):
-        return texts
-    values = texts.to_pylist()
-    for row in rows:
-        try:
-            value = ast.literal_eval(wrapped[row].as_py())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            continue  # unchanged, so that it is rejected later
-        if isinstance(value, bytes):
-            values[row] = value.decode("latin-1").removesuffix("\n")
-    return pa.array(values, pa.string())
+    return cut_out(view, starts, ends - bare)
 
 
 def check(batch: pa.RecordBatch, name: str, report: Report) -> pa.RecordBatch:

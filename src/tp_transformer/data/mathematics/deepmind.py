@@ -81,8 +81,8 @@ class Address:
 
     def entropy(self, redraw: int) -> bytes:
         """Return 64 bytes that differ from those of all other addresses and redraws."""
-        parts = (self.module, self.split, self.seed, self.index, self.attempt, redraw)
-        text = "/".join(str(part) for part in parts)
+        fields = (self.module, self.split, self.seed, self.index, self.attempt, redraw)
+        text = "/".join(map(str, fields))
         return hashlib.blake2b(text.encode(), digest_size=64, person=_EDITION).digest()
 
 
@@ -142,14 +142,14 @@ class Generator:
     @contextmanager
     def session(self) -> Iterator[None]:
         """Reserve the generator for this thread; restore the random state of sympy at the end."""
-        chances = [self._sympy_random.rng, self._sympy_random._assumptions_rng]
+        rngs = [self._sympy_random.rng, self._sympy_random._assumptions_rng]
         with _LOCK:
-            states = [chance.getstate() for chance in chances]
+            states = [rng.getstate() for rng in rngs]
             try:
                 yield
             finally:
-                for chance, state in zip(chances, states, strict=True):
-                    chance.setstate(state)
+                for rng, state in zip(rngs, states, strict=True):
+                    rng.setstate(state)
 
 
 def generator() -> Generator:
@@ -177,7 +177,7 @@ class _Array(np.ndarray[Any, Any]):
         self[index] = value
 
 
-def _numpy_view(chance: np.random.RandomState) -> ModuleType:
+def _numpy_view(rng: np.random.RandomState) -> ModuleType:
     def with_itemset(make: Callable[..., npt.NDArray[Any]]) -> Callable[..., npt.NDArray[Any]]:
         return lambda *args, **kwargs: make(*args, **kwargs).view(_Array)
 
@@ -186,13 +186,11 @@ def _numpy_view(chance: np.random.RandomState) -> ModuleType:
         object=object,
         zeros=with_itemset(np.zeros),
         empty=with_itemset(np.empty),
-        random=SimpleNamespace(
-            dirichlet=chance.dirichlet, randint=chance.randint, binomial=chance.binomial
-        ),
+        random=SimpleNamespace(dirichlet=rng.dirichlet, randint=rng.randint, binomial=rng.binomial),
     )
 
 
-def _sympy_view(chance: random.Random) -> ModuleType:
+def _sympy_view(rng: random.Random) -> ModuleType:
     sympy: Any = import_module("sympy")
 
     def factorint(n: Any) -> dict[int, int]:
@@ -201,7 +199,7 @@ def _sympy_view(chance: random.Random) -> ModuleType:
 
     def randprime(low: Any, high: Any) -> int:
         low, high = int(low), int(high)
-        prime = sympy.nextprime(chance.randint(low - 1, high))
+        prime = sympy.nextprime(rng.randint(low - 1, high))
         return cast(int, prime if prime < high else sympy.prevprime(high))
 
     primes = SimpleNamespace(randprime=randprime, nextprime=sympy.nextprime)
@@ -222,14 +220,14 @@ def view(module: ModuleType, **changed: Any) -> ModuleType:
     return view
 
 
-def _pop(chance: random.Random, letters: list[str]) -> Callable[[Any], str]:
+def _pop(rng: random.Random, letters: list[str]) -> Callable[[Any], str]:
     def pop(context: Any) -> str:
         """Choose an unused letter, in alphabetical order instead of the order of a set."""
         used = context._relation_symbols | context._self_symbols | context._child_symbols
         allowed = [letter for letter in letters if letter not in used]
         if not allowed:
             raise ValueError("every letter is used")
-        letter = chance.choice(allowed)
+        letter = rng.choice(allowed)
         context._self_symbols.add(letter)
         return letter
 
@@ -237,13 +235,13 @@ def _pop(chance: random.Random, letters: list[str]) -> Callable[[Any], str]:
 
 
 def _expand_entities(
-    chance: random.Random, entity_type: Any, context: Any, **kwargs: Any
+    rng: random.Random, entity_type: Any, context: Any, **kwargs: Any
 ) -> tuple[str, dict[str, Any]]:
     """Describe the entities of a question, shuffled from the order of their creation."""
     named = {key: value for key, value in kwargs.items() if isinstance(value, entity_type)}
     entities: list[Any] = list(dict.fromkeys([*context.child_entities, *named.values()]))
     kwargs |= {key: entity.handle for key, entity in named.items()}
-    chance.shuffle(entities)
+    rng.shuffle(entities)
     sentences = []
     for entity in entities:
         sentences.append(entity.child_description)

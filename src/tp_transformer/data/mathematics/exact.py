@@ -146,8 +146,8 @@ class Surd:
         terms: defaultdict[int, Number] = defaultdict(int)
         for left, left_number in self.terms.items():
             for right, right_number in other.terms.items():
-                whole, radicand = square_free(left * right)
-                terms[radicand] += left_number * right_number * whole
+                factor, radicand = square_free(left * right)
+                terms[radicand] += left_number * right_number * factor
         return Surd(terms)
 
     def inverse(self) -> "Surd":
@@ -173,13 +173,13 @@ class Surd:
 @lru_cache(maxsize=4096)
 def square_free(number: int) -> tuple[int, int]:
     """Factor a number into a square and a square-free number; return the root and the latter."""
-    whole, divisor = 1, 2
+    factor, divisor = 1, 2
     while divisor * divisor <= number:
         while number % (divisor * divisor) == 0:
             number //= divisor * divisor
-            whole *= divisor
+            factor *= divisor
         divisor += 1
-    return whole, number
+    return factor, number
 
 
 def factored(letter: str, leading: Number, roots: Iterable[Number]) -> str:
@@ -230,3 +230,62 @@ def _term(number: Number, product: str) -> str:
 
 def _product(monomial: Monomial) -> str:
     return "*".join(name if power == 1 else f"{name}**{power}" for name, power in monomial)
+
+
+class Applied:
+    """A function applied to arguments, such as f(x), formatted as by sympy."""
+
+    def __init__(self, name: str, arguments: str) -> None:
+        self.name = name
+        self.text = f"{name}({arguments})"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __rmul__(self, factor: Any) -> "Combination":
+        return Combination([(factor, self)])
+
+
+class Combination:
+    """A sum of functions with integers or letters as factors, formatted as by sympy."""
+
+    def __init__(self, terms: list[tuple[Any, Applied]]) -> None:
+        self.terms = terms
+
+    def __add__(self, other: "Combination") -> "Combination":
+        return Combination(self.terms + other.terms)
+
+    def __str__(self) -> str:
+        lettered = sorted(
+            (factor.name, applied.text) for factor, applied in self.terms if factor.is_Symbol
+        )
+        counted = sorted(
+            (applied.name, int(factor), applied.text)
+            for factor, applied in self.terms
+            if not factor.is_Symbol
+        )
+        # Terms with letters come first.
+        products = [(1, f"{letter}*{text}") for letter, text in lettered]
+        return join_terms([*products, *((n, text) for _, n, text in counted)])
+
+
+def trial_division(n: int) -> dict[int, int]:
+    """Return the prime factors of a positive number, in ascending order, with multiplicities."""
+    factors: dict[int, int] = {}
+    divisor = 2
+    while divisor * divisor <= n:
+        while n % divisor == 0:
+            factors[divisor] = factors.get(divisor, 0) + 1
+            n //= divisor
+        divisor += 1 if divisor == 2 else 2
+    if n > 1:
+        factors[n] = factors.get(n, 0) + 1
+    return factors
+
+
+def determinant(rows: list[list[Any]]) -> int:
+    """Replaces `sympy.det` for the 1 x 1 and 2 x 2 integer matrices that occur."""
+    if len(rows) == 1:
+        return int(rows[0][0])
+    (a, b), (c, d) = rows
+    return int(a) * int(d) - int(b) * int(c)

@@ -18,7 +18,14 @@ from typing import Any
 
 from tp_transformer.data.mathematics import exact
 from tp_transformer.data.mathematics.deepmind import Generator, TooLongError, generator, view
-from tp_transformer.data.mathematics.exact import Number, Polynomial, Surd
+from tp_transformer.data.mathematics.exact import (
+    Applied,
+    Number,
+    Polynomial,
+    Surd,
+    determinant,
+    trial_division,
+)
 from tp_transformer.data.vocabulary import MAX_ANSWER
 
 # An attribute of a module or class of DeepMind's package: its owner, its name, its new value.
@@ -102,8 +109,8 @@ class Conversions:
 
 def square_root(op: Any) -> Surd:
     """Return the surd that equals the square root of an integer."""
-    whole, radicand = exact.square_free(int(op.children["a"].value))
-    return Surd({radicand: whole})
+    factor, radicand = exact.square_free(int(op.children["a"].value))
+    return Surd({radicand: factor})
 
 
 def exponent(op: Any) -> int:
@@ -256,43 +263,6 @@ def _roots(generator: Generator, conversions: Conversions) -> Patches:
     yield algebra, "polynomials", sampling
 
 
-class Applied:
-    """A function applied to arguments, such as f(x), formatted as by sympy."""
-
-    def __init__(self, name: str, arguments: str) -> None:
-        self.name = name
-        self.text = f"{name}({arguments})"
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __rmul__(self, factor: Any) -> "Combination":
-        return Combination([(factor, self)])
-
-
-class Combination:
-    """A sum of functions with integers or letters as factors, formatted as by sympy."""
-
-    def __init__(self, terms: list[tuple[Any, Applied]]) -> None:
-        self.terms = terms
-
-    def __add__(self, other: "Combination") -> "Combination":
-        return Combination(self.terms + other.terms)
-
-    def __str__(self) -> str:
-        lettered = sorted(
-            (factor.name, applied.text) for factor, applied in self.terms if factor.is_Symbol
-        )
-        counted = sorted(
-            (applied.name, int(factor), applied.text)
-            for factor, applied in self.terms
-            if not factor.is_Symbol
-        )
-        # Terms with letters come first.
-        products = [(1, f"{letter}*{text}") for letter, text in lettered]
-        return exact.join_terms([*products, *((n, text) for _, n, text in counted)])
-
-
 def _compositions(generator: Generator, conversions: Conversions) -> Patches:
     """Replace how entities are inserted into the text of a question."""
     composition: Any = generator.files["util.composition"]
@@ -325,11 +295,11 @@ class Replacements:
 
     def __init__(self, generator: Generator) -> None:
         conversions = Conversions(generator)
-        parts = (
+        groups = (
             *(_sympy_views, _numbers, _comparisons, _probability),
             *(_operations, _values, _polynomials, _roots, _compositions),
         )
-        self._new = [patch for part in parts for patch in part(generator, conversions)]
+        self._new = [patch for group in groups for patch in group(generator, conversions)]
         self._old = [(owner, name, vars(owner).get(name)) for owner, name, _ in self._new]
         self._in_use = False
 
@@ -452,7 +422,7 @@ def _numbers(generator: Generator, conversions: Conversions) -> Patches:
     number: Any = generator.files["sample.number"]
     factors = _factors(conversions.sympy.factorint)
     randint = generator.random.randint
-    whole = conversions.sympy.Integer
+    to_integer = conversions.sympy.Integer
 
     def density(value: Any) -> float:
         """Replaces `number._coprime_density`: the same product, rounded in the same order."""
@@ -472,7 +442,7 @@ def _numbers(generator: Generator, conversions: Conversions) -> Patches:
         while True:
             value = randint(low, high)
             if abs(value) >= min_abs and math.gcd(value, coprime) == 1:
-                return whole(value)
+                return to_integer(value)
 
     yield number, "integer", integer
     for name in ("modules.arithmetic", "modules.comparison", "modules.polynomials", "util.display"):
@@ -490,28 +460,6 @@ def nearest_integer(value: Any) -> Any:
     if distance * 10**12 > 2 * abs(numerator):
         return (2 * numerator + denominator) // (2 * denominator)
     return round(value)
-
-
-def trial_division(n: int) -> dict[int, int]:
-    """Return the prime factors of a positive number, in ascending order, with multiplicities."""
-    factors: dict[int, int] = {}
-    divisor = 2
-    while divisor * divisor <= n:
-        while n % divisor == 0:
-            factors[divisor] = factors.get(divisor, 0) + 1
-            n //= divisor
-        divisor += 1 if divisor == 2 else 2
-    if n > 1:
-        factors[n] = factors.get(n, 0) + 1
-    return factors
-
-
-def determinant(rows: list[list[Any]]) -> int:
-    """Replaces `sympy.det` for the 1 x 1 and 2 x 2 integer matrices that occur."""
-    if len(rows) == 1:
-        return int(rows[0][0])
-    (a, b), (c, d) = rows
-    return int(a) * int(d) - int(b) * int(c)
 
 
 def _comparisons(generator: Generator, conversions: Conversions) -> Patches:
@@ -553,7 +501,7 @@ def _probability(generator: Generator, conversions: Conversions) -> Patches:
         if not isinstance(event, probability.CountLevelSetEvent):
             return product_inverse(variable, event)
         letters = variable._random_variables[0]._inverse
-        return Level(event.counts, {letter: len(places) for letter, places in letters.items()})
+        return Level(event.counts, {letter: len(indices) for letter, indices in letters.items()})
 
     def chance(space: Any, event: Any) -> Fraction:
         """Replaces `SampleWithoutReplacementSpace.probability`: counting, as all weights are equal.
@@ -566,9 +514,9 @@ def _probability(generator: Generator, conversions: Conversions) -> Patches:
             ways = math.prod(math.comb(present, count) for present, count in event.pairs)
             return Fraction(ways, math.comb(total, drawn))
         ways, seen = 1, Counter[int]()
-        for places in (part.values for part in event.events):
-            ways *= len(places) - seen[min(places)]
-            seen[min(places)] += 1
+        for indices in (choice.values for choice in event.events):
+            ways *= len(indices) - seen[min(indices)]
+            seen[min(indices)] += 1
         return Fraction(ways, math.perm(total, drawn))
 
     yield probability.FiniteProductRandomVariable, "inverse", inverse
