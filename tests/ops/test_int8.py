@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 from torch.library import opcheck
+from torch.nn import functional as F
 
 import tp_transformer as tpt
 from tp_transformer.cli import main
 from tp_transformer.errors import FolderError, SettingsError
+from tp_transformer.model.layout import Packed
 from tp_transformer.ops import library
 from tp_transformer.ops.engine import _remembered as remembered
 from tp_transformer.ops.engine import engine_for
@@ -87,6 +89,53 @@ def test_the_kernel_computes_the_same_as_torch_for_each_row_by_itself(backend):
         assert result[5].isnan().all()
     alone = torch.cat([kernel(row[None]) for row in rows])
     torch.testing.assert_close(found, alone, rtol=0, atol=0, equal_nan=True)
+
+
+class FakeLinear(nn.Linear):
+    """A linear layer that rounds weights and inputs to 255 levels, in floating point."""
+
+    def forward(self, state):
+        """Round, then multiply."""
+        scale, weight_scale = (
+            numbers.abs().amax(dim=-1, keepdim=True) / 127 for numbers in (state, self.weight)
+        )
+        inputs = torch.round(state / scale) * scale
+        return F.linear(inputs, torch.round(self.weight / weight_scale) * weight_scale, self.bias)
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A model, the same in int8, and the same with fake rounding."""
+    torch.manual_seed(0)
+    model, fake = (tpt.build("tp-transformer-tiny").eval() for _ in range(2))
+    fake.load_state_dict(model.state_dict())
+    for part in fake.modules():
+        if type(part) is nn.Linear:
+            part.__class__ = FakeLinear
+    return model, model.in_precision("int8"), fake
+
+
+def steps(model):
+    """The logits of some decoding steps."""
+    vocabulary = model.vocabulary
+    ids, layout = Packed.lay_out(vocabulary.encode(QUESTIONS), vocabulary.pad)
+    state = model.begin(model.encode(ids, layout), 6)
+    rows = torch.arange(len(QUESTIONS))
+    return torch.stack([model.step(3 + (7 * rows + step) % 60, state) for step in range(6)])
+
+
+@torch.inference_mode()
+def test_a_model_in_int8_is_the_one_that_rounds(models, monkeypatch):
+    model, rounded, fake = models
+    wanted, effect = steps(fake), (steps(model) - steps(fake)).abs().mean()
+    if library.load() is not None:
+        assert (steps(engine_for(rounded)) - wanted).abs().mean() < effect / 20
+        assert rounded.solve(QUESTIONS) == fake.solve(QUESTIONS)
+    with monkeypatch.context() as without:  # as on a machine without the kernels
+        without.setattr(library, "load", lambda: None)
+        eager = model.in_precision("int8")
+        assert (steps(eager) - wanted).abs().mean() < effect / 20
+        assert eager.solve(QUESTIONS) == fake.solve(QUESTIONS)
 
 
 @needs_kernels

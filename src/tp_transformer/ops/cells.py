@@ -214,8 +214,8 @@ class _Shape:
         The positions beyond those of `like` (1, position, d_model) are padding.
         """
         _, n_positions, d_model = like.shape
-        d_head = d_model // self.n_heads
-        by_name = states[:n_positions].view(1, n_positions, -1, self.n_heads, d_head)
+        n_names, d_head = states.shape[1] // d_model, d_model // self.n_heads
+        by_name = states[:n_positions].view(1, n_positions, n_names, self.n_heads, d_head)
         return [tensor.transpose(1, 2) for tensor in by_name.unbind(2)]
 
 
