@@ -261,7 +261,7 @@ def test_only_a_report_is_replaced(tmp_path):
         ("config.yaml", "[", "config.yaml"),
         (
             "metrics.jsonl",
-            '{"kind": "monitor", "step": 7, "loss": 1, "exact_match": 2, "n": 64}',
+            '{"kind": "monitor", "step": 7, "loss": 1, "exact_match": 2, "n": 64, "split": "x"}',
             "is damaged: a validation at step 7",
         ),
     ],
