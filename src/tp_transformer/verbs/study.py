@@ -75,7 +75,7 @@ class Reproduce(Verb):
         scale: minutes, hour and overnight are for two cores, paper is for GPUs
         out: a folder for all of it; the same command resumes what is missing there
         data: a store of questions to use in place of generated ones; required for paper
-        dry_run: print the runs, time, memory and disk space, measured for ten seconds, and for
+        dry_run: print the runs, time, memory and disk space, measured for a few seconds, and for
             paper the command lines for GPUs; write nothing
     """
 
