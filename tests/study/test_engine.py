@@ -13,7 +13,7 @@ from tp_transformer import UserError, cli
 from tp_transformer.errors import FolderError
 from tp_transformer.study import engine
 from tp_transformer.study.engine import StudyRun, begin, train_side_by_side
-from tp_transformer.training import display
+from tp_transformer.training import record
 from tp_transformer.training.config import RunConfig
 
 
@@ -42,7 +42,7 @@ def test_its_options_give_its_settings(tmp_path, data):
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_two_runs_side_by_side(tmp_path, data, monkeypatch, is_terminal):
-    monkeypatch.setattr(display, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(record, "_SECONDS_BETWEEN_LINES", 0.0)
     if is_terminal:  # that the commands run by themselves need not be seen twice
         monkeypatch.setattr(engine.subprocess, "Popen", runs.Forked)
     file, ended = io.StringIO(), []

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tp_transformer.data.mathematics.generate import generate
 from tp_transformer.data.mathematics.modules import TRAIN_SPLITS
-from tp_transformer.data.mathematics.produce import Order
+from tp_transformer.data.mathematics.produce import Order, generate
 from tp_transformer.data.mathematics.task import MATHEMATICS
 from tp_transformer.data.store import MANIFEST, Store, open_store
 from tp_transformer.data.writer import write_store
