@@ -144,7 +144,9 @@ def test_a_run_without_a_validation_has_no_error_curve(tmp_path):
 
 
 def test_the_command_of_a_run_names_the_model_that_it_began_with(tmp_path):
-    run = write_run(tmp_path / "run", init_from={"folder": str(tmp_path / "other run" / "best")})
+    run = write_run(
+        tmp_path / "run", init_from={"folder": str(tmp_path / "other run" / "best"), "sha256": "0"}
+    )
     page = text_of(write_report([run], tmp_path / "report.html").file.read_text("utf-8"))
     assert "--data data --run run --init-from 'other run/best'" in page
 
