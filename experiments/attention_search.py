@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from tp_transformer.data.mathematics.produce import generate
 from tp_transformer.interpret.attention.following import ModelAttention, Ranking, rank
+from tp_transformer.interpret.core.relations import OF_EXPRESSIONS as RELATIONS
+from tp_transformer.interpret.core.relations import Relation
 from tp_transformer.interpret.core.sample import token_characters
-from tp_transformer.interpret.core.structure import RELATIONS, Relation
 from tp_transformer.scoring.expressions import Expression, parse
 
 Floats = npt.NDArray[np.float64]

@@ -24,8 +24,8 @@ import tp_transformer as tpt
 from tp_transformer.data.generated import TASKS
 from tp_transformer.data.mathematics.produce import generate
 from tp_transformer.data.store import open_store
-from tp_transformer.interpret.core.options import AnalysisOptions
-from tp_transformer.interpret.core.record import checked_model, record
+from tp_transformer.interpret.analyses import AnalysisOptions, checked_model
+from tp_transformer.interpret.core.record import record
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.core.structure import LABELS
 from tp_transformer.interpret.information import Draws, in_sample, predict

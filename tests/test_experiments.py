@@ -24,7 +24,8 @@ from documents import ROOT
 from planted import nested, quotients
 from tp_transformer.data.mathematics.modules import MODULE_NAMES
 from tp_transformer.data.sampling import Feed
-from tp_transformer.interpret.core.structure import LABELS, RELATIONS
+from tp_transformer.interpret.core.relations import OF_EXPRESSIONS as RELATIONS
+from tp_transformer.interpret.core.structure import LABELS
 from tp_transformer.interpret.roles.probes import Labelled, Positions
 from tp_transformer.model import bundled
 from tp_transformer.scoring.expressions import parse

@@ -83,8 +83,8 @@ def test_the_modules_there_are_named(tmp_path, monkeypatch, capsys):
     model = tpt.build("tp-transformer-tiny")
     model.save("model")
     for options, message in (
-        ([], "no arithmetic__mixed in its dev split. Choose another module, such as --module b "),
-        (["--module=x"], "has no x in its dev split. Choose another module, such as --module b "),
+        ([], "no arithmetic__mixed in its dev split; choose another by --module: b, c"),
+        (["--module=x"], "has no x in its dev split; choose another by --module: b, c"),
         (["--split=tset"], "has no split 'tset'; it has train, dev"),
     ):
         with pytest.raises(SystemExit):

@@ -9,7 +9,8 @@ import torch
 
 import tp_transformer as tpt
 from fuzzing import mutate_bytes, tolerated, trials
-from tp_transformer.interpret.core.structure import PLACES, RELATIONS, labels
+from tp_transformer.interpret.core.relations import RELATIONS
+from tp_transformer.interpret.core.structure import PLACES, labels
 from tp_transformer.model.solver import lines, solve_each
 from tp_transformer.scoring.diagnose import KINDS, Diagnosis, UnreadableError
 from tp_transformer.scoring.expressions import nodes, parse, parse_answer

@@ -79,19 +79,13 @@ def load_extensions() -> None:
     for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
         if name.endswith(".py"):
             _import_file(Path(name).resolve())
-        else:
-            _import_module(name)
-
-
-def _import_module(name: str) -> None:
-    try:
-        import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, and lacks another
-        raise SettingsError(
-            f"{VARIABLE} names {name!r}, but there is no such module; a file needs its path and .py"
-        ) from error
+            continue
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise SettingsError(
+                f"{VARIABLE} names {name!r}: {error}; a file needs its path and .py"
+            ) from error
 
 
 @cache

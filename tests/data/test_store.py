@@ -416,6 +416,15 @@ def test_rows_that_the_task_does_not_have_are_an_error(tmp_path, row, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_source_that_cannot_be_read_back_is_an_error(tmp_path):
+    with (
+        pytest.raises(ValueError, match="source"),
+        write_store(tmp_path / "store", MATHEMATICS, {"files": [["a"]]}) as writer,
+    ):
+        writer.append(*GOOD)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failure_keeps_the_earlier_store(tmp_path):
     make_store(tmp_path / "store", segments_of())
     before = rows_of(tpt.data.open(tmp_path / "store"))

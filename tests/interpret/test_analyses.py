@@ -1,8 +1,8 @@
-"""The registry of analyses: functions of the package, verbs, and analyses from outside."""
+"""The registry of analyses: functions of the package, and verbs."""
 
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import pytest
 
@@ -12,54 +12,12 @@ from documents import ROOT, blocks
 from planted import sample
 from tp_transformer import UserError
 from tp_transformer.cli import verbs_of
-from tp_transformer.interpret.analyses import ANALYSES, Analysis
-from tp_transformer.interpret.core.options import AnalysisOptions
-from tp_transformer.interpret.core.result import Context, Result
+from tp_transformer.interpret.analyses import ANALYSES
 
 NAMES = {
     *("roles", "attention", "information", "binding"),
     *("interchange", "surgery", "tensor-product"),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class LengthOptions(AnalysisOptions):
-    """Measure the mean length of the questions.
-
-    Attributes:
-        times: a factor
-    """
-
-    times: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Length(Result):
-    mean: float
-
-    name = "length"
-
-    def summary(self):
-        return [f"mean length {self.mean:g}"]
-
-    def values(self):
-        return {"mean": self.mean}
-
-    def plot(self):
-        return {}
-
-
-def analyse(model, sample, options, seed):
-    lengths = [len(question) for question in sample.questions]
-    mean = options.times * sum(lengths) / len(sample)
-    return Length(context=Context.of(model, sample, seed), mean=mean)
-
-
-@pytest.fixture
-def _length(monkeypatch):
-    """An analysis that is registered from outside, for one test."""
-    monkeypatch.setattr(ANALYSES, "_entries", dict(ANALYSES._entries))
-    ANALYSES.register("length")(Analysis(options=LengthOptions, module=__name__))
 
 
 def test_every_analysis_is_a_function_and_a_verb():
@@ -77,22 +35,12 @@ def test_modules_of_an_analysis_do_not_replace_its_function():
     code = (
         "import tp_transformer as tpt\n"
         "from tp_transformer.interpret.binding import BindingResult\n"
-        "from tp_transformer.interpret.roles import analysis, result\n"
-        "import tp_transformer.interpret.roles.naming\n"
+        "from tp_transformer.interpret.roles import analysis\n"
+        "import tp_transformer.interpret.roles.clusters\n"
         "for function in (tpt.interpret.roles, tpt.interpret.binding): assert callable(function)\n"
         "assert callable(analysis.analyse)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.usefixtures("_length")
-def test_an_analysis_from_outside(tmp_path):
-    model = tpt.build("tp-transformer-tiny", d_model=32)
-    found = tpt.interpret.length(model, sample(4), times=2)
-    assert found.summary() == [f"mean length {found.mean:g}"]
-    assert found.to_json()["mean"] == found.mean > 2
-    assert [file.name for file in found.save(tmp_path)] == ["length.json"]
-    assert ANALYSES["length"].help == "Measure the mean length of the questions"
 
 
 def test_questions_may_be_plain_texts():

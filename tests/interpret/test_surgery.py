@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import tp_transformer as tpt
-from tp_transformer import UserError
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret import surgery
 from tp_transformer.interpret.core.operations import role_of
@@ -217,16 +216,3 @@ def test_one_question_is_enough():
         share = f"{100 * effect.share:.0f}\n{low:.0f}-{high:.0f}"
         assert cell == (share if effect.touched else "-")
     assert "Fewer than 10 questions" in " ".join(result.summary())
-
-
-def test_what_cannot_be_operated_on_is_refused():
-    with pytest.raises(UserError, match="needs roles"):
-        surgery(tpt.build("transformer-tiny", d_model=32), SAMPLE)
-    for wrong, message in (
-        ({"head": 4}, "heads 0 to 3"),
-        ({"clusters": 0}, "clusters must be 1 or more"),
-        ({"layer": 9}, "layers 0 to 1"),
-        ({"at": "numeratorz"}, "did you mean 'numerators'"),
-    ):
-        with pytest.raises(UserError, match=message):
-            surgery(untrained(), SAMPLE, **wrong)

@@ -11,13 +11,9 @@ import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.interpret import tensor_product
 from tp_transformer.interpret.core.record import point
-from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample
 from tp_transformer.interpret.tensor_product import (
-    HeadShares,
     Products,
-    Shares,
-    TensorProductResult,
     align,
     measure,
 )
@@ -203,16 +199,16 @@ def test_the_whole_analysis_is_written_and_drawn(tmp_path, monkeypatch):
     assert [(one.layer, one.head) for one in result.heads] == [
         (layer, head) for layer in (0, 1) for head in range(4)
     ]
-    planted = result.heads[6].centred
+    planted = result.heads[6].variance
     assert planted.ceiling == pytest.approx(1)  # filler times one axis: 8 dimensions in all
-    assert max(one.centred.ceiling for draw in result.initial for one in draw) < 0.99
+    assert max(one.variance.ceiling for draw in result.initial for one in draw) < 0.99
     assert result.is_held_out
-    averages = [np.mean([one.centred.hadamard for one in draw]) for draw in result.initial]
+    averages = [np.mean([one.variance.hadamard for one in draw]) for draw in result.initial]
     assert len(set(averages)) == analysis.INITIAL_DRAWS
     assert result.summary()[0].startswith("Encoder self-attention: in ")
     assert "; in 3 untrained models, in " in result.summary()[0]
     own, initial = result.tables()[0].rows
-    mean = np.mean([one.centred.hadamard for one in result.heads])
+    mean = np.mean([one.variance.hadamard for one in result.heads])
     assert own[:2] == ("this model", f"{mean:.1%}")
     assert initial[:2] == ("3 untrained models", f"{min(averages):.1%} to {max(averages):.1%}")
     files = result.save(tmp_path)
@@ -241,7 +237,7 @@ def test_the_decoder_is_measured_at_the_positions_of_the_answers(where, tmp_path
         weight.view(4, 8, 32)[2], bias.view(4, 8)[2] = 0, torch.eye(8)[0]
     result = tensor_product(model, sample, where=where, layer=-1)
     assert result.n_fitted + result.n_scored == sum(len(one) + 1 for one in sample.answers)
-    shares = [one.centred.hadamard for one in result.heads]
+    shares = [one.variance.hadamard for one in result.heads]
     assert shares[2] == pytest.approx(1)
     assert max(shares[:2] + shares[3:]) < 0.9
     assert "ecoder" in result.summary()[0]
@@ -251,69 +247,19 @@ def test_the_decoder_is_measured_at_the_positions_of_the_answers(where, tmp_path
         tensor_product(model, sample, where="decodr")
 
 
-def test_one_question_is_fitted_and_scored_on_itself():
-    model = tpt.build("tp-transformer-tiny", d_model=32, binding="convolution")
-    sample = Sample(questions=("1 + 1?",), answers=("2",), origin="one question")
-    result = tensor_product(model, sample, layer=0)
-    assert not result.is_held_out
-    assert result.heads[0].centred.hadamard_interval is None
-    text = " ".join(result.summary())
-    assert "a share has no interval" in text
-    assert "binds by convolution" in text
-    assert "With a single question" in text
-
-
-def test_what_cannot_be_analysed_is_refused():
-    with pytest.raises(UserError, match="needs roles"):
-        tensor_product(tpt.build("transformer-tiny", d_model=32), SAMPLE)
-    with pytest.raises(UserError, match="layers 0 to 1"):
-        tensor_product(tpt.build("tp-transformer-tiny", d_model=32), SAMPLE, layer=5)
+def test_vectors_that_do_not_vary_are_refused():
     constant = Products(filler=np.ones((5, 3)), role=np.ones((5, 3)), centred=True)
     with pytest.raises(UserError, match="same at all positions"):
         measure(constant, constant, np.zeros(5, np.int64))
 
 
-def planted_shares(hadamard, interval):
-    return Shares(
-        hadamard=hadamard,
-        hadamard_interval=interval,
-        aligned=0.3,
-        optimum=0.9,
-        ceiling=1.0,
-        random=1 / 64,
-        random_range=(0.012, 0.02),
-    )
-
-
-@pytest.mark.parametrize("n_layers", [1, 12])
-@pytest.mark.parametrize("hadamard", [0.0, 0.018, 0.5])
-def test_shares_of_any_size_are_drawn(hadamard, n_layers, tmp_path):
-    """Zero has no logarithm; of many layers each has little room for its ticks."""
-    interval = (0.9 * hadamard, min(1.0, 1.1 * hadamard)) if hadamard else None
-    shares = planted_shares(hadamard, interval)
-    heads = tuple(
-        HeadShares(layer=layer, head=head, centred=shares, raw=shares)
-        for layer in range(n_layers)
-        for head in range(8)
-    )
-    model = tpt.build("tp-transformer-tiny", d_model=32)
-    result = TensorProductResult(
-        context=Context.of(model, SAMPLE, 0),
-        where="encoder",
-        binding="hadamard",
-        d_head=64,
-        is_held_out=True,
-        n_fitted=9,
-        n_scored=9,
-        heads=heads,
-        initial=(heads,) * 3,
-    )
-    files = result.save(tmp_path)  # looked at by conftest
-    drawn = files[1].read_text()
-    ticks = [one for one in drawn.split("\n") if one in {"1%", "2%", "5%", "10%", "50%", "100%"}]
-    assert {"10%", "100%"} <= set(ticks)
-    assert ("50%" in ticks) == (n_layers == 1)
-    words = " ".join(drawn.split())
-    assert ("95% interval" in words) == (interval is not None)
-    assert ("at the bottom" in words) == (hadamard == 0)
-    assert "95% of random rotations" in words
+def test_one_question_is_fitted_and_scored_on_itself():
+    model = tpt.build("tp-transformer-tiny", d_model=32, binding="convolution")
+    sample = Sample(questions=("1 + 1?",), answers=("2",), origin="one question")
+    result = tensor_product(model, sample, layer=0)
+    assert not result.is_held_out
+    assert result.heads[0].variance.hadamard_interval is None
+    text = " ".join(result.summary())
+    assert "a share has no interval" in text
+    assert "binds by convolution" in text
+    assert "With a single question" in text

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import runs
+from runs import wait_for
 
 PATIENCE = 180.0  # seconds: the machine may be busy with other work
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -44,13 +45,6 @@ def start(arguments, **options):
 
 def tpt(*arguments, **options):
     return start(["-m", "tp_transformer", *map(str, arguments)], **options)
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def descendants(pid):

@@ -107,40 +107,29 @@ def test_a_tracker_continues_its_run_after_a_resumption(
     assert [step for step, _ in losses] == [1, 4, 8, 12]
 
 
-def test_functions_and_objects_are_loggers(store, tmp_path):
-    class Mine:
-        def record(self, values):
-            self.last = values
+class Mine:
+    """A logger that keeps what it receives."""
 
-        def close(self):
-            self.is_closed = True
+    def __init__(self, run=None):
+        self.run, self.records, self.is_closed = run, [], False
 
-    seen, mine = [], Mine()
+    def record(self, values):
+        self.records.append(values)
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_functions_and_objects_are_loggers_and_may_have_names(store, tmp_path, monkeypatch):
+    seen, mine, named = [], Mine(), []
+    monkeypatch.setitem(LOGGERS._entries, "mine", lambda run: named.append(Mine(run)) or named[0])
     run = tmp_path / "run"
-    train(config(training__steps=4), store, run, quiet=True, loggers=[seen.append, mine])
+    train(config(training__steps=4), store, run, quiet=True, loggers=[seen.append, mine, "mine"])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert seen == lines
-    assert mine.last == lines[-1]
+    assert seen == mine.records == named[0].records == lines
     assert mine.is_closed
-    assert json.loads((run / "run.json").read_text())["loggers"] == []
-
-
-def test_a_logger_of_ones_own_has_a_name(store, tmp_path, monkeypatch):
-    class Mine:
-        def __init__(self, run):
-            self.run = run
-            made.append(self)
-
-        def record(self, values):
-            pass
-
-        def close(self):
-            pass
-
-    made = []
-    monkeypatch.setitem(LOGGERS._entries, "mine", Mine)
-    train(config(training__steps=4), store, tmp_path / "run", quiet=True, loggers=["mine"])
-    assert made[0].run.folder == tmp_path / "run"
+    assert named[0].run.folder == run
+    assert json.loads((run / "run.json").read_text())["loggers"] == ["mine"]
 
 
 def test_other_loggers_replace_the_recorded_ones(store, tmp_path, monkeypatch):

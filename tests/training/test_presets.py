@@ -27,38 +27,20 @@ def test_every_preset_is_covered_here():
     assert sorted(SCHLAG + SAXTON + OURS + TASKS) == tpt.preset_names()
 
 
-@pytest.mark.parametrize("name", SCHLAG)
-def test_schlag_et_al(name):
-    run = resolved(name)
-    assert run.optim == OptimConfig(
-        optimizer="adam",
-        learning_rate=1e-4,
-        betas=(0.9, 0.995),
-        eps=1e-8,
-        weight_decay=0.0,
-        clip_norm=0.1,
-        clip_value=None,
-        schedule="constant",
-        warmup=0,
-    )
-    assert (run.data.batch_size, run.training.steps) == (1024, 1_000_000)
+SCHLAG_ADAM = {"learning_rate": 1e-4, "eps": 1e-8, "clip_norm": 0.1, "clip_value": None}
+SAXTON_ADAM = {"learning_rate": 6e-4, "eps": 1e-9, "clip_norm": None, "clip_value": 0.1}
 
 
-@pytest.mark.parametrize("name", SAXTON)
-def test_saxton_et_al(name):
+@pytest.mark.parametrize(
+    ("name", "adam", "steps"),
+    [(name, SCHLAG_ADAM, 1_000_000) for name in SCHLAG]
+    + [(name, SAXTON_ADAM, 500_000) for name in SAXTON],
+)
+def test_the_optimizers_of_the_papers(name, adam, steps):
     run = resolved(name)
-    assert run.optim == OptimConfig(
-        optimizer="adam",
-        learning_rate=6e-4,
-        betas=(0.9, 0.995),
-        eps=1e-9,
-        weight_decay=0.0,
-        clip_norm=None,
-        clip_value=0.1,
-        schedule="constant",
-        warmup=0,
-    )
-    assert (run.data.batch_size, run.training.steps) == (1024, 500_000)
+    plain = {"optimizer": "adam", "weight_decay": 0.0, "schedule": "constant", "warmup": 0}
+    assert run.optim == OptimConfig(betas=(0.9, 0.995), **plain, **adam)
+    assert (run.data.batch_size, run.training.steps) == (1024, steps)
 
 
 @pytest.mark.parametrize("name", SCHLAG + SAXTON)

@@ -36,7 +36,7 @@ from tp_transformer.data.readers import (
     read_json_lines,
 )
 from tp_transformer.data.store import Store, open_store
-from tp_transformer.data.task import SPLIT_NAME, TRAIN, Row, Task
+from tp_transformer.data.task import NAME, TRAIN, Row, Task
 from tp_transformer.data.vocabulary import EOS, NO_TEXT, PAD, SOS, Vocabulary
 from tp_transformer.data.writer import has_same_store, write_store
 from tp_transformer.errors import CorpusError, SettingsError
@@ -52,7 +52,6 @@ _ERRORS = "surrogateescape"
 # Numbers are texts as they are written: 1.50 is not 1.5.
 _JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
-_TASK_NAME = re.compile(r"\w[\w-]{0,99}")
 _MOST_GROUPS = 1000
 _BLOCK = 2**16  # rows that are sorted by split and group, and shuffled, together
 # Training holds out the last rows of a module for validation, at most 2% of them. A random share of
@@ -107,7 +106,7 @@ def prepare(  # noqa: PLR0913, the options of the command
                 "columns, tokenisation, shares and seed are for pairs of your own; name their task"
             )
         return corpus.prepare(source, out, skip_errors=skip_errors, progress=progress)
-    if not _TASK_NAME.fullmatch(task) or task == MATHEMATICS.name:
+    if not NAME.fullmatch(task) or task == MATHEMATICS.name:
         raise SettingsError(f"a task of your own cannot be called {task!r}; choose another name")
     columns = columns or Columns()
     reader = _PairReader(_pair_files(Path(source), columns), task, tokenisation, shares, seed)
@@ -387,7 +386,7 @@ class _PairReader:
                 f"{files[0].name} names the splits of its rows; --splits is for files that do not"
             )
         for name in self.shares or ([file.stem for file in files] if is_by_file else ()):
-            if not SPLIT_NAME.fullmatch(name):
+            if not NAME.fullmatch(name):
                 raise SettingsError(f"the split name {name!r} cannot be a file name")
 
     def rows(self, report: Report) -> Iterator[Row]:
@@ -415,7 +414,7 @@ class _PairReader:
         for noun, text in (("question", row.question), ("answer", row.answer)):
             if fault := self._text_fault(noun, text):
                 return fault
-        if file.has_splits and not SPLIT_NAME.fullmatch(row.split or ""):
+        if file.has_splits and not NAME.fullmatch(row.split or ""):
             return f"a split that cannot be a file name: {row.split!r}"
         if file.has_groups and not row.group:
             return "empty group"

@@ -147,6 +147,7 @@ class Manifest:
             "skipped": self.skipped,
             "splits": {name: asdict(entry) for name, entry in self.splits.items()},
         }
+        msgspec.convert({**values, "task": self.task}, Manifest)  # raises if it is unreadable
         text = json.dumps({**values, "sha256": _hash_of(values)})
         (folder / MANIFEST).write_text(text + "\n", "utf-8")
 

@@ -24,7 +24,7 @@ from tp_transformer.registry import Registry
 
 TRAIN = "train"
 
-SPLIT_NAME = re.compile(r"\w[\w-]{0,99}")  # a split is a file
+NAME = re.compile(r"\w[\w-]{0,99}")  # of a task or a split, which is a file
 _MOST_LISTED = 20  # number of modules that an error message lists
 _MaxLength = Annotated[int, msgspec.Meta(ge=1)] | None
 
@@ -70,7 +70,7 @@ class Task:
 
     def __post_init__(self) -> None:
         for split, modules in self.splits.items():
-            if not SPLIT_NAME.fullmatch(split):
+            if not NAME.fullmatch(split):
                 raise ValueError(
                     f"the split name {split!r} must be usable as a file name "
                     "(letters, digits, _ and -)"

@@ -24,32 +24,26 @@ import numpy as np
 from scipy.stats import t
 
 from tp_transformer import figures
-from tp_transformer.errors import SettingsError
-from tp_transformer.interpret.core.nested import (
+from tp_transformer.interpret.analyses import BindingOptions, layer_index
+from tp_transformer.interpret.core.chart import ChartPanel, Marks, chart, look
+from tp_transformer.interpret.core.record import Floats, record, untrained_models
+from tp_transformer.interpret.core.result import Context, Result, Values, in_words, ratio_interval
+from tp_transformer.interpret.core.sample import (
     LETTERS,
     NestedFraction,
+    Sample,
     nested_sample,
     read_fractions,
 )
-from tp_transformer.interpret.core.options import layer_index
-from tp_transformer.interpret.core.record import checked_model, record, untrained
-from tp_transformer.interpret.core.result import Context, Result, Values
-from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.core.vectors import Floats
-from tp_transformer.interpret.options import BindingOptions
-from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
-from tp_transformer.scoring.statistics import CONFIDENCE, FEWEST, Interval, resample, wilson
+from tp_transformer.scoring.statistics import CONFIDENCE, FEWEST, Interval, wilson
 
 A, B, C, D, E = range(5)  # the cells of the simplified network
 # Pairs of a cell and the cell that it attends to, for (a/b)/(c/d) and (a/d)/(c/b).
 STRUCTURES = (((A, B), (C, D)), ((A, D), (C, B)))
-ATTENTIONS = {
-    "standard": "standard attention",
-    "tp": "TP-attention",
-    "equal roles": "TP-attention, a and c with equal roles",
-}
+# The last is TP-attention in which a and c have equal roles.
+ATTENTIONS = ("standard", "tp", "equal roles")
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 
 CONFUSABLE, CONTROL, NEIGHBOURS = ("ac", "bd"), ("ad", "bc"), ("ab", "cd")
@@ -122,7 +116,6 @@ class Simplified:
     distances: Mapping[str, Floats]
 
     def values(self) -> Values:
-        """Return the minimum, the median and the maximum distance for each size."""
         return {
             name: [
                 {
@@ -140,8 +133,6 @@ class Simplified:
 
 def simplified(sizes: Sequence[int] = SIZES, *, draws: int = 50, seed: int = 0) -> Simplified:
     """Measure the distance of the two structures in many random networks of each size."""
-    if draws < 1 or not sizes or min(sizes) < 1:
-        raise SettingsError("simplified networks need sizes of at least 1 and at least 1 draw")
     rng = np.random.default_rng(seed)
     distances = {name: np.zeros((len(sizes), draws)) for name in ATTENTIONS}
     for row, size in enumerate(track("measuring simplified networks", sizes)):
@@ -177,7 +168,7 @@ class Ratio:
     def __str__(self) -> str:
         if self.interval is None:
             return f"{self.value:.2f} times (no interval: fewer than {FEWEST} questions)"
-        return f"{self.value:.2f} times (95% {self.interval[0]:.2f} to {self.interval[1]:.2f})"
+        return f"{self.value:.2f} times (95% {in_words(self.interval, '.2f')})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +187,12 @@ class BindingResult(Result):
 
     name = "binding"
 
+    @property
+    def initial_range(self) -> str:
+        """The ratios of untrained models in words."""
+        return in_words((min(self.initial_ratios), max(self.initial_ratios)), ".2f") + " times"
+
     def summary(self) -> list[str]:
-        """Return what the simplified network, the states and the answers show."""
         largest = self.simplified.distances["standard"].max()
         smallest = self.simplified.distances["tp"].min()
         lines = [
@@ -210,8 +205,7 @@ class BindingResult(Result):
             lines.append(
                 "This model, outer operator: the exchanges that standard attention would confuse "
                 f"move the state {self.ratio} as far as the control; in {len(self.initial_ratios)} "
-                f"untrained models, {min(self.initial_ratios):.2f} to "
-                f"{max(self.initial_ratios):.2f} times. The ratio is {self.verdict}."
+                f"untrained models, {self.initial_range}. The ratio is {self.verdict}."
             )
         confusable = [exchange for exchange in self.exchanges if exchange.letters in CONFUSABLE]
         n = sum(exchange.n_answered for exchange in confusable)
@@ -247,7 +241,6 @@ class BindingResult(Result):
         return UNCLEAR
 
     def values(self) -> Values:
-        """Return the numbers."""
         return {
             "layer": self.layer,
             "verdict": self.verdict,
@@ -259,87 +252,46 @@ class BindingResult(Result):
         }
 
     def plot(self) -> "dict[str, figures.Figure]":
-        """Plot the simplified network above the model."""
-        with figures.blank(figures.COLUMN, 1.0) as drawn:
-            upper, lower = drawn.subplots(2, 1)
-            _draw_simplified(upper, self.simplified)
-            _draw_exchanges(lower, self)
-            lines = []
-            if any(exchange.at_operator_interval for exchange in self.exchanges):
-                lines.append("Lines on bars: 95% intervals over questions.")
-            if self.ratio is not None and self.initial_ratios:
-                low, high = min(self.initial_ratios), max(self.initial_ratios)
-                lines.append(
-                    f"Confusable exchanges move the state {self.ratio} as far as the control; in "
-                    f"untrained models, {low:.2f} to {high:.2f} times."
-                )
-            below = figures.caption(drawn, " ".join([*lines, self.context.caption]))
-            drawn.set_figheight(3.9 + below)
-            return {"binding": drawn}
-
-
-def _draw_simplified(axes: "figures.Axes", result: Simplified) -> None:
-    smallest = 1e-18  # where a distance of zero is drawn
-    marks = zip(ATTENTIONS.items(), ("s", "o", "x"), (1, 0, 2), strict=True)
-    for (name, label), mark, colour in marks:
-        distances = np.maximum(result.distances[name], smallest)
-        middle = np.median(distances, axis=1)
-        reach = [middle - distances.min(axis=1), distances.max(axis=1) - middle]
-        style: dict[str, Any] = {"marker": mark, "markersize": 3, "linewidth": 1, "capsize": 2}
-        axes.errorbar(
-            result.sizes, middle, reach, color=figures.COLOURS[colour], label=label, **style
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(result.sizes, [str(size) for size in result.sizes])
-    axes.set_yscale("log")
-    axes.set_ylim(smallest, 1e3)
-    # Not as powers, whose exponents would be too small to read.
-    axes.set_yticks([1e-15, 1e-10, 1e-5, 1], ["1e-15", "1e-10", "1e-5", "1"])
-    axes.set_yticks([], minor=True)
-    axes.set_xlabel("d_model (median, minimum, maximum;\n0 is at the bottom)")
-    axes.set_ylabel("relative distance\nof the two structures")
-    axes.set_title("Simplified network: (a/b)/(c/d), (a/d)/(c/b)")
-    axes.legend(loc="center right")
-
-
-def _draw_exchanges(axes: "figures.Axes", result: BindingResult) -> None:
-    exchange_of = {exchange.letters: exchange for exchange in result.exchanges}
-    ticks = []
-    for colour, (label, pairs) in enumerate(KINDS.items()):
-        places = np.arange(2) + 2.5 * colour
-        exchanges = [exchange_of[pair] for pair in pairs]
-        heights = [exchange.at_operator for exchange in exchanges]
-        limits = [
-            exchange.at_operator_interval or (exchange.at_operator,) * 2 for exchange in exchanges
+        exchanges = {exchange.letters: exchange for exchange in self.exchanges}
+        letters = [pair for pairs in KINDS.values() for pair in pairs]
+        n = self.exchanges[0].n_answered  # before the exchange, so the same for all
+        marks = [
+            Marks(
+                kind,
+                look("o", colour),
+                [exchanges[x].at_operator if x in pairs else None for x in letters],
+                [exchanges[x].at_operator_interval if x in pairs else None for x in letters],
+            )
+            for (kind, pairs), colour in zip(
+                KINDS.items(), ("blue", "orange", "green"), strict=True
+            )
         ]
-        axes.bar(
-            places,
-            heights,
-            0.8,
-            yerr=np.abs(np.array(limits).T - heights),
-            color=figures.COLOURS[colour],
-            error_kw={"elinewidth": 0.8, "ecolor": "#303030"},
-            label=label,
+        same = {x: f"\n{exchanges[x].n_same / n:.0%} same" if n else "" for x in letters}
+        lines = []
+        if n:
+            lines.append(
+                f"Same: the answer is that before the exchange, of {n} answered questions."
+            )
+        if any(exchange.at_operator_interval for exchange in self.exchanges):
+            lines.append("Lines: 95% intervals over questions.")
+        if self.ratio is not None and self.initial_ratios:
+            lines.append(
+                f"Confusable exchanges move the state {self.ratio} as far as the control; in "
+                f"untrained models, {self.initial_range}."
+            )
+        drawn = chart(
+            [ChartPanel(rows=[f"{x[0]} ↔ {x[1]}{same[x]}" for x in letters], marks=marks)],
+            title="Numbers exchanged in (a/b)/(c/d)",
+            axis=f"relative distance of the states at the outer operator, layer {self.layer}",
+            caption=" ".join([*lines, self.context.caption]),
         )
-        for place, exchange, (_, high) in zip(places, exchanges, limits, strict=True):
-            if exchange.n_answered:
-                text = f"{exchange.n_same / exchange.n_answered:.0%}"
-                axes.text(place, high, text, ha="center", va="bottom", fontsize=figures.SMALLEST)
-            ticks.append((place, f"{exchange.letters[0]} ↔ {exchange.letters[1]}"))
-    axes.set_xticks(*zip(*ticks, strict=True))
-    axes.margins(y=0.3)
-    axes.grid(axis="x", visible=False)
-    n = result.exchanges[0].n_answered  # before the exchange, so the same for all
-    counts = f"\n(above: same answer as before,\nof {n} answered)" if n else ""
-    axes.set_xlabel(f"numbers exchanged{counts}")
-    axes.set_ylabel(f"relative distance at the\nouter operator, layer {result.layer}")
-    axes.set_title("This model: (a/b)/(c/d)")
-    axes.legend(loc="upper center", ncols=3)
+        return {"binding": drawn}
 
 
-def analyse(model: AnyModel, sample: Sample, options: BindingOptions, seed: int) -> BindingResult:
+def analyse(
+    model: Transformer, sample: Sample, options: BindingOptions, seed: int
+) -> BindingResult:
     """Measure simplified networks, and exchange the numbers of nested fractions for a model."""
-    model = checked_model(model, options)
     layer = layer_index(options.layer, model.config.n_layers)
     asked = read_fractions(sample)
     pairs = ["".join(letters) for letters in combinations(LETTERS, 2)]
@@ -350,10 +302,8 @@ def analyse(model: AnyModel, sample: Sample, options: BindingOptions, seed: int)
         _exchange(pair, distances[pair], asked, answers, after, model)
         for pair, after in track("asking with numbers exchanged", variants.items())
     ]
-    initial = (
-        _ratio(_all_distances(untrained(model, seed + draw), layer, asked, variants))
-        for draw in track("measuring untrained models", range(INITIAL_DRAWS))
-    )
+    controls = untrained_models(model, seed, INITIAL_DRAWS, "measuring untrained models")
+    initial = (_ratio(_all_distances(control, layer, asked, variants)) for control in controls)
     return BindingResult(
         context=Context.of(model, sample, seed),
         layer=layer,
@@ -410,9 +360,7 @@ def _exchange(
     return NumberExchange(
         letters=letters,
         at_operator=float(at_operator.mean()),
-        at_operator_interval=resample(
-            len(distances), lambda counts: counts @ at_operator / len(distances)
-        ),
+        at_operator_interval=ratio_interval(at_operator),
         elsewhere=float(distances[:, 1].mean()),
         n_answered=n_answered,
         n_right=int((right & answered).sum()),
@@ -429,5 +377,5 @@ def _ratio(distances: Mapping[str, Floats]) -> Ratio | None:
     )
     if control.mean() < ROUNDING:
         return None
-    interval = resample(len(confusable), lambda counts: (counts @ confusable) / (counts @ control))
-    return Ratio(value=float(confusable.mean() / control.mean()), interval=interval)
+    value = float(confusable.mean() / control.mean())
+    return Ratio(value=value, interval=ratio_interval(confusable, control))

@@ -20,20 +20,19 @@ the total variance of the states, over all dimensions together.
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 
 from tp_transformer import figures
 from tp_transformer.errors import UserError
-from tp_transformer.interpret.core.options import layer_index
-from tp_transformer.interpret.core.record import checked_model, record
-from tp_transformer.interpret.core.result import Context, Result, ResultTable, Values
+from tp_transformer.interpret.analyses import InformationOptions, checked_model, layer_index
+from tp_transformer.interpret.core.chart import BAND, ChartPanel, Marks, chart, look
+from tp_transformer.interpret.core.record import Activations, Floats, Integers, record
+from tp_transformer.interpret.core.result import Context, Result, ResultTable, Values, in_words
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.core.vectors import Activations, Floats, Integers
-from tp_transformer.interpret.options import InformationOptions
-from tp_transformer.model.checkpoint import AnyModel, describe, load
+from tp_transformer.model.checkpoint import describe, load
 from tp_transformer.model.layers import EncoderCell
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
@@ -45,7 +44,6 @@ FOLDS = 5
 SAMPLE_DRAWS = 100  # draws of the paper's n samples
 CONTROL_DRAWS = 20  # draws of random features, for the paper's protocol
 MAP_DRAWS = 5  # random value maps
-TITLES = {"input": "input of the\nvalue map", "output": "output of the\nlayer"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +94,6 @@ class StateInformation:
     held_out: HeldOut | None
 
     def values(self) -> Values:
-        """Return the numbers, with averages over heads."""
         values: Values = {
             "paper_protocol": {scores.reading: _with_averages(scores) for scores in self.readings},
             "held_out": self.held_out and _with_averages(self.held_out),
@@ -110,7 +107,7 @@ class StateInformation:
         rows: list[tuple[str, ...]] = [
             (
                 f"{self.name}, {scores.n} {scores.reading}",
-                f"{scores.mse.mean():.3f}\n{_in_words(scores.mse_interval)}",
+                f"{scores.mse.mean():.3f}\n{in_words(scores.mse_interval)}",
                 f"{scores.r2.mean():.3f}",
                 f"{scores.optimum_r2:.3f}",
                 f"{scores.control_r2:.3f}",
@@ -122,9 +119,9 @@ class StateInformation:
                 (
                     f"{self.name}, held out",
                     f"{held_out.mse.mean():.3f}",
-                    f"{held_out.r2.mean():.3f}\n{_in_words(held_out.average_interval)}",
+                    f"{held_out.r2.mean():.3f}\n{in_words(held_out.average_interval)}",
                     f"{held_out.optimum_r2:.3f}",
-                    f"{held_out.random_map_r2:.3f}\n{_in_words(held_out.random_map_range)}",
+                    f"{held_out.random_map_r2:.3f}\n{in_words(held_out.random_map_range)}",
                 )
             )
         return rows
@@ -132,10 +129,6 @@ class StateInformation:
 
 def _with_averages(scores: InSample | HeldOut) -> Values:
     return {**vars(scores), "average_mse": scores.mse.mean(), "average_r2": scores.r2.mean()}
-
-
-def _in_words(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +150,6 @@ class InformationResult(Result):
         return [self] if self.beside is None else [self, self.beside]
 
     def summary(self) -> list[str]:
-        """Return the errors of each state, and what they can and cannot show."""
         return [
             line if self.beside is None else f"{result.context.model['name']}: {line}"
             for result in self.models
@@ -172,10 +164,9 @@ class InformationResult(Result):
         if state.held_out is None:
             sound = "With a single question nothing can be held out."
         else:
-            low, high = state.held_out.random_map_range
             sound = (
                 f"On held-out questions R2 is {state.held_out.r2.mean():.3f}; random value maps "
-                f"reach {low:.3f} to {high:.3f}."
+                f"reach {in_words(state.held_out.random_map_range)}."
             )
         return [
             f"The {state.name} of encoder layer {self.layer}: by the paper's protocol the mean "
@@ -189,7 +180,6 @@ class InformationResult(Result):
         ]
 
     def tables(self) -> list[ResultTable]:
-        """Return the errors and R2 of each state by both protocols, for each model."""
         return [
             ResultTable(
                 title=f"Reconstruction from one head, averaged over heads: "
@@ -206,7 +196,6 @@ class InformationResult(Result):
         ]
 
     def values(self) -> Values:
-        """Return the numbers."""
         values: Values = {
             "layer": self.layer,
             "d_model": self.d_model,
@@ -223,71 +212,54 @@ class InformationResult(Result):
         return values
 
     def plot(self) -> "dict[str, figures.Figure]":
-        """Plot a bar for each head beside its controls: models in rows, states in columns."""
-        n = len(self.models)
-        with figures.blank(figures.COLUMN, 1.0) as drawn:
-            grid = drawn.subplots(n, 2, sharey=True, squeeze=False)
-            for row, result in zip(grid, self.models, strict=True):
-                for axes, state in zip(row, result.states, strict=True):
-                    _draw(axes, state)
-                    axes.set_xlabel(f"head\n{result._errors(state)}", fontsize=figures.SMALLEST)
-                model = result.context.model["name"]
-                name = figures.broken(f"{model}, layer {result.layer}", 1.2)
-                row[0].set_ylabel(name, parse_math=False)
-            for axes, title in zip(grid[0], TITLES.values(), strict=True):
-                axes.set_title(title)
-            drawn.supylabel("R² of the reconstruction", fontsize=7)
-            handles, labels = grid[0, 0].get_legend_handles_labels()
-            named = dict(sorted(zip(labels, handles, strict=True)))  # grouped by protocol
-            drawn.legend(named.values(), named.keys(), loc="outside upper center", ncols=2)
-            captions = " | ".join(result.context.caption for result in self.models)
-            below = figures.caption(drawn, f"Green: the range of random maps. {captions}")
-            drawn.set_figheight(2.25 * n + below + 0.8)
-            return {"information": drawn}
-
-    def _errors(self, state: StateInformation) -> str:
-        """Return the errors beside the paper's, which the R2 of the panel does not show."""
-        lines = [
-            "mean squared error",
-            *(f"{error.mse.mean():.3f} ({error.n} {error.reading})" for error in state.readings),
-            *([] if state.held_out is None else [f"{state.held_out.mse.mean():.3f} (held out)"]),
-            f"{RECONSTRUCTION_ERROR[self.kind]} (the paper's)",
+        panels = [
+            ChartPanel(
+                title=figures.broken(
+                    f"{result.context.model['name']}, {state.name} of layer {result.layer}", 2.2
+                ),
+                rows=[f"head {head}" for head in range(len(state.readings[0].r2))],
+                marks=_marks(state),
+            )
+            for result in self.models
+            for state in result.states
         ]
-        return "\n".join(lines)
+        captions = " | ".join(result.context.caption for result in self.models)
+        drawn = chart(
+            panels,
+            row=0.16,
+            title="Reconstruction of a hidden state from one head",
+            axis="R² of the reconstruction",
+            caption="Held out: with 95% intervals over questions, and the range of random value "
+            f"maps. Hollow: random vectors, fitted to the same samples. {captions}",
+        )
+        return {"information": drawn}
 
 
-def _draw(axes: "figures.Axes", state: StateInformation) -> None:
-    """Draw a bar for each head, with the controls as lines.
-
-    Each reading of the paper's protocol has its own optimum and random vectors.
-    """
-    blue, orange, green, pink, *_ = figures.COLOURS
-    heads = np.arange(len(state.readings[0].r2))
+def _marks(state: StateInformation) -> list[Marks]:
+    """Return the R2 of each head by each protocol, with its controls."""
+    n = len(state.readings[0].r2)
+    marks = []
     if (held_out := state.held_out) is not None:
-        limits = held_out.r2_intervals
-        reach = None if limits is None else np.abs(np.array(limits).T - held_out.r2)
-        ends = {"elinewidth": 0.8, "ecolor": "#303030"}
-        axes.bar(heads, held_out.r2, 0.6, yerr=reach, color=blue, error_kw=ends, label="held out")
-        axes.axhline(held_out.optimum_r2, color=blue, linewidth=1, label="held out, optimum (PCA)")
-        axes.axhspan(*held_out.random_map_range, color=green, alpha=0.2, linewidth=0)
-        random_maps: Any = {"color": green, "linestyle": "--", "label": "held out, random maps"}
-        axes.axhline(held_out.random_map_r2, linewidth=1, **random_maps)
-    for scores, colour, marker in zip(state.readings, (orange, pink), "Ds", strict=True):
-        name = f"{scores.n} {scores.reading}"
-        axes.plot(heads, scores.r2, marker, color=colour, markersize=3, label=name, linestyle="")
-        axes.axhline(scores.optimum_r2, color=colour, linewidth=1, label=f"{name}, optimum (PCA)")
-        random: Any = {"color": colour, "linestyle": ":", "label": f"{name}, random vectors"}
-        axes.axhline(scores.control_r2, linewidth=1, **random)
-    axes.set_xticks(figures.tick_indices(len(heads), 8))
-    axes.set_ylim(top=1.04)
-    axes.grid(axis="x", visible=False)
+        intervals = held_out.r2_intervals or ()
+        marks = [
+            Marks("held out", look("o", "blue"), held_out.r2.tolist(), intervals),
+            Marks("held out, random maps", BAND, [], [held_out.random_map_range] * n),
+            Marks("held out, optimum (PCA)", look("|", "blue", size=6), [held_out.optimum_r2] * n),
+        ]
+    for scores, colour in zip(state.readings, ("orange", "pink"), strict=True):
+        name, hollow = f"{scores.n} {scores.reading}", look("D", colour, is_hollow=True, size=2)
+        marks += [
+            Marks(name, look("D", colour, size=2), scores.r2.tolist()),
+            Marks(f"{name}, optimum (PCA)", look("|", colour, size=6), [scores.optimum_r2] * n),
+            Marks(f"{name}, random vectors", hollow, [scores.control_r2] * n),
+        ]
+    return marks
 
 
 def analyse(
-    model: AnyModel, sample: Sample, options: InformationOptions, seed: int
+    model: Transformer, sample: Sample, options: InformationOptions, seed: int
 ) -> InformationResult:
     """Reconstruct an encoder layer's input and output, for one model or for two side by side."""
-    model = checked_model(model, options)
     if options.against is None:
         return _analyse(model, sample, options, seed)
     device = next(model.parameters()).device

@@ -27,34 +27,37 @@ docs/interpretation.md has the method in full.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.stats import binom
 
 from tp_transformer import figures
+from tp_transformer.interpret.analyses import InterchangeOptions, head_indices, layer_indices
 from tp_transformer.interpret.core import operations
-from tp_transformer.interpret.core.nested import (
+from tp_transformer.interpret.core.chart import ChartPanel, Marks, chart, look
+from tp_transformer.interpret.core.operations import RoleOperation, as_far, moved_from, role_of
+from tp_transformer.interpret.core.record import Activations, Floats, record
+from tp_transformer.interpret.core.result import (
+    Context,
+    Result,
+    ResultTable,
+    Values,
+    ratio_interval,
+)
+from tp_transformer.interpret.core.sample import (
     MOST_FRACTIONS,
     NestedFraction,
+    Sample,
     drawn_sample,
     nested_fractions,
     nested_sample,
     read_fractions,
 )
-from tp_transformer.interpret.core.operations import RoleOperation, as_far, moved_from, role_of
-from tp_transformer.interpret.core.options import head_indices, layer_index
-from tp_transformer.interpret.core.record import checked_model, record
-from tp_transformer.interpret.core.result import Context, Result, ResultTable, Values
-from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.core.vectors import Activations, Floats
-from tp_transformer.interpret.options import InterchangeOptions
-from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
-from tp_transformer.scoring.statistics import CONFIDENCE, Interval, holm, resample, wilson
+from tp_transformer.scoring.statistics import CONFIDENCE, Interval, holm, wilson
 
 EXCHANGES = ("ab", "ac", "bd", "cd")  # those that change the value
 # Copies of the role at the place of the first number to the second, in the denominator c/d: from
@@ -63,17 +66,12 @@ REVERSED_COPIES, UNREVERSED_COPIES = ("bc", "ad"), ("ac", "bd")
 LARGEST_P = 0.05  # largest p-value of a clear result
 CONTROL_DRAWS = 3  # draws of random directions: with one, verdicts depend on the draw
 
-TALL = 0.3  # inches in the figure for a pair of numbers
-LOOKS: dict[str, dict[str, Any]] = {
-    "as exchanged": {"marker": "o", "color": figures.COLOURS[0]},
-    "as two others exchanged": {"marker": "x", "color": figures.COLOURS[5]},
-    "as exchanged, random directions": {
-        "marker": "o",
-        "color": figures.COLOURS[0],
-        "markerfacecolor": "white",
-    },
-    "as before": {"marker": "s", "color": "#808080", "markersize": 2},
-    "as exchanged, numbers": {"marker": "^", "color": figures.COLOURS[1]},
+LOOKS = {
+    "as exchanged": look("o", "blue"),
+    "as two others exchanged": look("x", "red"),
+    "as exchanged, random directions": look("o", "blue", is_hollow=True),
+    "as before": look("s", "#808080", size=2),
+    "as exchanged, numbers": look("^", "orange"),
 }
 READING = (
     "Answers after two numbers got the roles that they have at the other's place: as if these "
@@ -109,9 +107,11 @@ class RoleExchange:
     numbers: AnswerCounts  # after each place gets the role that it has with the other number
 
     @property
-    def shares(self) -> list[tuple[float, Interval | None]]:
-        """The shares of answers in the order of LOOKS, with their intervals."""
+    def points(self) -> list[tuple[float | None, Interval | None]]:
+        """The shares of answers, with intervals, in the order of LOOKS."""
         places, moved, numbers, n = self.places, self.moved, self.numbers, self.n
+        if not n:
+            return [(None, None)] * len(LOOKS)
         return [
             (places.exchanged / n, places.exchanged_interval),
             (places.otherwise / (len(EXCHANGES) - 1) / n, None),
@@ -193,7 +193,6 @@ class SideContrast:
         return f"roles act as {side} sides"
 
     def values(self) -> Values:
-        """Return the numbers and the verdict."""
         return {**vars(self), "verdict": self.verdict}
 
 
@@ -223,7 +222,6 @@ class LayerInterchange:
         return max(self.against_moved.p_value, self.against_others.p_value) <= LARGEST_P
 
     def values(self) -> Values:
-        """Return the numbers and the verdicts."""
         return {**vars(self), "n": self.n, "follows": self.follows}
 
     def summary(self) -> str:
@@ -249,9 +247,8 @@ class LayerInterchange:
             f"{sides.kept}, flipped {sides.flipped})."
         )
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """Return the counts of answers after exchanges, averaged over draws."""
-        rows: list[tuple[str, ...]] = []
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Iterate over the counts of answers after exchanges, averaged over draws."""
         for name, field, n_draws, form in (
             ("places", "places", 1, ".0f"),
             ("random directions", "moved", CONTROL_DRAWS, ".1f"),
@@ -261,22 +258,19 @@ class LayerInterchange:
             exchanged = sum(count.exchanged for count in counts) / n_draws
             others = sum(count.otherwise for count in counts) / n_draws / (len(EXCHANGES) - 1)
             kept = sum(count.kept for count in counts) / n_draws
-            shown = (f"{exchanged:{form}}", f"{others:.1f}", f"{kept:{form}}")
-            rows.append((f"{name}, {self.where}", str(self.n), *shown))
-        return rows
+            cells = (f"{exchanged:{form}}", f"{others:.1f}", f"{kept:{form}}")
+            yield f"{name}, {self.where}", str(self.n), *cells
 
-    def side_rows(self) -> list[tuple[str, ...]]:
-        """Return the shares of kept and of flipped answers after copies."""
-        if self.sides is None:
-            return []
-        rows = []
-        for name, copies in (
-            ("c at b, d at a", self.sides.reversed),
-            ("c at a, d at b", self.sides.unreversed),
-        ):
-            shares = (copies.kept, copies.moved_kept, copies.flipped, copies.moved_flipped)
-            rows.append((f"{name}, {self.where}", *(f"{share:.0%}" for share in shares)))
-        return rows
+    def side_rows(self) -> Iterator[tuple[str, ...]]:
+        """Iterate over the shares of kept and of flipped answers after copies."""
+        if self.sides is not None:
+            copied = {
+                "c at b, d at a": self.sides.reversed,
+                "c at a, d at b": self.sides.unreversed,
+            }
+            for name, x in copied.items():
+                shares = (x.kept, x.moved_kept, x.flipped, x.moved_flipped)
+                yield f"{name}, {self.where}", *(f"{share:.0%}" for share in shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,11 +282,9 @@ class InterchangeResult(Result):
     name = "interchange"
 
     def summary(self) -> list[str]:
-        """Return a line for each choice of layers."""
         return [panel.summary() for panel in self.interchanges]
 
     def tables(self) -> list[ResultTable]:
-        """Return the counts and the shares of answers, if any question counts."""
         counted = [panel for panel in self.interchanges if panel.n]
         if not counted:
             return []
@@ -319,58 +311,31 @@ class InterchangeResult(Result):
         return [answers, sides]
 
     def plot(self) -> "dict[str, figures.Figure]":
-        """Plot a panel for each choice of layers; nothing if no question counts."""
-        panels = self.interchanges
-        if not any(panel.n for panel in panels):
+        if not any(panel.n for panel in self.interchanges):
             return {}
-        with figures.blank(figures.COLUMN, 1.0) as drawn:
-            grid = drawn.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-            for axes, panel in zip(grid, panels, strict=True):
-                _draw_panel(axes, panel.exchanges)
-                axes.set_title(f"roles exchanged in {panel.where}")
-            grid[-1].set_xlim(left=0)
-            grid[-1].xaxis.set_major_formatter("{x:.3g}%")
-            grid[-1].set_xlabel("share of the answers")
-            for name, look in LOOKS.items():
-                grid[0].plot([], [], linestyle="none", label=name, **{"markersize": 3, **look})
-            drawn.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
-            below = figures.caption(drawn, f"{READING} {self.context.caption}")
-            rows = sum(len(panel.exchanges) for panel in panels)
-            drawn.set_figheight(TALL * rows + 0.25 * len(panels) + below + 0.75)
-            return {"interchange": drawn}
-
-
-def _draw_panel(axes: "figures.Axes", exchanges: Sequence[RoleExchange]) -> None:
-    """Draw a row for each pair of numbers; it is empty without questions.
-
-    The marks of a row are each a little below the one before.
-    """
-    for row, exchange in enumerate(exchanges):
-        marks = zip(exchange.shares, LOOKS.values(), strict=True) if exchange.n else ()
-        for number, ((share, interval), look) in enumerate(marks):
-            place = row + 0.16 * (number - (len(LOOKS) - 1) / 2)
-            if interval is not None:
-                ends = [100 * end for end in interval]
-                axes.plot(ends, [place] * 2, color=look["color"], linewidth=0.8)
-            axes.plot(100 * share, place, clip_on=False, **{"markersize": 3, **look})
-    names = [
-        f"{exchange.letters[0]} ↔ {exchange.letters[1]}\nn = {exchange.n}" for exchange in exchanges
-    ]
-    axes.set_yticks(range(len(exchanges)), names)
-    axes.set_ylim(len(exchanges) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
-    for place in range(1, len(exchanges)):
-        axes.axhline(place - 0.5, color="#e0e0e0", linewidth=0.6)
+        panels = [
+            ChartPanel(
+                title=f"roles exchanged in {panel.where}",
+                rows=[f"{x.letters[0]} ↔ {x.letters[1]}\nn = {x.n}" for x in panel.exchanges],
+                marks=[
+                    Marks(label, LOOKS[label], *zip(*points, strict=True))
+                    for label, *points in zip(
+                        LOOKS, *(x.points for x in panel.exchanges), strict=True
+                    )
+                ],
+            )
+            for panel in self.interchanges
+        ]
+        caption = f"{READING} {self.context.caption}"
+        return {"interchange": chart(panels, axis="share of the answers", caption=caption)}
 
 
 def analyse(
-    model: AnyModel, sample: Sample, options: InterchangeOptions, seed: int
+    model: Transformer, sample: Sample, options: InterchangeOptions, seed: int
 ) -> InterchangeResult:
     """Exchange roles in one layer, or in each, and in all layers at once."""
-    model = checked_model(model, options)
-    n_layers = model.config.n_layers
     heads = head_indices(options.head, model.config.n_heads)
-    layers = range(n_layers) if options.layer is None else [layer_index(options.layer, n_layers)]
+    layers = layer_indices(options.layer, model.config.n_layers)
     return InterchangeResult(
         context=Context.of(model, sample, seed),
         interchanges=interchanges(model, read_fractions(sample), layers, heads, seed),
@@ -527,16 +492,12 @@ def _contrast(
 
     digits = [sorted(fraction.numbers) for fraction in known]
     sets, which = np.unique(digits, axis=0, return_inverse=True)
-    n_questions = np.bincount(which.ravel())
 
     def contrast(more: Sequence[str], less: Sequence[str], wanted: Answered) -> Contrast:
         """Compare shares beyond the control after two kinds of copies."""
         (first, moved), (second, moved_second) = shares(more, wanted), shares(less, wanted)
         differences = (first - moved) - (second - moved_second)
-        sums = np.bincount(which.ravel(), differences)
-        interval = resample(
-            len(sets), lambda drawn: (drawn @ sums) / (drawn @ n_questions), confidence=confidence
-        )
+        interval = ratio_interval(differences, group=which.ravel(), confidence=confidence)
         return Contrast(value=float(differences.mean()), interval=interval)
 
     return SideContrast(

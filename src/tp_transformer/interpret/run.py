@@ -9,12 +9,16 @@ from tp_transformer.data.mathematics.modules import INTERPOLATE
 from tp_transformer.data.mathematics.produce import Order, produce
 from tp_transformer.data.store import open_store
 from tp_transformer.errors import SettingsError, TextError, UserError
-from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
-from tp_transformer.interpret.core.nested import drawn_sample
-from tp_transformer.interpret.core.options import AnalysisOptions
-from tp_transformer.interpret.core.record import checked_model
+from tp_transformer.interpret.analyses import (
+    ANALYSES,
+    Analysis,
+    AnalysisOptions,
+    AnalysisRequest,
+    StoreRequest,
+    checked_model,
+)
 from tp_transformer.interpret.core.result import Result
-from tp_transformer.interpret.core.sample import PAPERS_MODULE, Sample, draw
+from tp_transformer.interpret.core.sample import PAPERS_MODULE, Sample, draw, drawn_sample
 from tp_transformer.interpret.interchange import exchangeable_sample
 from tp_transformer.model import bundled
 from tp_transformer.model.checkpoint import describe, load

@@ -24,28 +24,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tp_transformer import figures
-from tp_transformer.interpret.core.operations import (
-    Predictions,
-    RoleOperation,
-    as_far,
-    at,
-    donors,
-    moved_to,
-    predict,
-    randomised,
-    replaced,
-    role_of,
-    swapped,
-    zeroed,
+from tp_transformer.interpret.analyses import SurgeryOptions, head_indices, layer_index
+from tp_transformer.interpret.core import operations
+from tp_transformer.interpret.core.chart import ChartPanel, Marks, chart, look
+from tp_transformer.interpret.core.operations import Predictions, RoleOperation, role_of
+from tp_transformer.interpret.core.record import Floats, cluster, nearest, record
+from tp_transformer.interpret.core.result import (
+    Context,
+    Result,
+    ResultTable,
+    Values,
+    ratio_interval,
 )
-from tp_transformer.interpret.core.options import head_indices, layer_index
-from tp_transformer.interpret.core.record import checked_model, record
-from tp_transformer.interpret.core.relations import PLACES
-from tp_transformer.interpret.core.result import Context, Result, ResultTable, Values
 from tp_transformer.interpret.core.sample import Sample, token_characters
-from tp_transformer.interpret.core.vectors import Floats, cluster, nearest
-from tp_transformer.interpret.options import SurgeryOptions
-from tp_transformer.model.checkpoint import AnyModel
+from tp_transformer.interpret.core.structure import PLACES
+from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
 from tp_transformer.scoring.statistics import (
     FEWEST,
@@ -53,7 +46,6 @@ from tp_transformer.scoring.statistics import (
     Interval,
     holm,
     mcnemar_exact,
-    resample,
     wilson,
 )
 
@@ -124,7 +116,6 @@ class Effect:
         return f"{100 * self.share:.0f}\n{100 * low:.0f}-{100 * high:.0f}"
 
     def values(self) -> Values:
-        """Return the numbers."""
         return {
             "target": self.target.name,
             "heads": self.target.heads,
@@ -165,7 +156,6 @@ class EffectComparison:
         return "fewer" if self.only_first < self.only_second else "more"
 
     def values(self) -> Values:
-        """Return the numbers."""
         return {
             "target": self.first.target.name,
             "operation": self.first.operation,
@@ -202,11 +192,9 @@ class SurgeryResult(Result):
         return list(dict.fromkeys(effect.target for effect in self.effects))
 
     def values(self) -> Values:
-        """Return the numbers."""
         return {**super().values(), "n": self.n}
 
     def summary(self) -> list[str]:
-        """Return what was operated on, and the comparisons with controls."""
         questions = "1 question" if self.n == 1 else f"{self.n} questions"
         lines = [
             f"Encoder layer {self.layer}, {self.place}, {questions}, answered correctly without "
@@ -274,7 +262,6 @@ class SurgeryResult(Result):
         return names_of
 
     def tables(self) -> list[ResultTable]:
-        """Return the shares of changed answers: a row for each target."""
         cells = {(effect.target, effect.operation): effect.cell for effect in self.effects}
         table = ResultTable(
             title="Changed answers in %, with 95% intervals",
@@ -288,54 +275,34 @@ class SurgeryResult(Result):
         return [table]
 
     def plot(self) -> "dict[str, figures.Figure]":
-        """Plot a row for each target and a mark for each operation."""
-        n_rows = len(self.targets)
-        with figures.figure(figures.COLUMN, 1.0) as (drawn, axes):
-            for number, operation in enumerate(OPERATIONS):
-                effects = [effect for effect in self.effects if effect.operation == operation]
-                shares = np.array([effect.share for effect in effects])
-                limits = np.array([effect.interval for effect in effects]).T
-                shift = (number - (len(OPERATIONS) - 1) / 2) * 0.1
-                # Operations come in pairs; the mark of the second is hollow.
-                colour = figures.COLOURS[number // 2]
-                axes.errorbar(
-                    100 * shares,
-                    np.arange(n_rows) + shift,
-                    xerr=100 * np.abs(limits - shares),
-                    fmt="osD^"[number // 2],
-                    color=colour,
-                    markerfacecolor="white" if number % 2 else colour,
-                    markersize=3,
-                    elinewidth=0.8,
-                    label=operation,
-                )
-            for place in range(1, n_rows):
-                axes.axhline(place - 0.5, color="#e0e0e0", linewidth=0.6)
-            names = [
-                f"{target.name} (control)" if target.is_control else target.name
-                for target in self.targets
-            ]
-            axes.set_yticks(range(n_rows), [figures.broken(name, 0.8) for name in names])
-            axes.set_ylim(n_rows - 0.5, -0.5)
-            most = max(100 * effect.interval[1] for effect in self.effects)
-            axes.set_xlim(-0.02 * most, 1.02 * most)
-            axes.grid(axis="y", visible=False)
-            axes.set_xlabel(f"changed answers of {self.n}, %\n(95% Wilson intervals)")
-            title = f"Surgery on the roles of encoder layer {self.layer},\n{self.place}"
-            drawn.legend(loc="outside upper center", ncols=3, title=title)
-            below = figures.caption(
-                drawn,
-                "Changed: another token is the likeliest at some position of the answer, given the "
-                f"right tokens before it; {self.right} of {self.n} were right before. "
-                f"{self.context.caption}",
-            )
-            drawn.set_figheight(0.5 * n_rows + below + 0.95)
-            return {"surgery": drawn}
+        marks = []
+        for number, operation in enumerate(OPERATIONS):
+            effects = [effect for effect in self.effects if effect.operation == operation]
+            # Operations come in pairs; the mark of the second is hollow.
+            pair, is_control = divmod(number, 2)
+            looks = look("osD^"[pair], figures.COLOURS[pair], is_hollow=bool(is_control))
+            shares, intervals = zip(*((x.share, x.interval) for x in effects), strict=True)
+            marks.append(Marks(operation, looks, shares, intervals))
+        rows = [
+            f"{target.name} (control)" if target.is_control else target.name
+            for target in self.targets
+        ]
+        drawn = chart(
+            [ChartPanel(rows=rows, marks=marks)],
+            row=0.5,
+            axis=f"share of changed answers of {self.n} (95% Wilson intervals)",
+            title=f"Surgery on the roles of encoder layer {self.layer}, {self.place}",
+            caption="Changed: another token is the likeliest at some position of the answer, given "
+            f"the right tokens before it; {self.right} of {self.n} were right before. "
+            f"{self.context.caption}",
+        )
+        return {"surgery": drawn}
 
 
-def analyse(model: AnyModel, sample: Sample, options: SurgeryOptions, seed: int) -> SurgeryResult:
+def analyse(
+    model: Transformer, sample: Sample, options: SurgeryOptions, seed: int
+) -> SurgeryResult:
     """Operate on the roles of an encoder layer, and compare the answers before and after."""
-    model = checked_model(model, options)
     layer = layer_index(options.layer, model.config.n_layers)
     rng = np.random.default_rng(seed)
     targets = _targets(model.config.n_heads, sample, options, rng)
@@ -343,17 +310,19 @@ def analyse(model: AnyModel, sample: Sample, options: SurgeryOptions, seed: int)
     roles = [piece.astype(np.float64) for piece in recording[role_of(layer)]]  # by question
     centroids = _centroids(np.concatenate(roles, axis=1), options.clusters, seed)
     clusters = [nearest(piece, centroids) for piece in roles]  # (head, position) by question
-    within, across = donors(roles, clusters, rng)
-    before = predict(model, sample)
+    within, across = operations.donors(roles, clusters, rng)
+    before = operations.predict(model, sample)
     effects = []
-    operations = (
+    planned = (
         (target, name, operation)
         for target in targets
         for name, operation in _operations(target, centroids, within, across, seed).items()
     )
     n_operations = len(targets) * len(OPERATIONS)
-    for target, name, operation in track("operating on roles", operations, n_operations):
-        after = predict(model, sample, layers=[layer], heads=target.heads, operation=operation)
+    for target, name, operation in track("operating on roles", planned, n_operations):
+        after = operations.predict(
+            model, sample, layers=[layer], heads=target.heads, operation=operation
+        )
         effects.append(_effect(target, name, before, after))
     return SurgeryResult(
         context=Context.of(model, sample, seed),
@@ -428,26 +397,25 @@ def _operations(
     target: Target, centroids: Floats, within: Sequence[Floats], across: Sequence[Floats], seed: int
 ) -> Mapping[str, RoleOperation]:
     heads = list(target.heads)
-    centroid = moved_to(centroids[heads])
-    swap = swapped(seed, target.positions)
-    operations = (
-        zeroed(),
-        randomised(seed),
+    centroid = operations.moved_to(centroids[heads])
+    swap = operations.swapped(seed, target.positions)
+    in_order = (
+        operations.zeroed(),
+        operations.randomised(seed),
         swap,
-        as_far(seed, swap),
+        operations.as_far(seed, swap),
         centroid,
-        as_far(seed, centroid),
-        replaced([roles[heads] for roles in within]),
-        replaced([roles[heads] for roles in across]),
+        operations.as_far(seed, centroid),
+        operations.replaced([roles[heads] for roles in within]),
+        operations.replaced([roles[heads] for roles in across]),
     )
-    by_name = dict(zip(OPERATIONS, operations, strict=True))
+    by_name = dict(zip(OPERATIONS, in_order, strict=True))
     if target.positions is None:
         return by_name
-    return {name: at(target.positions, operation) for name, operation in by_name.items()}
+    return {name: operations.at(target.positions, operation) for name, operation in by_name.items()}
 
 
 def _effect(target: Target, operation: str, before: Predictions, after: Predictions) -> Effect:
-    n = len(before.tokens)
     surprise = after.surprise - before.surprise
     return Effect(
         target=target,
@@ -455,7 +423,7 @@ def _effect(target: Target, operation: str, before: Predictions, after: Predicti
         right=int(after.right.sum()),
         is_changed=tuple(a != b for a, b in zip(before.tokens, after.tokens, strict=True)),
         surprise=float(surprise.mean()),
-        surprise_interval=resample(n, lambda counts: counts @ surprise / n),
+        surprise_interval=ratio_interval(surprise),
         touched=after.touched,
         moved=after.moved,
     )

@@ -25,42 +25,42 @@ mean role, or of r times a mean filler, because such directions share a factor.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import log10
-from typing import Any
 
 import numpy as np
 
 from tp_transformer import figures
 from tp_transformer.data.vocabulary import Vocabulary
 from tp_transformer.errors import UserError
-from tp_transformer.interpret.core.options import layer_index
+from tp_transformer.interpret.analyses import TensorProductOptions, layer_indices
+from tp_transformer.interpret.core.chart import BAND, ChartPanel, Marks, chart, look
 from tp_transformer.interpret.core.record import (
     ENCODER,
     TITLES,
-    checked_model,
+    Floats,
+    Integers,
     point,
     record,
-    untrained,
+    untrained_models,
 )
-from tp_transformer.interpret.core.result import Context, Result, ResultTable, Values
+from tp_transformer.interpret.core.result import (
+    Context,
+    Result,
+    ResultTable,
+    Values,
+    in_words,
+    ratio_interval,
+)
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.core.vectors import Floats, Integers
-from tp_transformer.interpret.options import TensorProductOptions
-from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
-from tp_transformer.scoring.statistics import FEWEST, Interval, resample
+from tp_transformer.scoring.statistics import FEWEST, Interval
 
 MOST_POSITIONS = 1_024  # for the fit, and for scoring: the Gram matrix is quadratic in them
 RANDOM_DRAWS = 50
 INITIAL_DRAWS = 3  # untrained models; each takes as long as the model itself
 MOST_ROUNDS = 200
 SMALLEST_GAIN = 1e-5  # of the share, at which the ascent stops
-# Of the figure.
-TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-FULL = 1.25  # top of the axis, so that marks at 100% are not cut off
-INTERVAL: dict[str, Any] = {"linewidth": 0.6, "markersize": 4, "markeredgewidth": 0.6}
-READABLE = 0.11  # inches from the text of one tick to the next
+ROW = 0.12  # inches of the figure for a head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,17 +162,8 @@ class HeadShares:
 
     layer: int
     head: int
-    centred: Shares
-    raw: Shares
-
-    def values(self) -> Values:
-        """Return the numbers."""
-        return {
-            "layer": self.layer,
-            "head": self.head,
-            "variance": self.centred,
-            "second_moment": self.raw,
-        }
+    variance: Shares
+    second_moment: Shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +185,8 @@ class TensorProductResult(Result):
         return "tensor-product" if self.where == ENCODER else f"tensor-product-{self.where}"
 
     def summary(self) -> list[str]:
-        """Return the heads beyond random rotations, and how to read the shares."""
         n_beyond, *initial = (
-            sum(head.centred.is_beyond_random for head in heads)
+            sum(head.variance.is_beyond_random for head in heads)
             for heads in (self.heads, *self.initial)
         )
         lines = [
@@ -205,7 +195,7 @@ class TensorProductResult(Result):
             f"rotations do; in {len(self.initial)} untrained models, in {min(initial)} to "
             f"{max(initial)}."
         ]
-        if self.heads[0].centred.hadamard_interval is None:
+        if self.heads[0].variance.hadamard_interval is None:
             lines.append(f"Fewer than {FEWEST} questions are scored: a share has no interval.")
         lines.append(
             "The model learned these vectors together with the Hadamard product: they already are "
@@ -225,15 +215,14 @@ class TensorProductResult(Result):
         return lines
 
     def tables(self) -> list[ResultTable]:
-        """Return the shares in the model, and their range in untrained models."""
         ours, *initial = (
             [
-                float(np.mean([getattr(head.centred, name) for head in heads]))
+                float(np.mean([getattr(head.variance, name) for head in heads]))
                 for name in ("hadamard", "aligned", "optimum", "random")
             ]
             for heads in (self.heads, *self.initial)
         )
-        ranges = [f"{min(means):.1%} to {max(means):.1%}" for means in zip(*initial, strict=True)]
+        ranges = [in_words((min(means), max(means)), ".1%") for means in zip(*initial, strict=True)]
         table = ResultTable(
             title="Share of the variance of filler (x) role, averaged over heads",
             columns=("", "Hadamard", "best rotations", "best directions", "random rotations"),
@@ -247,100 +236,52 @@ class TensorProductResult(Result):
         return [table]
 
     def values(self) -> Values:
-        """Return the numbers."""
         return {**super().values(), "expected_random": 1 / self.d_head}
 
     def plot(self) -> "dict[str, figures.Figure]":
-        """Plot the shares of the heads of the model, and of untrained models."""
-        layers = sorted({head.layer for head in self.heads})
-        tall = min(1.1, max(0.45, 6.5 / len(layers)))  # inches, so that many fit on a page
-        shares = [head.centred for heads in (self.heads, *self.initial) for head in heads]
-        # The bottom of the axis: below all shares that are near those of random rotations.
-        least = min(min(share.hadamard, share.random_range[0]) for share in shares)
-        lowest = max(0.8 * least, 0.2 / self.d_head)
-        titles = ("this model", f"{len(self.initial)} untrained\nmodels")
-        with figures.blank(figures.COLUMN, 1.0) as drawn:
-            grid = drawn.subplots(len(layers), 2, sharex="col", sharey=True, squeeze=False)
-            for layer, row in zip(layers, grid, strict=True):
-                for axes, models in zip(row, ((self.heads,), self.initial), strict=True):
-                    _draw_layer(axes, models, layer, lowest)
-                row[0].set_ylabel(f"layer {layer}")
-            _scale(grid[0, 0], lowest, tall)
-            for title, top, bottom in zip(titles, grid[0], grid[-1], strict=True):
-                top.set_title(title)
-                bottom.set_xlabel("head")
-            drawn.supylabel("share of the variance\nof filler ⊗ role", fontsize=7)
-            handles, labels = grid[0, 0].get_legend_handles_labels()
-            drawn.legend(handles, labels, loc="outside upper center", ncols=2)
-            is_cut = any(share.hadamard < lowest for share in shares)
-            cut = f" Below {lowest:.1%}: at the bottom." if is_cut else ""
-            has_interval = any(share.hadamard_interval for share in shares)
-            interval = "Line: its 95% interval over questions. " if has_interval else ""
-            below = figures.caption(
-                drawn,
-                f"{TITLES[self.where]}. Hadamard: what the diagonal keeps. {interval}Grey: the "
-                "range of 95% of random rotations. Ceiling: the best directions of the scored "
-                f"positions themselves.{cut} {self.context.caption}",
-            )
-            drawn.set_figheight(tall * len(layers) + below + 1.1)
-            return {self.name: drawn}
+        drawn = chart(
+            [self._panel(layer) for layer in sorted({head.layer for head in self.heads})],
+            row=ROW,
+            is_log=True,
+            axis="share of the variance of filler ⊗ role",
+            caption=f"{TITLES[self.where]}. Hadamard: what the diagonal keeps, with 95% intervals "
+            f"over questions; hollow, mean of {len(self.initial)} untrained models. Grey: 95% of "
+            "random rotations. Ceiling: the best directions of the scored positions themselves. "
+            f"{self.context.caption}",
+        )
+        return {self.name: drawn}
 
-
-def _scale(axes: "figures.Axes", lowest: float, tall: float) -> None:
-    """Scale shares logarithmically, so that small relative differences are visible."""
-    axes.set_yscale("log")
-    axes.set_ylim(lowest, FULL)
-    ticks = [tick for tick in TICKS if tick >= lowest]
-    if tall * log10(2) / log10(FULL / lowest) < READABLE:
-        ticks = [tick for tick in ticks if tick in {0.001, 0.01, 0.1, 1.0}]
-    axes.set_yticks(ticks, [f"{100 * tick:g}%" for tick in ticks])
-    axes.set_yticks([], minor=True)
-
-
-def _draw_layer(
-    axes: "figures.Axes", models: Sequence[Sequence[HeadShares]], layer: int, lowest: float
-) -> None:
-    width = 0.9 / len(models)
-    for number, heads in enumerate(models):
-        shown = [head for head in heads if head.layer == layer]
-        places = np.array([head.head for head in shown]) + (number - (len(models) - 1) / 2) * width
-        _draw_shares(axes, places, width, [head.centred for head in shown], lowest)
-    axes.set_xticks(figures.tick_indices(len(shown), 8))
-    axes.grid(axis="x", visible=False)
-
-
-def _draw_shares(
-    axes: "figures.Axes", places: Floats, width: float, shares: Sequence[Shares], lowest: float
-) -> None:
-    """Draw a mark for each share; shares below `lowest` are at the bottom."""
-    low, high = np.maximum([share.random_range for share in shares], lowest).T
-    axes.bar(places, high - low, width, bottom=low, color="#c8c8c8", label="random rotations")
-    marks = (("hadamard", "o", 1.5), ("aligned", "^", 2), ("optimum", "s", 2), ("ceiling", "_", 4))
-    names = ("Hadamard", "best rotations found", "best directions", "ceiling")
-    colours = (figures.COLOURS[0], figures.COLOURS[1], figures.COLOURS[2], "#000000")
-    for (field, mark, size), name, colour in zip(marks, names, colours, strict=True):
-        values = np.maximum([getattr(share, field) for share in shares], lowest)
-        axes.plot(places, values, mark, color=colour, markersize=size, label=name, clip_on=False)
-    for place, share in zip(places, shares, strict=True):
-        if share.hadamard_interval is not None:
-            ends = np.maximum(share.hadamard_interval, lowest)
-            # Often hardly longer than the mark is high, so its ends are wide.
-            axes.plot(place * np.ones(2), ends, "_-", color=figures.COLOURS[0], **INTERVAL)
+    def _panel(self, layer: int) -> ChartPanel:
+        """Return the shares of the heads of a layer."""
+        indices = [i for i, head in enumerate(self.heads) if head.layer == layer]
+        shares = [self.heads[i].variance for i in indices]
+        untrained = [
+            float(np.mean([heads[i].variance.hadamard for heads in self.initial])) for i in indices
+        ]
+        intervals = [share.hadamard_interval for share in shares]
+        marks = [
+            Marks("random rotations", BAND, [], [share.random_range for share in shares]),
+            Marks("Hadamard", look("o", "blue", size=2), [x.hadamard for x in shares], intervals),
+            Marks("Hadamard, untrained", look("o", "blue", is_hollow=True, size=2), untrained),
+            Marks("best rotations found", look("^", "orange", size=2), [x.aligned for x in shares]),
+            Marks("best directions", look("s", "green", size=2), [x.optimum for x in shares]),
+            Marks("ceiling", look("|", "#000000", size=4), [x.ceiling for x in shares]),
+        ]
+        rows = [f"head {self.heads[i].head}" for i in indices]
+        return ChartPanel(rows=rows, marks=marks, title=f"layer {layer}")
 
 
 def analyse(
-    model: AnyModel, sample: Sample, options: TensorProductOptions, seed: int
+    model: Transformer, sample: Sample, options: TensorProductOptions, seed: int
 ) -> TensorProductResult:
     """Measure every head of one layer or of all layers, in the model and in untrained models.
 
     In the decoder, positions are those of the right answer, which is given.
     """
-    model = checked_model(model, options)
-    where, n_layers = options.where, model.config.n_layers
-    layers = range(n_layers) if options.layer is None else [layer_index(options.layer, n_layers)]
+    where, layers = options.where, layer_indices(options.layer, model.config.n_layers)
     names = {layer: [point(where, layer, name) for name in ("filler", "role")] for layer in layers}
-    fitted, scored, questions = _parts(sample, model.vocabulary, where, seed)
-    controls = (untrained(model, seed + draw) for draw in range(INITIAL_DRAWS))
+    fitted, scored, questions = _split(sample, model.vocabulary, where, seed)
+    controls = untrained_models(model, seed, INITIAL_DRAWS, "measuring untrained models")
     heads, *initial = (
         _of_model(each, sample, names, fitted, scored, questions, seed)
         for each in (model, *controls)
@@ -358,7 +299,7 @@ def analyse(
     )
 
 
-def _parts(
+def _split(
     sample: Sample, vocabulary: Vocabulary, where: str, seed: int
 ) -> tuple[Integers, Integers, Integers]:
     """Return the positions to fit on, those of other questions to score, and their questions."""
@@ -392,7 +333,7 @@ def _of_model(
         recording = record(model, sample, names)
         filler, role = (recording.flat(name).astype(np.float64) for name in names)
         for head in track(f"measuring the heads of layer {layer}", range(filler.shape[1])):
-            centred, raw = (
+            variance, second_moment = (
                 measure(
                     Products(filler=filler[fitted, head], role=role[fitted, head], centred=about),
                     Products(filler=filler[scored, head], role=role[scored, head], centred=about),
@@ -401,7 +342,9 @@ def _of_model(
                 )
                 for about in (True, False)
             )
-            heads.append(HeadShares(layer=layer, head=head, centred=centred, raw=raw))
+            heads.append(
+                HeadShares(layer=layer, head=head, variance=variance, second_moment=second_moment)
+            )
     return tuple(heads)
 
 
@@ -417,20 +360,13 @@ def measure(fitted: Products, scored: Products, questions: Integers, seed: int =
     low, high = np.quantile(random, [0.025, 0.975])
     return Shares(
         hadamard=scored.share(),
-        hadamard_interval=_interval(scored, questions),
+        hadamard_interval=ratio_interval(scored.diagonals(), scored.totals, group=questions),
         aligned=scored.rotated(*align(fitted, rng)).share(),
         optimum=float(scored.along(fitted.principal[1]).sum() / total),
         ceiling=float(scored.principal[0].sum() / total),
         random=float(random.mean()),
         random_range=(float(low), float(high)),
     )
-
-
-def _interval(scored: Products, questions: Integers) -> Interval | None:
-    _, place = np.unique(questions, return_inverse=True)
-    kept = np.bincount(place, scored.diagonals())
-    total = np.bincount(place, scored.totals)
-    return resample(len(kept), lambda counts: (counts @ kept) / (counts @ total))
 
 
 def align(products: Products, rng: np.random.Generator) -> tuple[Floats, Floats]:

@@ -5,6 +5,7 @@ Every number of a card is computed from recorded facts.
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,22 +87,15 @@ def _summary(facts: CardFacts) -> str:
     )
 
 
+def _columns_table(head: str, columns: Sequence[tuple[str, dict[str, str]]]) -> list[str]:
+    """Return a table with a column for each mapping, whose keys are the names of the rows."""
+    rows = [[name, *(values[name] for _, values in columns)] for name in columns[0][1]]
+    return markdown_table([head, *(title for title, _ in columns)], rows)
+
+
 def _averages(facts: CardFacts) -> list[str]:
     results, splits = facts.results, facts.results.splits
-    rows = [
-        ["modules", *(str(len(split.modules)) for split in splits.values())],
-        ["questions", *(f"{split.n:,}" for split in splits.values())],
-        ["exact match, average over modules", *(_average(split) for split in splits.values())],
-        *(
-            [
-                f"modules above {limit:.0%}",
-                *(str(_above(split, limit)) for split in splits.values()),
-            ]
-            for limit in COUNTED
-        ),
-        [f"modules below {FAILED:.0%}", *(str(len(_failed(split))) for split in splits.values())],
-        ["loss per token", *(number(split.loss) for split in splits.values())],
-    ]
+    columns = [(results.task.title(name), _split_values(score)) for name, score in splits.items()]
     data = results.data
     seed = f", seed {data['seed']}" if data.get("seed") is not None else ""
     note = (
@@ -109,8 +103,23 @@ def _averages(facts: CardFacts) -> list[str]:
         f"{_seen(data, facts.history)}; 95% intervals in parentheses."
     )
     hashes = "; ".join(f"{name} `{data['sha256'][name]}`" for name in splits)
-    heads = ["", *(results.task.title(name) for name in splits)]
-    return [*markdown_table(heads, rows), "", note, f"Hashes of the questions: {hashes}."]
+    return [*_columns_table("", columns), "", note, f"Hashes of the questions: {hashes}."]
+
+
+def _split_values(score: SplitScore) -> dict[str, str]:
+    accuracies = [module.accuracy for module in score.modules.values()]
+    above = {
+        f"modules above {limit:.0%}": str(sum(accuracy > limit for accuracy in accuracies))
+        for limit in COUNTED
+    }
+    return {
+        "modules": str(len(accuracies)),
+        "questions": f"{score.n:,}",
+        "exact match, average over modules": _average(score),
+        **above,
+        f"modules below {FAILED:.0%}": str(len(_failed(score))),
+        "loss per token": number(score.loss),
+    }
 
 
 def _seen(data: Values, history: History) -> str:
@@ -126,10 +135,6 @@ def _seen(data: Values, history: History) -> str:
 def _average(score: SplitScore) -> str:
     average, (low, high) = score.average
     return f"{average:.1%} ({low:.1%} to {high:.1%})"
-
-
-def _above(score: SplitScore, limit: float) -> int:
-    return sum(module.accuracy > limit for module in score.modules.values())
 
 
 def _failed(score: SplitScore) -> list[str]:
@@ -175,24 +180,10 @@ def _limits(facts: CardFacts) -> list[str]:
 
 
 def _training(history: History) -> list[str]:
-    stages = history.stages
-    rows = [
-        ["steps", *(f"{stage.step:,}" for stage in stages)],
-        ["samples", *(f"{stage.samples:,}" for stage in stages)],
-        ["training time", *(_time(stage) for stage in stages)],
-        ["core-hours", *(_hours(stage.core_seconds) for stage in stages)],
-        ["precision", *(_precision(stage) for stage in stages)],
-        ["seed", *(str(stage.settings["training"].get("seed")) for stage in stages)],
-        ["held-out questions", *(_validation(stage) for stage in stages)],
-        ["data", *(_data(stage) for stage in stages)],
-        ["SHA-256 of the data's description", *(f"`{stage.data['sha256']}`" for stage in stages)],
-        ["commit", *(_each(stage, "commit") for stage in stages)],
-        ["machine", *(_machines(stage) for stage in stages)],
-        ["torch", *(_each(stage, "torch") for stage in stages)],
-    ]
+    columns = [(f"`{stage.run}`", _stage_values(stage)) for stage in history.stages]
     hours = NOT_RECORDED if history.core_hours is None else f"{history.core_hours:.1f}"
     lines = [
-        *markdown_table(["run", *(f"`{stage.run}`" for stage in stages)], rows),
+        *_columns_table("run", columns),
         "",
         f"Total: {history.samples:,} samples, {hours} core-hours: training time, validations "
         "included, times threads. If other programs used the machine, the processor time is less.",
@@ -202,7 +193,7 @@ def _training(history: History) -> list[str]:
             f"The first run started from weights with the hash `{history.unknown_start}`, whose "
             "training is not recorded and not included."
         )
-    for stage in stages:
+    for stage in history.stages:
         for change in stage.changes:
             changed = ", ".join(
                 f"`{section}.{name}={json.dumps(value)}`"
@@ -213,52 +204,45 @@ def _training(history: History) -> list[str]:
     return lines
 
 
-def _time(stage: Stage) -> str:
-    return NOT_RECORDED if stage.seconds is None else duration(stage.seconds)
+def _stage_values(stage: Stage) -> dict[str, str]:
+    seconds, core_seconds, validation = stage.seconds, stage.core_seconds, stage.validation
+    setting = stage.settings["training"]
+    held_out = NOT_RECORDED
+    if validation is not None:
+        score = f"{share(validation['exact_match'], 1)} correct"
+        held_out = f"{validation['n']:,}: {score}, loss {number(validation['loss'])}"
+    source, rows = stage.data.get("source", {}), stage.data.get("rows", {})
+    data = [f"`{stage.data['name']}`"]
+    data += [f"{rows['train']:,} training rows"] if "train" in rows else []
+    data += [f"{name} {source[name]}" for name in ("kind", "seed") if name in source]
+    return {
+        "steps": f"{stage.step:,}",
+        "samples": f"{stage.samples:,}",
+        "training time": NOT_RECORDED if seconds is None else duration(seconds),
+        "core-hours": NOT_RECORDED if core_seconds is None else f"{core_seconds / 3600:.2f}",
+        # Earlier versions recorded only the setting.
+        "precision": _of_sessions(stage, "precision", str(setting.get("precision"))),
+        "seed": str(setting.get("seed")),
+        "held-out questions": held_out,
+        "data": ", ".join(data),
+        "SHA-256 of the data's description": f"`{stage.data['sha256']}`",
+        "commit": _of_sessions(stage, "commit"),
+        "machine": "; ".join(dict.fromkeys(map(_machine, stage.sessions))),
+        "torch": _of_sessions(stage, "torch"),
+    }
 
 
-def _hours(seconds: float | None) -> str:
-    return NOT_RECORDED if seconds is None else f"{seconds / 3600:.2f}"
-
-
-def _validation(stage: Stage) -> str:
-    if stage.validation is None:
-        return NOT_RECORDED
-    values = stage.validation
-    score = f"{share(values['exact_match'], 1)} correct, loss {number(values['loss'])}"
-    return f"{values['n']:,}: {score}"
-
-
-def _data(stage: Stage) -> str:
-    data = stage.data
-    source, rows = data.get("source", {}), data.get("rows", {})
-    parts = [f"`{data['name']}`"]
-    parts += [f"{rows['train']:,} training rows"] if "train" in rows else []
-    parts += [f"{name} {source[name]}" for name in ("kind", "seed") if name in source]
-    return ", ".join(parts)
-
-
-def _each(stage: Stage, name: str) -> str:
+def _of_sessions(stage: Stage, name: str, default: str = NOT_RECORDED) -> str:
     """Return the different values of all sessions of a run."""
-    values = (session.get(name) or NOT_RECORDED for session in stage.sessions)
-    return ", ".join(dict.fromkeys(map(str, values)))
+    values = (str(session.get(name) or default) for session in stage.sessions)
+    return ", ".join(dict.fromkeys(values))
 
 
-def _precision(stage: Stage) -> str:
-    """Return the precisions of products; earlier versions recorded only the setting."""
-    setting = stage.settings["training"].get("precision")
-    values = (session.get("precision") or setting for session in stage.sessions)
-    return ", ".join(dict.fromkeys(map(str, values)))
-
-
-def _machines(stage: Stage) -> str:
-    machines = []
-    for session in stage.sessions:
-        processor = session.get("processor") or f"processor {NOT_RECORDED}"
-        ranks = "" if session["n_ranks"] in (1, None) else f", {session['n_ranks']} processes"
-        threads = f", threads: {session['threads']}" if session["threads"] else ""
-        machines.append(f"{processor} ({session['device']}{threads}{ranks})")
-    return "; ".join(dict.fromkeys(machines))
+def _machine(session: Values) -> str:
+    processor = session.get("processor") or f"processor {NOT_RECORDED}"
+    ranks = "" if session["n_ranks"] in (1, None) else f", {session['n_ranks']} processes"
+    threads = f", threads: {session['threads']}" if session["threads"] else ""
+    return f"{processor} ({session['device']}{threads}{ranks})"
 
 
 def _commands(facts: CardFacts) -> list[str]:

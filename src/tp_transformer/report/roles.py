@@ -10,7 +10,8 @@ from rich.text import Text
 from tp_transformer.figures import TOKENS
 from tp_transformer.interpret.core.result import Result
 from tp_transformer.interpret.core.sample import Sample, token_characters
-from tp_transformer.interpret.roles.result import HeadClusters, Look, RolesResult, cluster_looks
+from tp_transformer.interpret.roles.analysis import RolesResult
+from tp_transformer.interpret.roles.clusters import HeadClusters, Look, cluster_looks
 
 NARROWEST_LEGEND = 36  # characters of a column of the legend
 SHOWN = 3  # questions

@@ -7,15 +7,16 @@ difference and the distance between two numbers are not, since they have no firs
 argument.
 
 `parse_answer` reads the algebra in which answers are written: variables, square roots, integer
-powers and comma-separated lists, within bounds on length, digits, exponents and nesting.
+powers and comma-separated lists, within bounds on length, digits and exponents.
 
-The parser keeps operators on a stack until an operator that binds less tightly follows, so no depth
-of nesting can exhaust the Python stack. Nothing is ever evaluated as code.
+Python's own parser reads expressions, once their characters are known to be of this grammar. Its
+syntax tree is converted into nodes; nothing is ever evaluated as code.
 """
 
+import ast
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from operator import add, mul, sub, truediv
 from typing import Any
@@ -59,23 +60,24 @@ WORDED = {
     ),
 }
 
-LONGEST = 1000  # characters of a question; the dataset has at most 160
+LONGEST = 300  # characters of a question; the dataset has at most 160
 LONGEST_ANSWER = 60  # characters
 MAX_DIGITS = 40  # of a number in an answer
 MAX_EXPONENT = 100
-MAX_DEPTH = 20  # of parentheses in an answer: its tree is traversed recursively
 HALF = Fraction(1, 2)
 _DIGITS = r"[0-9]+(?:\.[0-9]+)?"
 _NUMBER = f"-?{_DIGITS}"
-_TOKEN = re.compile(rf" *(?:({_DIGITS})|(\*\*|sqrt|[^ ]))")
+_ARITHMETIC = re.compile(r"[0-9.+*/() -]*")
+# A letter is a variable: none stands beside another, or beside a digit.
+_ALGEBRA = re.compile(r"(?:[0-9.,+*/() -]|sqrt *(?=\()|(?<![a-z0-9])[a-z](?![a-z0-9]))*")
+_SIGNS = {ast.Add: ADDITION, ast.Sub: SUBTRACTION, ast.Mult: MULTIPLICATION, ast.Div: DIVISION}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Located:
     """A node of a tree, with its positions."""
 
-    span: Span
-    parentheses: tuple[Span, ...] = ()  # around it, innermost first
+    span: Span  # without the parentheses around it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +154,7 @@ def parse(question: str) -> Expression | None:
         # The longest lead: `What is the value of ` also begins with `What is `.
         lead = max((lead for lead in LEADS if question.startswith(lead)), key=len)
         try:
-            (tree,) = _Parser(is_algebra=False).read(text, len(lead))
+            (tree,) = _read(" " * len(lead) + text[len(lead) :], is_algebra=False)
         except UnreadableError:
             return None
     return Expression(question=question, tree=tree)
@@ -166,12 +168,7 @@ def parse_answer(text: str) -> list[Node]:
     """
     if len(text) > LONGEST_ANSWER:
         raise UnreadableError(f"longer than {LONGEST_ANSWER} characters")
-    return _Parser(is_algebra=True).read(text, 0)
-
-
-def outer_span(node: Node) -> Span:
-    """Return the positions of a node with the parentheses around it."""
-    return node.parentheses[-1] if node.parentheses else node.span
+    return _read(text, is_algebra=True)
 
 
 def nodes(tree: Node) -> Iterator[Node]:
@@ -186,142 +183,86 @@ def nodes(tree: Node) -> Iterator[Node]:
             waiting.append(node.operand)
 
 
-_NEGATE, _OPEN, _ROOT = "negate", "(", "sqrt"
-_BINDING = {ADDITION: 1, SUBTRACTION: 1, MULTIPLICATION: 2, DIVISION: 2, _NEGATE: 3}
-_LOOSEST = 1  # of all operators; an opening parenthesis stays on the stack until it is closed
+def _read(text: str, *, is_algebra: bool) -> list[Node]:
+    """Read expressions between commas; blanks may precede them."""
+    grammar = _ALGEBRA if is_algebra else _ARITHMETIC
+    if not grammar.fullmatch(text):
+        raise UnreadableError(f"{text!r} has other characters than an expression")
+    # As a list, with its bracket in the place of the start token: columns are source positions.
+    source = f"[{text}]"
+    try:
+        # Python refuses numbers with leading zeros, as in 007.
+        trees = ast.parse(re.sub("[0-9]", "1", source), mode="eval").body
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise UnreadableError(f"{text!r} is not an expression") from error
+    if not isinstance(trees, ast.List) or len(trees.elts) != text.count(",") + 1:
+        raise UnreadableError(f"{text!r} lacks an expression")
+    reader = _Reader(source, is_algebra=is_algebra)
+    return [reader.node(tree) for tree in trees.elts]
 
 
-class _Parser:
-    """One pass over a text, from left to right."""
+@dataclass(frozen=True)
+class _Reader:
+    """Converts syntax trees whose columns are source positions."""
 
-    def __init__(self, *, is_algebra: bool) -> None:
-        self._is_algebra = is_algebra
-        self._operands: list[Node] = []
-        self._operators: list[tuple[str, int]] = []  # on the stack, with their positions
-        self._is_operand_next = True
-        self._tokens: Iterator[re.Match[str]] = iter(())
+    source: str
+    is_algebra: bool
 
-    def read(self, text: str, start: int) -> list[Node]:
-        """Return the trees of the expressions after a lead."""
-        self._tokens = _TOKEN.finditer(text, start)
-        found = []
-        for token in self._tokens:
-            # One more than the place in the text: position 0 is the start token.
-            if token[1] is not None:
-                self._number(token[1], token.start(1) + 1)
-            elif token[2] == "," and self._is_algebra:
-                found.append(self._finish())
-                self._is_operand_next = True
-            else:
-                self._sign(token[2], token.start(2) + 1)
-        return [*found, self._finish()]
+    def node(self, tree: ast.expr) -> Node:
+        span = (tree.col_offset, tree.end_col_offset or 0)
+        if isinstance(tree, ast.Constant):
+            return self._number(span, span)
+        if isinstance(tree, ast.BinOp) and type(tree.op) in _SIGNS:
+            operator = _SIGNS[type(tree.op)]
+            at = self.source.index(operator, tree.left.end_col_offset)
+            return _operation(operator, (at,), self.node(tree.left), self.node(tree.right), span)
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+            return self._negation(tree.operand, span)
+        if self.is_algebra:
+            return self._algebra(tree, span)
+        raise UnreadableError(f"{self._text(span)!r} is not arithmetic")
 
-    def _finish(self) -> Node:
-        if self._is_operand_next:
-            raise UnreadableError("an operand is missing")
-        self._apply(_LOOSEST)
-        if self._operators:
-            raise UnreadableError("a parenthesis is not closed")
-        return self._operands.pop()
+    def _text(self, span: Span) -> str:
+        return self.source[slice(*span)]
 
-    def _expect_operand(self, text: str, *, is_expected: bool = True) -> None:
-        if self._is_operand_next != is_expected:
-            raise UnreadableError(f"{text!r} is not expected here")
+    def _number(self, digits: Span, span: Span) -> Number:
+        text = self._text(digits)
+        if not re.fullmatch(_DIGITS, text) or (self.is_algebra and len(text) > MAX_DIGITS):
+            raise UnreadableError(f"{text!r} is not a number of at most {MAX_DIGITS} digits")
+        return Number(span=span, value=Fraction(self._text(span)))
 
-    def _number(self, digits: str, at: int) -> None:
-        self._expect_operand(digits)
-        if self._is_algebra and len(digits) > MAX_DIGITS:
-            raise UnreadableError(f"more than {MAX_DIGITS} digits")
-        sign = ""
+    def _negation(self, operand: ast.expr, span: Span) -> Node:
+        start, end = operand.col_offset, operand.end_col_offset or 0
         # In algebra a power binds more tightly than a sign, so the sign stays a node of its own.
-        if not self._is_algebra and self._operators and self._operators[-1] == (_NEGATE, at - 1):
-            self._operators.pop()
-            sign = "-"
-        span = (at - len(sign), at + len(digits))
-        self._operands.append(Number(span=span, value=Fraction(sign + digits)))
-        self._is_operand_next = False
+        if isinstance(operand, ast.Constant) and start == span[0] + 1 and not self.is_algebra:
+            return self._number((start, end), span)
+        inner = self.node(operand)
+        value = None if inner.value is None else -inner.value
+        return Negation(at=span[0], operand=inner, span=span, value=value)
 
-    def _sign(self, sign: str, at: int) -> None:
-        if sign == ")":
-            self._close(at)
-        elif self._is_operand_next:
-            self._prefix(sign, at)
-        elif sign == "**" and self._is_algebra:
-            self._power()
-        elif sign in WORDED:
-            self._apply(_BINDING[sign])
-            self._operators.append((sign, at))
-            self._is_operand_next = True
-        else:
-            self._expect_operand(sign)
+    def _algebra(self, tree: ast.expr, span: Span) -> Node:
+        match tree:
+            case ast.Name():
+                return Variable(name=tree.id, span=span)
+            case ast.UnaryOp(op=ast.UAdd()):
+                return self.node(tree.operand)
+            case ast.BinOp(op=ast.Pow()):
+                exponent = self._exponent(tree.right)
+                return Power(operand=self.node(tree.left), exponent=exponent, span=span)
+            case ast.Call(func=ast.Name("sqrt"), args=[argument], keywords=[]):
+                return Power(operand=self.node(argument), exponent=HALF, span=span)
+        raise UnreadableError(f"{self._text(span)!r} is not algebra")
 
-    def _prefix(self, sign: str, at: int) -> None:
-        """Read what may stand before an operand, or a variable."""
-        if sign == SUBTRACTION:
-            self._operators.append((_NEGATE, at))
-        elif sign == _OPEN:
-            self._open(sign, at)
-        elif self._is_algebra and sign == _ROOT:
-            opening = next(self._tokens, None)
-            if opening is None or opening[2] != _OPEN:
-                raise UnreadableError("a root without parentheses")
-            self._open(sign, at)
-        elif self._is_algebra and "a" <= sign <= "z":
-            self._operands.append(Variable(name=sign, span=(at, at + 1)))
-            self._is_operand_next = False
-        elif not self._is_algebra or sign != ADDITION:
-            raise UnreadableError(f"{sign!r} is not expected here")
-
-    def _open(self, sign: str, at: int) -> None:
-        n_open = sum(operator in {_OPEN, _ROOT} for operator, _ in self._operators)
-        if self._is_algebra and n_open >= MAX_DEPTH:
-            raise UnreadableError(f"more than {MAX_DEPTH} nested parentheses")
-        self._operators.append((sign, at))
-
-    def _close(self, at: int) -> None:
-        self._expect_operand(")", is_expected=False)
-        self._apply(_LOOSEST)
-        if not self._operators:
-            raise UnreadableError("a parenthesis is not opened")
-        sign, opening = self._operators.pop()
-        inner = self._operands.pop()
-        span = (opening, at + 1)
-        if sign == _ROOT:
-            self._operands.append(Power(operand=inner, exponent=HALF, span=span))
-        else:
-            self._operands.append(replace(inner, parentheses=(*inner.parentheses, span)))
-
-    def _power(self) -> None:
-        token = next(self._tokens, None)
-        is_negative = token is not None and token[2] == SUBTRACTION
-        if is_negative:
-            token = next(self._tokens, None)
-        digits = "" if token is None else token[1] or ""
-        is_short = digits.isdigit() and len(digits) <= MAX_DIGITS
-        if token is None or not is_short or int(digits) > MAX_EXPONENT:
-            raise UnreadableError("an exponent is not a small integer")
-        base = self._operands.pop()
-        if isinstance(base, Power) and base.exponent != HALF and not base.parentheses:
-            raise UnreadableError("a power of a power without parentheses")
-        exponent = -int(digits) if is_negative else int(digits)
-        span = (outer_span(base)[0], token.end() + 1)
-        self._operands.append(Power(operand=base, exponent=exponent, span=span))
-
-    def _apply(self, binding: int) -> None:
-        """Apply the operators on the stack that bind at least as tightly to their operands."""
-        while self._operators and _BINDING.get(self._operators[-1][0], 0) >= binding:
-            operator, at = self._operators.pop()
-            right = self._operands.pop()
-            if operator == _NEGATE:
-                value = None if right.value is None else -right.value
-                span = (at, outer_span(right)[1])
-                self._operands.append(Negation(at=at, operand=right, span=span, value=value))
-            else:
-                self._operands.append(_operation(operator, (at,), self._operands.pop(), right))
+    def _exponent(self, tree: ast.expr) -> int:
+        text = self._text((tree.col_offset, tree.end_col_offset or 0)).replace(" ", "")
+        if not re.fullmatch("-?[0-9]{1,9}", text) or abs(int(text)) > MAX_EXPONENT:
+            raise UnreadableError(f"the exponent {text!r} is not a small integer")
+        return int(text)
 
 
-def _operation(operator: str, at: tuple[int, ...], left: Node, right: Node) -> Operation:
-    edges = (*outer_span(left), *outer_span(right))
+def _operation(
+    operator: str, at: tuple[int, ...], left: Node, right: Node, span: Span
+) -> Operation:
     is_undefined = left.value is None or right.value is None
     is_undefined |= operator == DIVISION and right.value == 0
     return Operation(
@@ -329,7 +270,7 @@ def _operation(operator: str, at: tuple[int, ...], left: Node, right: Node) -> O
         at=at,
         left=left,
         right=right,
-        span=(min(edges), max(edges)),
+        span=span,
         value=None if is_undefined else OPERATORS[operator](left.value, right.value),
     )
 
@@ -349,12 +290,12 @@ _PATTERNS = [(operator, _pattern(form)) for operator, forms in WORDED.items() fo
 
 def _worded(question: str) -> Node | None:
     for operator, pattern in _PATTERNS:
-        found = pattern.fullmatch(question)
-        if found:
-            named = {pattern.groupindex[name] for name in "ab"}
-            words = [found.span(n) for n in range(1, pattern.groups + 1) if n not in named]
+        if match := pattern.fullmatch(question):
+            numbers = {pattern.groupindex[name] for name in "ab"}
+            words = [match.span(n) for n in range(1, pattern.groups + 1) if n not in numbers]
             at = tuple(place + 1 for start, end in words for place in range(start, end))
-            spans = {name: (found.start(name) + 1, found.end(name) + 1) for name in "ab"}
-            left, right = (Number(span=spans[x], value=Fraction(found[x])) for x in "ab")
-            return _operation(operator, at, left, right)
+            spans = {name: (match.start(name) + 1, match.end(name) + 1) for name in "ab"}
+            left, right = (Number(span=spans[x], value=Fraction(match[x])) for x in "ab")
+            edges = (*left.span, *right.span)
+            return _operation(operator, at, left, right, (min(edges), max(edges)))
     return None

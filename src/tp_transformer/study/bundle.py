@@ -19,9 +19,9 @@ from tp_transformer import settings
 from tp_transformer.data.store import Store, open_store
 from tp_transformer.data.task import TRAIN
 from tp_transformer.errors import FolderError, SettingsError, StoreError, UserError
+from tp_transformer.interpret.analyses import RolesOptions
 from tp_transformer.interpret.core.result import plain
 from tp_transformer.interpret.core.sample import draw
-from tp_transformer.interpret.options import RolesOptions
 from tp_transformer.interpret.roles.analysis import layer_clusters
 from tp_transformer.model import bundled, checkpoint
 from tp_transformer.model.checkpoint import AnyModel, load, model_path

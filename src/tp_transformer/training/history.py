@@ -5,6 +5,7 @@ keeps a copy of the earlier history, so that the earlier folder is not needed la
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ _SESSION = (
 Values = dict[str, Any]
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Stage:
     """The training of a model in one run, up to the step of the model.
 
     Attributes:
@@ -63,7 +65,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     validation: Values | None
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class History:
     """The runs that led to a model, in their order.
 
     Attributes:

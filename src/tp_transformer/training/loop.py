@@ -190,8 +190,8 @@ class Loop:
     def _count(self, sums: Mapping[str, float], duration: float, is_good: bool) -> None:
         """Count a step, add it to the window of averages, and note if a checkpoint is now due."""
         state, training = self.state, self.training
-        minutes = 60 * training.checkpoint_minutes
-        self._is_checkpoint_due |= sums["clock"] // minutes > state.elapsed // minutes
+        period = 60 * training.checkpoint_minutes
+        self._is_checkpoint_due |= sums["clock"] // period > state.elapsed // period
         state.step += 1
         state.elapsed = sums["clock"]
         for every in (training.checkpoint_every, training.keep_every):

@@ -1,6 +1,6 @@
 """What a run records and shows: metrics.jsonl, log.txt, the display, and loggers elsewhere.
 
-A record is a line of metrics.jsonl. The live panel for terminals is `show/panel.py`. A logger has
+A record is a line of metrics.jsonl. The live panel for terminals is `report/panel.py`. A logger has
 two methods, `record` and `close`. TensorBoard, Weights & Biases and trackio are chosen by name; a
 function that takes a record is a logger too:
 

@@ -6,8 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from tp_transformer.interpret.analyses import ANALYSES, Analysis, AnalysisRequest, StoreRequest
-from tp_transformer.interpret.core.options import AnalysisOptions
+from tp_transformer.interpret.analyses import (
+    ANALYSES,
+    Analysis,
+    AnalysisOptions,
+    AnalysisRequest,
+    StoreRequest,
+)
 from tp_transformer.runtime.progress import progress, showing
 from tp_transformer.verbs.verb import FLATTENED, Verb
 

@@ -98,7 +98,7 @@ class TextOptions:
     def added_to(self, verb: type[T], field_name: str) -> type[T]:
         """Return a verb with these options in a field, of which `option_texts` has the values."""
         options = [
-            (name.replace(".", "__"), Annotated[str | None, parameter], None)
+            (name.replace(".", "__", 1), Annotated[str | None, parameter], None)
             for name, parameter in self._parameters.items()
         ]
         options_class = make_dataclass("Texts", options, namespace={"__module__": __name__})
@@ -114,9 +114,9 @@ class TextOptions:
 
 
 def option_texts(options: Any) -> dict[str, str]:
-    """Return the texts of the `TextOptions` that were given, such as `{"training.steps": "9"}`."""
-    given = vars(options) if options is not None else {}
-    return {name.replace("__", "."): text for name, text in given.items() if text is not None}
+    """Return the texts of those `TextOptions` that have one, such as `{"training.steps": "9"}`."""
+    texts = {} if options is None else vars(options)
+    return {name.replace("__", ".", 1): text for name, text in texts.items() if text is not None}
 
 
 def complain(line: str) -> None:

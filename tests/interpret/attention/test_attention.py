@@ -1,22 +1,20 @@
 """Attention: a head planted in a model is found, models with initial weights have none."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import tp_transformer as tpt
-from legible import illegible, texts
 from planted import by_length, nested
 from tp_transformer import UserError, figures
 from tp_transformer.interpret import attention
 from tp_transformer.interpret.attention import analysis, following
-from tp_transformer.interpret.attention import result as results
-from tp_transformer.interpret.attention.result import AttentionMap, AttentionResult
-from tp_transformer.interpret.core import structure
+from tp_transformer.interpret.attention.analysis import AttentionResult
 from tp_transformer.interpret.core.record import ATTENTIONS, point, record, untrained
-from tp_transformer.interpret.core.relations import RELATIONS
+from tp_transformer.interpret.core.relations import OF_EXPRESSIONS, RELATIONS
 from tp_transformer.interpret.core.result import Context
 from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.scoring.expressions import parse
@@ -69,9 +67,9 @@ def test_the_search_finds_a_planted_head_in_a_model(model):
 def test_heads_with_initial_weights_follow_nothing(model):
     found = attention(model, SAMPLE, seed=1)
     assert sum(len(ranking.clear) for ranking in found.rankings) == 0
-    names = "; ".join(structure.RELATIONS)
+    names = "; ".join(OF_EXPRESSIONS)
     assert found.summary() == [f"Followed by no head beyond the baselines: {names}."]
-    rankings = found.rankings[: len(structure.RELATIONS)]
+    rankings = found.rankings[: len(OF_EXPRESSIONS)]
     for row, ranking in zip(found.tables()[0].rows, rankings, strict=True):
         best = f"{ranking.heads[0].layer}.{ranking.heads[0].head}"
         assert row[:2] == (ranking.relation, best)
@@ -165,66 +163,32 @@ def test_numbers_and_figures_are_written(model, tmp_path):
 
 
 @pytest.mark.usefixtures("_one_initial_draw")
-def test_all_relations_fit_into_a_figure(model, tmp_path):
-    found = attention(model, SAMPLE, head=0, shown=1)
-    found.save(tmp_path)  # looked at by conftest
+def test_figures_of_questions_of_any_length_can_be_read(model, tmp_path):
+    lengths = (1, 24, 43, 44, 110)  # a column has room for 43 characters, a page for 120
+    questions = [("12/3-4*5+" * length)[:length] for length in lengths]
+    given = attention(model, SAMPLE, questions=questions)
+    for shown in given.maps:
+        n_tokens = len(shown.queries)
+        width = figures.COLUMN if n_tokens <= 43 else figures.PAGE
+        shortest = shown if n_tokens < 30 else given.shortest
+        one = replace(given, maps=(shown,), shortest=shortest)
+        one.save(tmp_path)  # looked at by conftest
+        plots = one.plot()
+        assert plots["attention-encoder-layer1-head0"].get_figwidth() == width
+        heat = plots["attention-encoder-layer1"]
+        maps = [axes for axes in heat.axes if axes.get_title().startswith("head")]
+        assert [axes.get_title() for axes in maps] == [f"head {head}" for head in range(4)]
     words = " ".join((tmp_path / "attention-relations.png").read_text("utf-8").split())
-    for ranking in filter(lambda ranking: ranking.heads, found.rankings):
+    for ranking in filter(lambda ranking: ranking.heads, given.rankings):
         assert f"{ranking.relation} ({ranking.best.layer}.{ranking.best.head})" in words
-    assert "and by more than 5 points; grey if not" in words
 
 
-def result_of(model, n_tokens, n_heads, shown=()):
-    """Random maps of questions with so many tokens."""
-
-    def one(n):
-        weights = np.random.default_rng(n).dirichlet(np.ones(n) / 9, (n_heads, n))
-        tokens = ("#(12/3-4)*%" * n)[:n]
-        return AttentionMap(question="?", answer="7", queries=tokens, keys=tokens, weights=weights)
-
-    return AttentionResult(
-        context=Context.of(model, SAMPLE, 0),
-        where="encoder",
-        layer=0,
-        heads=tuple(range(n_heads)),
-        maps=tuple(one(n) for n in shown),
-        are_given=False,
-        shortest=one(n_tokens),
-        rankings=(),
-    )
-
-
-@pytest.mark.parametrize(
-    ("across", "size"), [(2, 8), (24, 8), (40, 6.5), (43, 6), (44, 8), (120, 6)]
-)
-def test_rows_of_any_length_can_be_read(model, tmp_path, across, size):
-    """A column has room for 43 characters, a page for 120; they are as large as possible."""
-    result_of(model, 5, 1, shown=(across, 2)).save(tmp_path)  # looked at by conftest
-    layout = results._Layout(across)
-    assert layout.width == (figures.COLUMN if across <= 43 else figures.PAGE)
-    assert layout.size == pytest.approx(size, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("n_tokens", "n_heads", "some"),
-    [(3, 8, [""]), (25, 2, [""]), (45, 5, ["-head0to3", "-head4to4"]), (84, 1, [""])],
-)
-def test_heat_maps_of_any_length_can_be_read_and_have_square_cells(model, n_tokens, n_heads, some):
-    plots = results._plot_heat(result_of(model, n_tokens, n_heads), "heat")
-    assert list(plots) == [f"heat{own}" for own in some]
-    titles = []
-    for name, drawn in plots.items():
-        found = texts(drawn)
-        assert not illegible(drawn, found), name
-        words = " ".join(one.words for one in found)
-        assert "# and % are the start and end tokens" in " ".join(words.split())
-        maps = [axes for axes in drawn.axes if axes.get_title().startswith("head")]
-        titles += [axes.get_title() for axes in maps]
-        for axes in maps:
-            box = axes.get_window_extent()
-            assert box.width == pytest.approx(box.height, rel=0.01)  # as many rows as columns
-            assert 0.05 < box.width / drawn.dpi / n_tokens < 0.25  # inches
-    assert titles == [f"head {head}" for head in range(n_heads)]
+def test_unknown_names_are_refused(model):
+    for options in ({"where": "encodr"}, {"relation": "second"}):
+        ((name, value),) = options.items()
+        noun = {"where": "attention"}.get(name, name)
+        with pytest.raises(UserError, match=f"no {noun} '{value}'"):
+            attention(model, SAMPLE, **options)
 
 
 @pytest.mark.usefixtures("_one_initial_draw")
@@ -248,15 +212,6 @@ def test_questions_without_expressions(model):
     (said,) = found.summary()
     assert said.startswith(f"No question has any of the {len(RELATIONS)} relations, ")
     assert "Numerators" not in figures.caption_of(found.plot()["attention-encoder-layer0-head0"])
-
-
-def test_what_cannot_be_done_is_said(model):
-    with pytest.raises(UserError, match="no attention 'encodr'"):
-        attention(model, SAMPLE, where="encodr")
-    with pytest.raises(UserError, match="no relation 'second'"):
-        analysis.search(model, SAMPLE, "second")
-    with pytest.raises(UserError, match="LSTM"):
-        attention(tpt.build("lstm-saxton", d_hidden=8), SAMPLE)
 
 
 @pytest.mark.usefixtures("_one_initial_draw")

@@ -6,9 +6,10 @@ from attention_search import BLIND, blind
 
 from planted import nested
 from tp_transformer.interpret.attention import following
-from tp_transformer.interpret.attention.text_attention import text_attention
+from tp_transformer.interpret.attention.following import text_attention
+from tp_transformer.interpret.core.relations import OF_EXPRESSIONS as RELATIONS
+from tp_transformer.interpret.core.relations import SKIPPED
 from tp_transformer.interpret.core.sample import token_characters
-from tp_transformer.interpret.core.structure import RELATIONS, SKIPPED
 from tp_transformer.scoring.expressions import parse
 
 SAMPLE = nested(64)
@@ -109,12 +110,6 @@ def test_the_numbers_add_up(relation, planted):
         assert one.interval[0] <= one.margin <= one.interval[1]
 
 
-def test_an_operator_followed_at_any_distance_is_not_a_matter_of_distance():
-    best = rank(SECOND, planted_weights(SECOND)).best
-    assert best.by_text < 0.8
-    assert best.margin > 0.1
-
-
 def test_random_heads_follow_nothing():
     clear = [
         head.is_clear
@@ -124,16 +119,6 @@ def test_random_heads_follow_nothing():
     ]
     assert len(clear) == 4 * len(RELATIONS) * 6
     assert sum(clear) == 0
-
-
-def test_a_head_that_looks_at_the_nearest_operators_follows_nothing():
-    """Operators to the right, by exp(-distance / 2): in the text, the first is often one's own."""
-    weights = blind_weights(BLIND["operators to the right, by exp(-distance/2)"])
-    found = rank(FIRST, weights)
-    (looking,) = found.heads
-    assert looking.mass > max(looking.even, looking.exchanged) + 0.3
-    assert looking.margin < following.LEAST_MARGIN
-    assert not looking.is_clear
 
 
 def test_structure_blind_heads_follow_nothing():
@@ -230,58 +215,6 @@ def test_skipped_by_hand():
     # A single question leaves nothing to fit to, so by the text all keys are alike.
     assert found.even == found.by_text == pytest.approx(1 / n)
     assert found.skipped == pytest.approx(1 / n + (0.3 + 0.2) / 2 - 1 / n)
-
-
-def test_a_head_that_looks_at_any_operator_does_not_follow_the_relation():
-    weights = random_weights()
-    for own, question in zip(weights, SAMPLE.questions, strict=True):
-        operators = [
-            at for at, character in enumerate(token_characters(question)) if character in "/*-+"
-        ]
-        own[0, 0] = 0
-        own[0, 0][:, operators] = 1 / len(operators)
-    found = rank(SECOND, weights)
-    looking = next(one for one in found.heads if (one.layer, one.head) == (0, 0))
-    assert looking.mass > 4 * looking.even
-    assert looking.margin < 1e-9
-    assert not looking.is_clear
-
-
-def before(question, at):
-    return range(max(at - 3, 0), at)
-
-
-def after(question, at):
-    return range(at + 1, min(at + 4, len(token_characters(question))))
-
-
-def near(question, at):
-    return range(max(at - 2, 0), min(at + 3, len(token_characters(question))))
-
-
-def before_digits(question, at):
-    return (
-        [at - 1]
-        if token_characters(question)[at].isdigit()
-        else range(len(token_characters(question)))
-    )
-
-
-@pytest.mark.parametrize("looked_at", [before, after, near, before_digits])
-def test_a_head_that_goes_by_distance_follows_nothing(looked_at):
-    weights = []
-    for question in SAMPLE.questions:
-        n = len(token_characters(question))
-        own = np.zeros((1, 1, n, n))
-        for at in range(n):
-            keys = list(looked_at(question, at)) or [at]
-            own[0, 0, at, keys] = 1 / len(keys)
-        weights.append(own)
-    found = {one.relation: one.heads[0] for one in rank_all(weights)}
-    assert max(one.mass for one in found.values()) > 0.25
-    for relation, one in found.items():
-        assert one.margin < 0.01, relation
-        assert not one.is_clear, relation
 
 
 def test_the_baselines_by_hand():

@@ -3,15 +3,16 @@
 import pytest
 
 from tp_transformer.errors import UserError
-from tp_transformer.interpret.core.nested import (
+from tp_transformer.interpret.core.sample import (
     DIGITS,
     LETTERS,
+    Sample,
     drawn_sample,
     nested_fractions,
     nested_sample,
     read_fractions,
+    token_characters,
 )
-from tp_transformer.interpret.core.sample import Sample, token_characters
 from tp_transformer.scoring.expressions import parse
 
 

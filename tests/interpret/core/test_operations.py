@@ -7,9 +7,8 @@ import torch
 import tp_transformer as tpt
 from tp_transformer.data.store import open_store
 from tp_transformer.interpret.core import operations
-from tp_transformer.interpret.core.record import record
+from tp_transformer.interpret.core.record import cluster, nearest, record
 from tp_transformer.interpret.core.sample import Sample, draw, token_characters
-from tp_transformer.interpret.core.vectors import cluster, nearest
 from tp_transformer.scoring.verdict import judge
 
 QUESTIONS = tuple(f"What is {a} + {b}?" for a in (3, 14) for b in (1, 5, 22))
@@ -158,13 +157,6 @@ def test_clusters_without_a_match_have_no_donors(kind):
     roles = rows_of(vectors, [30])
     for found in operations.donors(roles, [which[None]], rng):
         np.testing.assert_array_equal(found[0], roles[0])
-
-
-def test_replaced_roles_are_the_given_ones():
-    roles = torch.randn(2, 3, 4)
-    others = [np.zeros((1, 1, 1)), np.arange(24.0).reshape(2, 3, 4)]
-    changed = operations.replaced(others)(1, roles)
-    torch.testing.assert_close(changed, torch.arange(24.0).reshape(2, 3, 4))
 
 
 def test_how_many_roles_were_moved_and_how_far_is_counted():

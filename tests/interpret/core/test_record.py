@@ -8,9 +8,8 @@ import tp_transformer as tpt
 from tp_transformer import UserError
 from tp_transformer.data.store import open_store
 from tp_transformer.data.vocabulary import Vocabulary
-from tp_transformer.interpret.core import sample as sample_module
-from tp_transformer.interpret.core.options import AnalysisOptions, layer_index
-from tp_transformer.interpret.core.record import checked_model, record, untrained
+from tp_transformer.interpret.analyses import AnalysisOptions, checked_model, layer_index
+from tp_transformer.interpret.core.record import record, untrained
 from tp_transformer.interpret.core.sample import Sample, draw, token_characters
 
 QUESTIONS = ("What is 3 + 4?", "1/2?", "a")
@@ -107,15 +106,6 @@ def test_what_cannot_be_drawn_is_refused(half_trained, sums_store):
         draw(model, store, module="numbers__gcd")
     with pytest.raises(UserError, match="at least 1"):
         draw(model, store, module=MODULE, count=0)
-
-
-def test_questions_are_parsed_once(monkeypatch):
-    parsed = []
-    monkeypatch.setattr(sample_module, "parse", lambda question: parsed.append(question))
-    few = Sample(questions=("1/2", "3 + 4"), answers=("1/2", "7"), origin="two questions")
-    assert few.expressions == (None, None)
-    assert few.expressions is few.expressions
-    assert parsed == ["1/2", "3 + 4"]
 
 
 def test_plain_questions_have_the_models_own_answers(model):

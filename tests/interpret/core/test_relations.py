@@ -1,27 +1,73 @@
-"""Labels, relations and places of lists, digits and polynomials, by hand and generated."""
+"""Relations of expressions, lists, digits and polynomials, by hand."""
 
 import pytest
 
-from tp_transformer.interpret.core import structure
 from tp_transformer.interpret.core.relations import (
-    ASKED,
-    DEGREE,
-    ITEM,
-    PART,
-    PLACES,
-    RANK,
+    OF_EXPRESSIONS,
+    PAST_NUMERATOR,
     RELATIONS,
     SKIPPED,
     TO_DIGIT,
     TO_NAME,
-    numerals,
-    wording_labels,
 )
+from tp_transformer.interpret.core.sample import token_characters
 from tp_transformer.scoring.expressions import parse
 
 DIGIT = "What is the tens digit of 531?"
 SORT = "Sort 4, -7, 12."
 POLYNOMIAL = "Differentiate -31*x**2 + 5*x**10 - 4*x wrt x."
+
+
+@pytest.mark.parametrize(
+    ("relation", "question", "expected"),
+    [
+        ("second argument to its operator", "1/23", "2→/ 3→/"),
+        ("first argument to its operator", "1/23", "1→/"),
+        ("second argument to its operator", "(1*2)/(3-4)", "2→* 4→-"),
+        ("second argument to its operator", "1/-(2)", "2→/"),
+        ("second argument to its operator", "Divide 6 by 7.", "7→Divideby"),
+        ("denominator to its division", "1/(2*3)", "2→/ 3→/"),
+        ("denominator to its division", "1/(2/3)", "2→/"),
+        (PAST_NUMERATOR, "1/2*34*5/6/7", "2→/ 6→/"),
+        (PAST_NUMERATOR, "1/2/3", ""),  # nothing stands between
+        (PAST_NUMERATOR, "1/2 + 3/4", ""),  # these are fractions of their own
+        ("operator to its first argument", "12*3", "*→12"),
+        ("operator to its second argument", "1-(2*3)", "-→2*3 *→3"),
+        ("operator to the operator above", "1-(2*3)", "*→-"),
+        ("number to the other argument", "12*3", "1→3 2→3 3→12"),
+        ("number to the other argument", "12*(3-4)", "3→4 4→3"),
+        ("digit to the next digit", "-12.3+4", "1→2 2→3"),
+        ("digit to the digit before", "-12.3+4", "2→1 3→2"),
+        ("digit to its number's ones digit", "-12.3+4", "1→2 3→2"),
+        ("opening to closing parenthesis", "(1-(2))", "(→) (→)"),
+        ("closing to opening parenthesis", "(1-2)*3", ")→("),
+        ("closing to opening parenthesis", "1", ""),
+    ],
+)
+def test_relations_of_expressions(relation, question, expected):
+    text = token_characters(question)
+    pairs = RELATIONS[relation](parse(question))
+    found = [f"{text[query]}→{''.join(text[key] for key in sorted(keys))}" for query, keys in pairs]
+    assert found == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("question", "expected", "skipped"),
+    [
+        ("1/2*3/4", [(3, 2), (7, 6)], [(5, 2), (5, 6)]),
+        ("1/(2/3*4)", [(4, 2), (8, 2)], [(6, 2), (6, 2)]),
+        ("1/2*34*5/6", [(3, 2), (10, 9)], [(5, 2), (6, 2), (8, 2), (5, 9), (6, 9), (8, 9)]),
+        ("1/(2 - 3*4/5/6)", [], []),
+    ],
+)
+def test_numerators_between_denominators_are_skipped(question, expected, skipped):
+    """The third example of section 5.2."""
+    for relation, pairs in (
+        (RELATIONS[PAST_NUMERATOR], expected),
+        (SKIPPED[PAST_NUMERATOR], skipped),
+    ):
+        found = relation(parse(question))
+        assert [(query, *keys) for query, keys in found] == pairs
 
 
 def texts(question, pairs):
@@ -45,7 +91,7 @@ def texts(question, pairs):
         ("number to the next larger one", "Sort 1/2, 3, 0.5.", {"1/20.5": "3"}),
     ],
 )
-def test_relations(relation, question, expected):
+def test_relations_of_texts(relation, question, expected):
     assert texts(question, RELATIONS[relation](question)) == expected
 
 
@@ -71,108 +117,14 @@ def test_what_has_no_relation(question):
     assert all(relation(question) == [] for relation in RELATIONS.values())
 
 
-def test_expressions_keep_their_relations_and_places():
+def test_relations_of_texts_are_not_those_of_expressions():
     expression = parse("What is (12/3) - 45?")
-    for own, joined in ((structure.RELATIONS, RELATIONS), (structure.PLACES, PLACES)):
-        for name, find in joined.items():
-            assert find(expression) == (own[name](expression) if name in own else [])
+    for name, find in RELATIONS.items():
+        assert name in OF_EXPRESSIONS or find(expression) == []
 
 
-@pytest.mark.parametrize(
-    ("place", "question", "expected"),
-    [
-        ("numbers", SORT, "4-712"),
-        ("items of a list", SORT, "4-712"),
-        ("items of a list", "Sort 1/0, 3.", ""),
-        ("digit asked for", DIGIT, "3"),
-        ("coefficients", POLYNOMIAL, "3154"),
-        ("exponents", POLYNOMIAL, "210"),
-        ("denominators", SORT, ""),
-    ],
-)
-def test_places(place, question, expected):
-    assert "".join(question[at - 1] for at in PLACES[place](question)) == expected
-
-
-def shown(question, label):
-    """A character for each character of a question: the first letter of its label, or a dot."""
-    found = wording_labels(question).get(label, [None] * (len(question) + 2))
-    assert len(found) == len(question) + 2
-    assert found[0] is None
-    assert found[-1] is None
-    return "".join("." if one is None else one[0] for one in found[1:-1])
-
-
-@pytest.mark.parametrize(
-    ("question", "item", "rank"),
-    [
-        ("Sort 3, -12, 7.", ".....1..222..3.", ".....b..sss..l."),
-        (
-            "Put 0.5, 1/2, -1/3 in order.",
-            "....111..222..3333..........",
-            "....lll..lll..ssss..........",
-        ),
-        ("  (a) 3  (b) -1/2  (c) 7", "......1......2222......3", "......b......ssss......l"),
-        ("Sort 4, 4.", ".....1..2.", ".........."),
-        (
-            "What is the closest to 2 in 5, 1, 9?",
-            "............................1..2..3.",
-            "............................b..s..l.",
-        ),
-        ("Sort 4.", ".......", "......."),
-        ("Sort 1/0, 3.", "." * 12, "." * 12),
-        ("  (a) 3  (b) -1/00", "." * 18, "." * 18),
-        ("Sort 1/10, 3.", ".....1111..2.", ".....ssss..l."),
-        ("Sort a, b, c.", ".............", "............."),
-        ("Let w = -3. Sort 4, w, 5.", "." * 25, "." * 25),
-        ("Let w = -3. Sort w, 4, 5.", "." * 25, "." * 25),
-        ("Let w = -3. Sort 4, 5, w.", "." * 25, "." * 25),
-        ("Solve 0 = 3*x - 6 for x.", "." * 24, "." * 24),
-    ],
-)
-def test_lists(question, item, rank):
-    assert (shown(question, ITEM), shown(question, RANK)) == (item, rank)
-
-
-@pytest.mark.parametrize(
-    ("question", "expected"),
-    [
-        ("What is the tens digit of 5316?", "." * 26 + "nnyn."),
-        ("What is the thousands digit of 5316?", "." * 31 + "ynnn."),
-        ("What is the billions digit of 53?", "." * 30 + "nn."),  # a zero that is not written
-        ("What is the tens digit of w?", "." * 28),
-    ],
-)
-def test_digits(question, expected):
-    assert shown(question, ASKED) == expected
-
-
-def test_polynomials():
-    question = "Find the second derivative of 3*x**4 - 12*x + 7."
-    lead = "." * len("Find the second derivative of ")
-    assert shown(question, PART) == lead + "c.v..e...cc.v...c."
-    assert shown(question, DEGREE) == lead + "444444...1111...0."
-    question = "Differentiate -x**2 + x wrt x."
-    lead = "." * len("Differentiate -")
-    assert shown(question, PART) == lead + "v..e...v......."
-    assert shown(question, DEGREE) == lead + "2222...1......."
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Find the first derivative of 3*x*y**2 - 12*y.",  # two variables in a term
-        "Find the first derivative of 3*x**2 - 12*y.",  # two variables
-        "Is 3 a factor of 12?",
-        "What is (3*x - 2)*(x + 1)?",
-        "",
-    ],
-)
-def test_what_is_not_a_polynomial_has_no_labels(question):
-    assert PART not in wording_labels(question)
-
-
-def test_numerals():
-    found = list(numerals("Is -3.5 - 12*x**2 > 4-7?"))
-    assert found == [(4, "-3.5"), (11, "12"), (17, "2"), (21, "4"), (23, "7")]
-    assert list(numerals("no number")) == []
+def test_relations_of_deep_expressions():
+    deep = parse("1/" * 140 + "1")
+    assert len(RELATIONS["second argument to its operator"](deep)) == 140
+    for relation in RELATIONS.values():
+        relation(deep)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from planted import sample
-from tp_transformer.interpret.roles import naming
+from tp_transformer.interpret.roles import clusters as naming
 from tp_transformer.interpret.roles.probes import Positions
 
 POSITIONS = Positions.of(sample(60))

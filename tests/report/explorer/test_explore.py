@@ -14,9 +14,8 @@ from corpora import make_store
 from tp_transformer import cli
 from tp_transformer.data.mathematics.modules import MODULES
 from tp_transformer.interpret import roles
-from tp_transformer.interpret.core.nested import drawn_sample
 from tp_transformer.interpret.core.record import record
-from tp_transformer.interpret.core.sample import Sample
+from tp_transformer.interpret.core.sample import Sample, drawn_sample
 from tp_transformer.model.binding import BINDINGS, HadamardBinding
 from tp_transformer.model.solver import Answer, SolvedQuestion
 from tp_transformer.report.explorer import contents, packing

@@ -12,9 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tp_transformer.interpret.core.record import ENCODER, point
+from tp_transformer.interpret.core.record import (
+    ENCODER,
+    Activations,
+    Booleans,
+    Floats,
+    Integers,
+    nearest,
+    point,
+)
 from tp_transformer.interpret.core.sample import Sample, token_characters
-from tp_transformer.interpret.core.vectors import Activations, Booleans, Floats, Integers, nearest
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.loss import token_losses
 from tp_transformer.model.solver import evaluating

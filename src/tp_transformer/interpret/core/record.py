@@ -1,24 +1,31 @@
-"""Activations at the named points of a model, question by question and without padding.
+"""Activations at the named points of a model, question by question, and clusters of them.
 
 The answers are teacher-forced, not decoded: where an answer is correct, the decoder's points have
 the values that they have in greedy decoding.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tp_transformer.data.vocabulary import Ids, Ragged
-from tp_transformer.errors import UserError
-from tp_transformer.interpret.core.options import AnalysisOptions, chosen
+from tp_transformer.errors import SettingsError, UserError
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.core.vectors import Activations
 from tp_transformer.model.batch import Batch
 from tp_transformer.model.checkpoint import AnyModel, from_config
 from tp_transformer.model.solver import evaluating
 from tp_transformer.model.transformer import Transformer
+from tp_transformer.runtime.progress import track
 
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+Activations = npt.NDArray[np.float32]
+
+STARTS = 10  # of k-means, of which the best is kept
 ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"
 ATTENTIONS = {
     ENCODER: "encoder.{}.self_attention",
@@ -32,22 +39,9 @@ TITLES = {
 }
 
 
-def checked_model(model: AnyModel, options: AnalysisOptions) -> Transformer:
-    """Return the model if it can be analysed with these options; an LSTM cannot."""
-    if not isinstance(model, Transformer):
-        raise UserError("this analysis looks at attention, which an LSTM does not have")
-    if options.needs_characters and model.vocabulary.is_words:
-        raise UserError(
-            "this analysis looks at the characters of expressions, but the tokens of this model "
-            "are words"
-        )
-    options.check(model.config)
-    return model
-
-
 def point(where: str, layer: int, name: str) -> str:
     """Return the full name of a point, such as `role`, of the attention in a layer."""
-    return f"{chosen('attention', where, ATTENTIONS).format(layer)}.{name}"
+    return f"{ATTENTIONS[where].format(layer)}.{name}"
 
 
 def untrained(model: Transformer, seed: int) -> Transformer:
@@ -63,18 +57,20 @@ def untrained(model: Transformer, seed: int) -> Transformer:
     return other.to(parameter.device, parameter.dtype).eval()
 
 
-class Recording:
-    """Activations at named points for each question of a sample, without padding."""
+def untrained_models(
+    model: Transformer, seed: int, count: int, title: str
+) -> Iterator[Transformer]:
+    """Iterate over models with reinitialised weights, the controls of an analysis."""
+    for draw in track(title, range(count)):
+        yield untrained(model, seed + draw)
 
-    def __init__(self, pieces: dict[str, list[Activations]]) -> None:
-        self._pieces = pieces
 
-    def __getitem__(self, name: str) -> list[Activations]:
-        """For each question (head, position, d_head), or (position, d_model) for states.
+class Recording(dict[str, list[Activations]]):
+    """Activations by name of their point: for each question of a sample, without padding.
 
-        Attention weights are (head, query, key).
-        """
-        return self._pieces[name]
+    They are (head, position, d_head), states (position, d_model), and attention weights
+    (head, query, key).
+    """
 
     def flat(self, name: str) -> Activations:
         """Return the vectors of all questions, concatenated: (position, head, d_head).
@@ -127,3 +123,47 @@ def _unpadded(
         ]
     positions = keys if point in at_keys else queries
     return [row[..., :length, :].copy() for row, length in zip(rows, positions, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clustering:
+    """Clusters, numbered along the first principal direction of their centroids.
+
+    Clusters with similar numbers therefore tend to be similar, and so do their colours.
+    """
+
+    assigned: Integers  # (vector,)
+    centroids: Floats  # (cluster, d_head)
+
+
+def cluster(vectors: Floats, n_clusters: int, seed: int) -> Clustering:
+    """Cluster vectors by scikit-learn's k-means."""
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError as error:
+        raise UserError(
+            "clusters need scikit-learn: pip install 'tp-transformer[interpret]'"
+        ) from error
+    n_distinct = len(np.unique(vectors, axis=0))
+    if not 1 <= n_clusters <= n_distinct:
+        raise SettingsError(
+            f"{n_clusters} clusters cannot be made of {n_distinct} different vectors: "
+            "ask for fewer, or give more questions"
+        )
+    fitted = KMeans(n_clusters, n_init=STARTS, random_state=seed).fit(vectors)
+    centred = fitted.cluster_centers_ - fitted.cluster_centers_.mean(axis=0)
+    direction = np.linalg.svd(centred, full_matrices=False)[2][0]
+    direction *= np.sign(direction[np.abs(direction).argmax()])
+    order = np.argsort(centred @ direction, kind="stable")
+    return Clustering(
+        assigned=np.argsort(order)[fitted.labels_].astype(np.int64),
+        centroids=fitted.cluster_centers_[order],
+    )
+
+
+def nearest(vectors: Floats, centroids: Floats) -> Integers:
+    """Return the nearest of centroids (…, cluster, d_head) to vectors (…, position, d_head)."""
+    # |v - c|^2 without |v|^2, which does not depend on the cluster.
+    squares = np.square(centroids).sum(axis=-1)[..., None, :]
+    index: Integers = (squares - 2 * vectors @ centroids.swapaxes(-1, -2)).argmin(axis=-1)
+    return index

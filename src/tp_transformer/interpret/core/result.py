@@ -1,13 +1,14 @@
-"""The result of an analysis: a summary, its numbers as JSON, its figures."""
+"""The result of an analysis: a summary, its numbers as JSON, its figures; intervals in them."""
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tp_transformer import figures
 from tp_transformer.html import titled_paragraphs
@@ -17,6 +18,7 @@ from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.runtime import provenance
 from tp_transformer.runtime.files import atomic_write
 from tp_transformer.runtime.progress import track
+from tp_transformer.scoring.statistics import Interval, resample
 from tp_transformer.table import notebook_table
 
 if TYPE_CHECKING:
@@ -157,3 +159,27 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
+
+
+def ratio_interval(
+    values: "npt.NDArray[np.number]",
+    weights: "npt.NDArray[np.number] | None" = None,
+    *,
+    group: "npt.NDArray[np.int64] | None" = None,
+    **options: Any,
+) -> Interval | None:
+    """Return a bootstrap interval of the sum of values over the sum of their weights.
+
+    Groups, such as the positions of a question, are resampled together; without them, each value is
+    one of its own. `options` are those of `resample`.
+    """
+    weights = np.ones(len(values)) if weights is None else weights
+    if group is not None:
+        _, which = np.unique(group, return_inverse=True)
+        values, weights = np.bincount(which, values), np.bincount(which, weights)
+    return resample(len(values), lambda drawn: (drawn @ values) / (drawn @ weights), **options)
+
+
+def in_words(ends: Sequence[float] | None, form: str = ".3f", scale: float = 1) -> str:
+    """Return an interval as a text, "low to high", or "-" if there is none."""
+    return "-" if ends is None else " to ".join(f"{scale * end:{form}}" for end in ends)

@@ -1,9 +1,12 @@
-"""The questions that an analysis looks at."""
+"""The questions that an analysis looks at: those of a store, given ones, or nested fractions."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from itertools import permutations
+from math import perm
 
 import numpy as np
 
@@ -22,7 +25,14 @@ from tp_transformer.scoring.verdict import judge
 
 BATCH_SIZE = 32  # questions
 PAPERS_MODULE = "arithmetic__mixed"
-TRIED = 32  # questions of a module that are parsed, to say whether it has expressions
+
+# Of nested fractions.
+LETTERS, NUMERATORS = "abcd", "ad"
+FORM = "(a/b)/(c/d)"
+DIGITS = range(2, 10)
+MOST_FRACTIONS = perm(len(DIGITS), len(LETTERS))
+WORDINGS = ("What is {}?", "Calculate {}.", "Evaluate {}.", "What is the value of {}?", "{}")
+_FRACTION = re.compile(r"\(([2-9])/([2-9])\)/\(([2-9])/([2-9])\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +147,10 @@ def draw(
     modules = store[split].modules
     module = module or (next(iter(modules)) if len(modules) == 1 else PAPERS_MODULE)
     if module not in modules:
-        raise SettingsError(_absent(store, split, module))
+        raise SettingsError(
+            f"{store.path} has no {module} in its {split} split; choose another by --module: "
+            f"{', '.join(modules)}"
+        )
     rows = modules[module]
     order = permute(
         np.arange(len(rows)), len(rows), key_of(seed, store.task.index_of(split, module))
@@ -175,18 +188,88 @@ def _first_test_split(store: Store) -> str:
     return tests[0]
 
 
-def _absent(store: Store, split: str, module: str) -> str:
-    """Return what to choose in place of a module that a split lacks."""
-    first = {
-        name: store[split].rows(rows[:TRIED])[0] for name, rows in store[split].modules.items()
-    }
-    parsed = [name for name, questions in first.items() if any(map(parse, questions))]
-    others = [name for name in first if name not in parsed]
-    listed = f"with expressions, which most analyses are about: {', '.join(parsed) or 'none'}"
-    if others:
-        listed += f"; without: {', '.join(others)}"
-    name = (parsed or others or ["NAME"])[0]
-    return (
-        f"{store.path} has no {module} in its {split} split. Choose another module, such as "
-        f"--module {name} ({listed})"
+@dataclass(frozen=True, kw_only=True)
+class NestedFraction:
+    """A question of the form (a/b)/(c/d), in a wording of the dataset."""
+
+    numbers: tuple[int, ...]  # a, b, c, d
+    wording: str
+
+    @property
+    def question(self) -> str:
+        """The text of the question."""
+        return self.wording.format("({}/{})/({}/{})".format(*self.numbers))
+
+    @property
+    def answer(self) -> str:
+        """The correct answer, as the dataset writes it."""
+        a, b, c, d = self.numbers
+        return str(Fraction(a * d, b * c))
+
+    def flipped(self, letter: str) -> str:
+        """Return the answer that is right if one number were on the other side of the fraction."""
+        squared = Fraction(self.numbers[LETTERS.index(letter)]) ** 2
+        return str(Fraction(self.answer) * (1 / squared if letter in NUMERATORS else squared))
+
+    @property
+    def operator(self) -> int:
+        """The source position of the outer operator; 0 is the start token."""
+        return 1 + self.wording.index("{}") + FORM.index(")/(") + 1
+
+    def position(self, letter: str) -> int:
+        """Return the source position of a number."""
+        return 1 + self.wording.index("{}") + FORM.index(letter)
+
+    def exchanged(self, letters: str) -> "NestedFraction":
+        """Return the same question with two numbers exchanged."""
+        numbers = list(self.numbers)
+        first, second = (LETTERS.index(letter) for letter in letters)
+        numbers[first], numbers[second] = numbers[second], numbers[first]
+        return NestedFraction(numbers=tuple(numbers), wording=self.wording)
+
+
+def nested_fractions(count: int, seed: int = 0) -> list[NestedFraction]:
+    """Draw different questions of four different digits each.
+
+    All numbers have one digit, so that an exchange moves no other token.
+    """
+    choices = list(permutations(DIGITS, len(LETTERS)))
+    if not 1 <= count <= MOST_FRACTIONS:
+        raise SettingsError(f"there are 1 to {MOST_FRACTIONS} nested fractions to ask, not {count}")
+    rng = np.random.default_rng(seed)
+    return [
+        NestedFraction(numbers=choices[place], wording=WORDINGS[rng.integers(len(WORDINGS))])
+        for place in rng.permutation(len(choices))[:count]
+    ]
+
+
+def nested_sample(fractions: Sequence[NestedFraction], origin: str) -> Sample:
+    """Return nested fractions with their correct answers as a sample."""
+    return Sample(
+        questions=tuple(fraction.question for fraction in fractions),
+        answers=tuple(fraction.answer for fraction in fractions),
+        origin=origin,
     )
+
+
+def drawn_sample(count: int, seed: int) -> Sample:
+    """Draw a sample of nested fractions, of all there are if `count` is larger."""
+    fractions = nested_fractions(min(count, MOST_FRACTIONS), seed)
+    noun = "nested fraction" if len(fractions) == 1 else "nested fractions"
+    return nested_sample(fractions, f"{len(fractions)} {noun} of digits (seed {seed})")
+
+
+def read_fractions(sample: Sample) -> list[NestedFraction]:
+    """Return the questions of a sample as nested fractions; any other question is an error."""
+    return [_read(question) for question in sample.questions]
+
+
+def _read(question: str) -> NestedFraction:
+    match = _FRACTION.search(question)
+    if match is None or len(set(match.groups())) < len(LETTERS) or set("{}") & set(question):
+        raise SettingsError(
+            f"{question!r} is not a nested fraction (a/b)/(c/d) of four different digits from 2 "
+            "to 9, which this analysis needs"
+        )
+    wording = f"{question[: match.start()]}{{}}{question[match.end() :]}"
+    return NestedFraction(numbers=tuple(map(int, match.groups())), wording=wording)

@@ -1,18 +1,25 @@
-"""The structure of an expression, position by position.
+"""The structure of a question, position by position: labels and places.
 
-- `labels` gives every source position of a numeral its side of the fraction, its argument, its
-  operator, its depth and the place of its digit.
-- `PLACES` are functions that find, for example, the positions of all denominators.
-- `RELATIONS` are functions that find pairs of a position and the positions related to it, such as
-  an argument and its operator. `SKIPPED` has the positions that some relations skip.
+`labels` gives every source position its labels, and `PLACES` are functions that find, for example,
+the positions of all denominators. Both take what `Sample.parsed` has for a question: its
+expression, or its text if it has none.
 
-All positions are source positions: 0 is the start token.
+- The numerals of an expression have a side of the fraction, an argument, an operator and a depth.
+- Every numeral, also of other questions, has the places of its digits.
+- `Which is the biggest value?  (a) 3  (b) -1/2  (c) 7` and `Sort 3, -1, 7.` have a list: its
+  numbers get their item, counted from 1, and their rank.
+- `What is the tens digit of 5316?` asks for one digit: digits are asked for or not.
+- `Find the second derivative of 3*x**4 - 2*x.` has a polynomial in one variable: its characters get
+  their part of a term, and the degree of their term.
+
+Composed questions, whose numbers are the values of variables, have labels for their numerals only.
+All positions are source positions: 0 is the start token, 1 is the first character of the question.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TypeVar
+from fractions import Fraction
 
 from tp_transformer.scoring.expressions import (
     DIVISION,
@@ -22,22 +29,47 @@ from tp_transformer.scoring.expressions import (
     Node,
     Number,
     Operation,
+    Span,
     nodes,
 )
+
+Parsed = Expression | str
+Labels = dict[str, list[str | None]]
+# A label, the first position that has it, and its value there and at the positions after it.
+Mark = tuple[str, int, Sequence[str | None]]
+PositionFinder = Callable[[Parsed], list[int]]
 
 NUMERATOR, DENOMINATOR = "numerator", "denominator"
 FIRST, SECOND = "first", "second"
 ONES, SIGN, POINT = "ones", "sign", "point"
+LARGEST, SMALLEST, BETWEEN = "largest", "smallest", "between"
+YES, NO = "yes", "no"
+COEFFICIENT, VARIABLE, EXPONENT = "coefficient", "variable", "exponent"
 
 SIDE, ARGUMENT, OPERATOR, DEPTH, DIGIT_PLACE = LABELS = (
-    "side",
-    "argument",
-    "operator",
-    "depth",
+    *("side", "argument", "operator", "depth"),
     "digit place",
 )
+ITEM, RANK, ASKED, PART, DEGREE = WORDING_LABELS = ("item", "rank", "asked for", "part", "degree")
 
-_PLACES = {0: ONES, 1: "tens", 2: "hundreds", 3: "thousands", -1: "tenths", -2: "hundredths"}
+# The words of numbers__place_value for a digit, by its power of ten.
+DIGIT_NAMES = (
+    *("units", "tens", "hundreds", "thousands", "ten thousands", "hundred thousands"),
+    *("millions", "ten millions", "hundred millions", "billions"),
+)
+_DIGIT_PLACES = {0: ONES, 1: "tens", 2: "hundreds", 3: "thousands", -1: "tenths", -2: "hundredths"}
+
+_NUMERAL = re.compile(r"(?<![\w.)*])-?[0-9]+(?:\.[0-9]+)?|(?<![0-9.])[0-9]+(?:\.[0-9]+)?")
+_ITEM = r"-?[0-9]+(?:\.[0-9]+|/[0-9]+)?"
+_LIST = re.compile(rf"(?<![\w.,/])(?<!, ){_ITEM}(?:, {_ITEM})+(?![\w*(/]|,|\.[0-9])")
+_HAS_NO_VALUE = re.compile(r"/0+$")
+_OPTION = re.compile(rf"  \([a-z]\) ({_ITEM})(?=  |$)")
+_DIGIT = re.compile(rf"What is the ({'|'.join(DIGIT_NAMES)}) digit of ([0-9]+)\?")
+_TERM = r"-?(?:[0-9]+(?:\*[a-z](?:\*\*[0-9]+)?)?|[a-z](?:\*\*[0-9]+)?)"
+_POLYNOMIAL = re.compile(
+    rf"(?<![\w*.()/-])(?<![+*/-] ){_TERM}(?: [+-] {_TERM})*(?![\w*()/]| [+*/-] )"
+)
+_PARTS = re.compile(r"([0-9]+)?\*?([a-z])?(?:\*\*([0-9]+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,23 +127,11 @@ def _below(node: Operation, place: Place) -> tuple[Place, Place]:
     return first, second
 
 
-def labels(expression: Expression) -> dict[str, list[str | None]]:
-    """Return each label at every source position, the start and end tokens included.
-
-    Labels are None outside of numbers.
-    """
-    n_positions = len(expression.question) + 2
-    values: dict[str, list[str | None]] = {name: [None] * n_positions for name in LABELS}
+def numbers(expression: Expression) -> Iterator[tuple[Number, Place]]:
+    """Iterate over the numbers of an expression with their places, from left to right."""
     for node, place in places(expression.tree):
         if isinstance(node, Number):
-            start, end = node.span
-            for at in range(start, end):
-                values[SIDE][at] = place.side
-                values[ARGUMENT][at] = place.argument
-                values[OPERATOR][at] = None if place.above is None else place.above.operator
-                values[DEPTH][at] = str(place.depth)
-            values[DIGIT_PLACE][start:end] = digit_places(expression.question[start - 1 : end - 1])
-    return values
+            yield node, place
 
 
 def has_reversed_side(expression: Expression) -> bool:
@@ -122,232 +142,152 @@ def has_reversed_side(expression: Expression) -> bool:
     )
 
 
+def labels(parsed: Parsed) -> Labels:
+    """Return each label at every source position, the start and end tokens included.
+
+    Positions without a label have None. There are always digit places; other labels are those of
+    an expression, or those that occur in another question.
+    """
+    if isinstance(parsed, str):
+        return _spread(parsed, [DIGIT_PLACE], _wording_marks(parsed))
+    marks: Iterator[Mark] = (
+        (label, number.span[0], values)
+        for number, place in numbers(parsed)
+        for label, values in _number_labels(parsed.question, number.span, place).items()
+    )
+    return _spread(parsed.question, LABELS, marks)
+
+
+def _spread(question: str, names: Sequence[str], marks: Iterator[Mark]) -> Labels:
+    """Write marks into a list of all positions for each label."""
+    n_positions = len(question) + 2
+    of_question: Labels = {name: [None] * n_positions for name in names}
+    for name, start, values in marks:
+        of_question.setdefault(name, [None] * n_positions)[start : start + len(values)] = values
+    return of_question
+
+
+def _number_labels(question: str, span: Span, place: Place) -> dict[str, Sequence[str | None]]:
+    start, end = span
+    of_number: dict[str, str | None] = {
+        SIDE: place.side,
+        ARGUMENT: place.argument,
+        OPERATOR: place.above.operator if place.above else None,
+        DEPTH: str(place.depth),
+    }
+    repeated = {label: [value] * (end - start) for label, value in of_number.items()}
+    return {**repeated, DIGIT_PLACE: digit_places(question[start - 1 : end - 1])}
+
+
 def unreversed_sides(expression: Expression) -> list[str | None]:
     """Return the side without the reversal of section 5.1 at every source position."""
-    sides: list[str | None] = [None] * (len(expression.question) + 2)
-    for node, place in places(expression.tree):
-        if isinstance(node, Number):
-            start, end = node.span
-            sides[start:end] = [place.unreversed_side] * (end - start)
-    return sides
+    marks = (
+        (SIDE, number.span[0], [place.unreversed_side] * (number.span[1] - number.span[0]))
+        for number, place in numbers(expression)
+    )
+    return _spread(expression.question, [SIDE], marks)[SIDE]
 
 
 def digit_places(numeral: str) -> list[str | None]:
     """Return the place of each character of a numeral: ones, tens, …, tenths, sign, point."""
-    whole = numeral.partition(".")[0]
+    integer = numeral.partition(".")[0]
     # The digit before the point has place 0, the digit after it -1.
     names: list[str | None] = []
     for at, character in enumerate(numeral):
-        power = len(whole) - 1 - at
-        place = power if power >= 0 else power + 1
-        names.append({"-": SIGN, ".": POINT}.get(character) or _PLACES.get(place, f"10^{place}"))
+        power = len(integer) - 1 - at
+        power += power < 0
+        name = {"-": SIGN, ".": POINT}.get(character)
+        names.append(name or _DIGIT_PLACES.get(power, f"10^{power}"))
     return names
 
 
-T = TypeVar("T")
-PositionFinder = Callable[[Expression], list[int]]
+def numerals(question: str) -> Iterator[tuple[int, str]]:
+    """Find the numerals of a question, with the source position of their first character."""
+    for match in _NUMERAL.finditer(question):
+        yield match.start() + 1, match[0]
 
 
-def labelled(
-    labels_of: Callable[[T], Mapping[str, Sequence[str | None]]], label: str, *values: str
-) -> Callable[[T], list[int]]:
+def _wording_marks(question: str) -> Iterator[Mark]:
+    """Find the labels of numerals, lists, digits and polynomials."""
+    for at, numeral in numerals(question):
+        yield DIGIT_PLACE, at, digit_places(numeral)
+    spans, values = items(question)
+    for item, ((start, end), value) in enumerate(zip(spans, values, strict=True), start=1):
+        yield ITEM, start + 1, [str(item)] * (end - start)
+        if min(values) < max(values):
+            extreme = {max(values): LARGEST, min(values): SMALLEST}
+            yield RANK, start + 1, [extreme.get(value, BETWEEN)] * (end - start)
+    if digit := asked_digit(question):
+        _, asked, (start, end) = digit
+        yield ASKED, start + 1, [YES if at == asked else NO for at in range(start, end)]
+    for parts, start in terms(question):
+        degree = (parts[3] or "1") if parts[2] else "0"
+        yield DEGREE, start + 1, [degree] * len(parts[0])
+        for group, part in enumerate((COEFFICIENT, VARIABLE, EXPONENT), start=1):
+            if parts[group]:
+                yield PART, start + parts.start(group) + 1, [part] * len(parts[group])
+
+
+def items(question: str) -> tuple[list[Span], list[Fraction]]:
+    """Find the numbers of a list, by their characters, and their values; none if one is a/0."""
+    spans = [option.span(1) for option in _OPTION.finditer(question)]
+    if not spans and (row := _LIST.search(question)):
+        spans = [item.span() for item in re.compile(_ITEM).finditer(question, *row.span())]
+    texts = [question[start:end] for start, end in spans]
+    if any(_HAS_NO_VALUE.search(text) for text in texts):
+        return [], []
+    return spans, [Fraction(text) for text in texts]
+
+
+def asked_digit(question: str) -> tuple[Span, int, Span] | None:
+    """Find the name of a digit, the index of the digit asked for, and the number.
+
+    The index is before the number if the digit is a zero that is not written.
+    """
+    match = _DIGIT.fullmatch(question)
+    if match is None:
+        return None
+    return match.span(1), match.end(2) - 1 - DIGIT_NAMES.index(match[1]), match.span(2)
+
+
+def terms(question: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Find the terms of the first polynomial that has a power, with their first characters.
+
+    Other letters may be words, such as `a`.
+    """
+    polynomials = (match for match in _POLYNOMIAL.finditer(question) if "*" in match[0])
+    polynomial = next(polynomials, None)
+    if polynomial is None or len(set(re.findall("[a-z]", polynomial[0]))) != 1:
+        return
+    for term in re.compile(r"[0-9a-z*]+").finditer(question, *polynomial.span()):
+        parts = _PARTS.fullmatch(term[0])
+        assert parts is not None  # noqa: S101, terms of `_POLYNOMIAL` consist of these parts
+        yield parts, term.start()
+
+
+def _labelled(label: str, *values: str) -> PositionFinder:
     """Find the positions with one of these values of a label, or with any value."""
-
-    def positions(question: T) -> list[int]:
-        return [
-            at
-            for at, value in enumerate(labels_of(question).get(label, ()))
-            if value in values or (not values and value is not None)
-        ]
-
-    return positions
+    return lambda parsed: [
+        at
+        for at, value in enumerate(labels(parsed).get(label, ()))
+        if value in values or (not values and value is not None)
+    ]
 
 
-def _operators(expression: Expression) -> list[int]:
-    return sorted(
-        at for node in nodes(expression.tree) if isinstance(node, Operation) for at in node.at
-    )
+def _operators(parsed: Parsed) -> list[int]:
+    tree = () if isinstance(parsed, str) else nodes(parsed.tree)
+    return sorted(at for node in tree if isinstance(node, Operation) for at in node.at)
 
 
 PLACES: dict[str, PositionFinder] = {
-    "numbers": labelled(labels, DEPTH),
-    "numerators": labelled(labels, SIDE, NUMERATOR),
-    "denominators": labelled(labels, SIDE, DENOMINATOR),
-    "first arguments": labelled(labels, ARGUMENT, FIRST),
-    "second arguments": labelled(labels, ARGUMENT, SECOND),
+    "numbers": _labelled(DIGIT_PLACE),
+    "numerators": _labelled(SIDE, NUMERATOR),
+    "denominators": _labelled(SIDE, DENOMINATOR),
+    "first arguments": _labelled(ARGUMENT, FIRST),
+    "second arguments": _labelled(ARGUMENT, SECOND),
     "operators": _operators,
+    "digit asked for": _labelled(ASKED, YES),
+    "coefficients": _labelled(PART, COEFFICIENT),
+    "exponents": _labelled(PART, EXPONENT),
+    "items of a list": _labelled(ITEM),
 }
-
-Pairs = list[tuple[int, frozenset[int]]]  # a position, and the positions related to it
-Relation = Callable[[Expression], Pairs]
-
-
-def _characters(node: Node) -> frozenset[int]:
-    return frozenset(range(*node.span))
-
-
-def _numbers(expression: Expression) -> Iterator[tuple[Number, Place]]:
-    for node, place in places(expression.tree):
-        if isinstance(node, Number):
-            yield node, place
-
-
-def _to_operator(argument: str) -> Relation:
-    """Relate the characters of a number that is such an argument to its operator."""
-
-    def relation(expression: Expression) -> Pairs:
-        return [
-            (at, frozenset(place.above.at))
-            for number, place in _numbers(expression)
-            if place.above is not None and place.argument == argument
-            for at in range(*number.span)
-        ]
-
-    return relation
-
-
-def _to_division(expression: Expression) -> Pairs:
-    return [
-        (at, frozenset(place.division.at))
-        for number, place in _numbers(expression)
-        if place.division is not None and place.side == DENOMINATOR
-        for at in range(*number.span)
-    ]
-
-
-def _interrupted(
-    expression: Expression,
-) -> Iterator[tuple[list[Number], list[tuple[Number, frozenset[int]]]]]:
-    """Find numerators between two denominators of a chain, and the two with their divisions.
-
-    The third example of section 5.2: c in a/b*c/d, and in a/(b/c*d).
-    """
-    chains: dict[int, list[tuple[Number, Place]]] = {}
-    for number, place in _numbers(expression):
-        if place.chain is not None:
-            chains.setdefault(id(place.chain), []).append((number, place))
-    for chain in chains.values():
-        denominators = [
-            (rank, (number, frozenset(place.division.at)))
-            for rank, (number, place) in enumerate(chain)
-            if place.side == DENOMINATOR and place.division is not None
-        ]
-        for (rank, before), (next_rank, after) in pairwise(denominators):
-            if between := [number for number, _ in chain[rank + 1 : next_rank]]:
-                yield between, [before, after]
-
-
-def _past_numerator(expression: Expression) -> Pairs:
-    """Relate the denominators around a numerator to their divisions, each pair once."""
-    return list(
-        dict.fromkeys(
-            (at, division)
-            for _, around in _interrupted(expression)
-            for denominator, division in around
-            for at in range(*denominator.span)
-        )
-    )
-
-
-def _from_numerator(expression: Expression) -> Pairs:
-    """Relate the numerators in between to the same divisions."""
-    return [
-        (at, division)
-        for between, around in _interrupted(expression)
-        for _, division in around
-        for numerator in between
-        for at in range(*numerator.span)
-    ]
-
-
-def _to_argument(argument: str) -> Relation:
-    """Relate an operator to all positions of one of its arguments."""
-
-    def relation(expression: Expression) -> Pairs:
-        return [
-            (at, _characters(node.left if argument == FIRST else node.right))
-            for node in nodes(expression.tree)
-            if isinstance(node, Operation)
-            for at in node.at
-        ]
-
-    return relation
-
-
-def _to_operator_above(expression: Expression) -> Pairs:
-    return [
-        (at, frozenset(place.above.at))
-        for node, place in places(expression.tree)
-        if isinstance(node, Operation) and place.above is not None
-        for at in node.at
-    ]
-
-
-def _to_other_argument(expression: Expression) -> Pairs:
-    """Relate a number to the other argument of its operator, if that is a number as well."""
-    pairs: Pairs = []
-    for node in nodes(expression.tree):
-        if isinstance(node, Operation):
-            left, right = node.left, node.right
-            if isinstance(left, Number) and isinstance(right, Number):
-                pairs += [(at, _characters(right)) for at in range(*left.span)]
-                pairs += [(at, _characters(left)) for at in range(*right.span)]
-    return pairs
-
-
-def _digits(expression: Expression) -> Iterator[list[int]]:
-    """Iterate over the positions of the digits of each number, without sign and point."""
-    for number, _ in _numbers(expression):
-        yield [at for at in range(*number.span) if expression.question[at - 1].isdigit()]
-
-
-def _to_next_digit(expression: Expression) -> Pairs:
-    return [
-        (digit, frozenset({following}))
-        for digits in _digits(expression)
-        for digit, following in pairwise(digits)
-    ]
-
-
-def _inverse(relation: Relation) -> Relation:
-    """Relate each key to its query."""
-    return lambda expression: [
-        (key, frozenset({query})) for query, keys in relation(expression) for key in keys
-    ]
-
-
-def _to_ones_digit(expression: Expression) -> Pairs:
-    places_of = labels(expression)[DIGIT_PLACE]
-    pairs: Pairs = []
-    for digits in _digits(expression):
-        ones = next(at for at in digits if places_of[at] == ONES)
-        pairs += [(at, frozenset({ones})) for at in digits if at != ones]
-    return pairs
-
-
-def _to_closing(expression: Expression) -> Pairs:
-    return [
-        (start, frozenset({end - 1}))
-        for node in nodes(expression.tree)
-        for start, end in node.parentheses
-    ]
-
-
-RELATIONS: dict[str, Relation] = {
-    "first argument to its operator": _to_operator(FIRST),
-    "second argument to its operator": _to_operator(SECOND),
-    "denominator to its division": _to_division,
-    "denominator to its division, past a numerator": _past_numerator,
-    "operator to its first argument": _to_argument(FIRST),
-    "operator to its second argument": _to_argument(SECOND),
-    "operator to the operator above": _to_operator_above,
-    "number to the other argument": _to_other_argument,
-    "digit to the next digit": _to_next_digit,
-    "digit to the digit before": _inverse(_to_next_digit),
-    "digit to its number's ones digit": _to_ones_digit,
-    "opening to closing parenthesis": _to_closing,
-    "closing to opening parenthesis": _inverse(_to_closing),
-}
-
-# For a relation that skips positions in between: those positions, related to the same keys.
-SKIPPED: dict[str, Relation] = {"denominator to its division, past a numerator": _from_numerator}

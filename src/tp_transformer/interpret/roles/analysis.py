@@ -12,27 +12,202 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tp_transformer import figures
 from tp_transformer.errors import SettingsError
-from tp_transformer.interpret.core.options import head_indices, layer_index
-from tp_transformer.interpret.core.record import ENCODER, checked_model, point, record, untrained
-from tp_transformer.interpret.core.result import Context
+from tp_transformer.interpret.analyses import RolesOptions, head_indices, layer_index
+from tp_transformer.interpret.core.chart import ChartPanel, Marks, chart, look
+from tp_transformer.interpret.core.record import (
+    ENCODER,
+    Clustering,
+    Floats,
+    cluster,
+    point,
+    record,
+    untrained_models,
+)
+from tp_transformer.interpret.core.result import Context, Result, ResultTable, in_words
 from tp_transformer.interpret.core.sample import Sample
-from tp_transformer.interpret.core.vectors import Clustering, Floats, cluster
-from tp_transformer.interpret.options import RolesOptions
-from tp_transformer.interpret.roles import naming, probes, reversal
-from tp_transformer.interpret.roles.probes import Labelled, Positions, Probed, Scored
-from tp_transformer.interpret.roles.result import (
-    HeadClusters,
-    HeadScore,
-    LabelControls,
-    RolesResult,
+from tp_transformer.interpret.roles import probes, reversal
+from tp_transformer.interpret.roles.clusters import HeadClusters, plot_questions
+from tp_transformer.interpret.roles.probes import (
+    ClusterInformation,
+    Labelled,
+    Positions,
+    Probed,
+    S,
 )
 from tp_transformer.interpret.roles.reversal import ModelTransfer, Reversal, Sides, Transfer
-from tp_transformer.model.checkpoint import AnyModel
 from tp_transformer.model.transformer import Transformer
 from tp_transformer.runtime.progress import track
 
 INITIAL_DRAWS = 3  # untrained models
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadScore:
+    """How well one head predicts one label; None if the label cannot be scored."""
+
+    layer: int
+    head: int
+    label: str
+    information: ClusterInformation | None
+    probe: Probed | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelControls:
+    """A label in the sample, and how well it is predicted without the trained model."""
+
+    name: str
+    classes: dict[str, int]  # the number of positions of each class
+    n_left_out: int  # positions whose class is too rare
+    obstacle: str | None  # the reason why the label cannot be scored
+    readers: dict[int, Probed]  # text probes, by the characters that they see on each side
+    initial: tuple[Probed, ...]  # the best head of each untrained model
+    characters: ClusterInformation | None  # in clusters that are the characters themselves
+
+    @property
+    def best_reach(self) -> int:
+        """The number of characters on each side that the best text probe sees."""
+        return max(self.readers, key=lambda reach: self.readers[reach].accuracy)
+
+    @property
+    def best_reader(self) -> Probed:
+        """The best text probe."""
+        return self.readers[self.best_reach]
+
+    @property
+    def best_initial(self) -> Probed:
+        """The best head of all untrained models."""
+        return max(self.initial, key=lambda probed: probed.accuracy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolesResult(Result):
+    """The clusters of a layer, and the structure in every head of every layer."""
+
+    vectors: str  # role, or value
+    layer: int
+    clusters: int  # the number of clusters of each head
+    n_parsed: int  # questions with an expression
+    initial_structural_names: tuple[int, ...]  # their number in each untrained model
+    heads: tuple[HeadClusters, ...]
+    labels: tuple[LabelControls, ...]
+    scores: tuple[HeadScore, ...]
+    reversal: Reversal
+
+    name = "roles"
+
+    def summary(self) -> list[str]:
+        names = [name for head in self.heads for name in head.names if name is not None]
+        n_structural = sum(head.n_structural for head in self.heads)
+        untrained = ", ".join(map(str, self.initial_structural_names))
+        obstacles: dict[str, list[str]] = {}
+        for label in self.labels:
+            if label.obstacle is not None:
+                obstacles.setdefault(label.obstacle, []).append(label.name)
+        return [
+            f"{len(self.context.sample)} questions, {self.n_parsed} of them with an expression. Of "
+            f"{self.clusters * len(self.heads)} clusters of {self.vectors} vectors in encoder "
+            f"layer {self.layer}, {len(names)} have a clear name, and {n_structural} a name that "
+            f"says more than the character ({untrained} in untrained models).",
+            *(self._label_summary(label) for label in self.scored),
+            *(
+                f"{', '.join(names)}: not scored, because {obstacle}."
+                for obstacle, names in obstacles.items()
+            ),
+            self.reversal.summary(),
+        ]
+
+    @property
+    def scored(self) -> list[LabelControls]:
+        """The labels that can be scored."""
+        return [label for label in self.labels if label.obstacle is None]
+
+    def _label_summary(self, label: LabelControls) -> str:
+        low, _ = self._best(label)[1].interval
+        untrained = _more(low, max(control.interval[1] for control in label.initial))
+        n_heads = sum(score.label == label.name for score in self.scores)
+        return (
+            f"{label.name}: the best of {n_heads} heads scores {untrained} "
+            "the best of as many heads of untrained models, and "
+            f"{_more(low, label.best_reader.interval[1])} the best text probe."
+        )
+
+    def _best(self, label: LabelControls) -> tuple[HeadScore, Probed]:
+        probed = [
+            (score, score.probe)
+            for score in self.scores
+            if score.label == label.name and score.probe is not None
+        ]
+        return max(probed, key=lambda pair: pair[1].accuracy)
+
+    def tables(self) -> list[ResultTable]:
+        rows = tuple(self._label_row(label) for label in self.scored)
+        probed = ResultTable(
+            title="Accuracy of linear probes on held-out questions",
+            columns=("label", "head", "accuracy", "95%", "untrained", "text", "most frequent"),
+            rows=rows,
+            note="95%: an interval for all heads together. untrained: the best head of each "
+            "untrained model. text: the best text probe, and the characters that it sees on each "
+            "side. most frequent: the share of the most frequent label.",
+        )
+        return [*([probed] if rows else []), *self.reversal.tables()]
+
+    def _label_row(self, label: LabelControls) -> tuple[str, ...]:
+        best, probe = self._best(label)
+        return (
+            label.name,
+            f"{best.layer}.{best.head}",
+            f"{probe.accuracy:.0%}",
+            in_words(probe.interval, ".0f", 100),
+            ", ".join(f"{control.accuracy:.0%}" for control in label.initial),
+            f"{label.best_reader.accuracy:.0%} ({label.best_reach})",
+            f"{probe.majority:.0%}",
+        )
+
+    def plot(self) -> "dict[str, figures.Figure]":
+        plots = {
+            f"roles-layer{self.layer}-head{head.head}": plot_questions(
+                head, self.context, self.vectors, self.layer
+            )
+            for head in self.heads
+        }
+        if any(score.probe for score in self.scores):
+            plots["roles-structure"] = self._plot_structure()
+        return plots
+
+    def _plot_structure(self) -> "figures.Figure":
+        """Plot the accuracy of the best head for each label, beside those of the controls."""
+        best = [self._best(label) for label in self.scored]
+        probed = {
+            "best head": [probe for _, probe in best],
+            "best head, untrained": [label.best_initial for label in self.scored],
+            "best text probe": [label.best_reader for label in self.scored],
+        }
+        looks = (look("o", "blue"), look("o", "blue", is_hollow=True), look("x", "red"))
+        marks = [
+            Marks(name, mark, [x.accuracy for x in scores], [x.interval for x in scores])
+            for (name, scores), mark in zip(probed.items(), looks, strict=True)
+        ]
+        majorities = [probe.majority for _, probe in best]
+        marks.append(Marks("most frequent label", look("|", "green", size=6), majorities))
+        rows = [
+            f"{label.name}\n(head {score.layer}.{score.head})"
+            for label, (score, _) in zip(self.scored, best, strict=True)
+        ]
+        return chart(
+            [ChartPanel(rows=rows, marks=marks)],
+            title=f"Structure in the {self.vectors} vectors of the encoder",
+            axis="accuracy of a linear probe on held-out questions",
+            caption="Lines: 95% intervals, for all heads together. The best of as many heads of "
+            f"{INITIAL_DRAWS} untrained models, and the best probe of the text alone. "
+            f"{self.context.caption}",
+        )
+
+
+def _more(low: float, high: float) -> str:
+    return "more than" if low > high else "not clearly more than"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +224,7 @@ class _Inputs:
     n_clusters: int
     seed: int
 
-    def text_probes(self, score: Callable[[Floats], Scored]) -> dict[int, Scored]:
+    def text_probes(self, score: Callable[[Floats], S]) -> dict[int, S]:
         """Score probes of the text alone, by the number of characters that they see."""
         positions = self.positions
         return probes.widen(
@@ -84,7 +259,7 @@ class _Heads:
         """Name the clusters of the chosen heads."""
         layer, positions = self.inputs.layer, self.inputs.positions
         chosen = {head: self.clusterings[layer, head] for head in self.inputs.heads}
-        return _named(chosen, positions, self.inputs.n_clusters)
+        return HeadClusters.named(chosen, positions, self.inputs.n_clusters)
 
     def transfer(self) -> ModelTransfer:
         """Test the reversal in the vectors and clusters of every head."""
@@ -147,14 +322,13 @@ class _Untrained:
         )
 
 
-def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -> RolesResult:
+def analyse(model: Transformer, sample: Sample, options: RolesOptions, seed: int) -> RolesResult:
     """Cluster the roles of a layer, and score every head of every layer.
 
     The paper uses 128 questions of arithmetic__mixed, the last encoder layer and 20 clusters. With
     `vectors="value"` a TP-Transformer can be compared with a Transformer.
     """
-    model = checked_model(model, options)
-    n_layers, n_heads = model.config.n_layers, model.config.n_heads
+    n_layers = model.config.n_layers
     available = _available(model)
     vectors = options.vectors or available[0]
     if vectors not in available:
@@ -172,24 +346,23 @@ def analyse(model: AnyModel, sample: Sample, options: RolesOptions, seed: int) -
         sides=Sides.of(positions),
         points=[point(ENCODER, layer, vectors) for layer in range(n_layers)],
         layer=layer_index(options.layer, n_layers),
-        heads=head_indices(options.head, n_heads),
+        heads=head_indices(options.head, model.config.n_heads),
         n_clusters=options.clusters,
         seed=seed,
     )
     heads = _Heads.of(model, inputs)
     controls = [
-        _Untrained.of(untrained(model, seed + draw), inputs) for draw in range(INITIAL_DRAWS)
+        _Untrained.of(other, inputs)
+        for other in untrained_models(model, seed, INITIAL_DRAWS, "measuring untrained models")
     ]
     return RolesResult(
         context=Context.of(model, sample, seed),
         vectors=vectors,
         layer=inputs.layer,
-        n_layers=n_layers,
-        n_heads=n_heads,
-        n_clusters=options.clusters,
+        clusters=options.clusters,
         n_parsed=sum(expression is not None for expression in sample.expressions),
         heads=heads.named(),
-        initial_structural=tuple(control.n_structural for control in controls),
+        initial_structural_names=tuple(control.n_structural for control in controls),
         labels=tuple(
             _label_controls(label, inputs, controls)
             for label in track("probing the text", inputs.labelled)
@@ -211,29 +384,12 @@ def layer_clusters(
     clusterings = {
         head: cluster(vectors[:, head], n_clusters, seed) for head in range(vectors.shape[1])
     }
-    return _named(clusterings, Positions.of(sample), n_clusters)
+    return HeadClusters.named(clusterings, Positions.of(sample), n_clusters)
 
 
 def _available(model: Transformer) -> tuple[str, ...]:
     """Return the names of the vectors that can be clustered, the default first."""
     return ("role", "value") if model.config.d_role else ("value",)
-
-
-def _named(
-    clusterings: dict[int, Clustering], positions: Positions, n_clusters: int
-) -> tuple[HeadClusters, ...]:
-    said = naming.statements(positions.characters, positions.labels)
-    return tuple(
-        HeadClusters(
-            head=head,
-            assigned=positions.split(clustering.assigned),
-            centroids=clustering.centroids,
-            names=naming.names(
-                clustering.assigned, n_clusters, said, positions.question, len(clusterings)
-            ),
-        )
-        for head, clustering in clusterings.items()
-    )
 
 
 def _reversal(heads: _Heads, controls: list[_Untrained]) -> Reversal:

@@ -3,7 +3,7 @@
 Clusters are scored by the mutual information of clusters and labels, normalised by the mean of
 their entropies. Baseline: labels permuted by number, so that the characters of one number keep a
 common label. Labels permuted position by position, or shifted, would make any smooth clustering
-look significant (tests show both).
+look significant.
 
 The probe is linear discriminant analysis, which has a closed form: no learning rate and no stopping
 rule. It is scored on questions that it was not fitted on. Text probes see only the text, in a
@@ -13,15 +13,20 @@ positions of a question are not independent. docs/interpretation.md has baseline
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import entr
 
-from tp_transformer.interpret.core.relations import WORDING_LABELS, question_labels
+from tp_transformer.interpret.core.record import Floats, Integers
+from tp_transformer.interpret.core.result import ratio_interval
 from tp_transformer.interpret.core.sample import Sample, token_characters
-from tp_transformer.interpret.core.structure import LABELS, labels, unreversed_sides
-from tp_transformer.interpret.core.vectors import Floats, Integers
+from tp_transformer.interpret.core.structure import (
+    LABELS,
+    WORDING_LABELS,
+    labels,
+    unreversed_sides,
+)
 from tp_transformer.scoring.statistics import Interval, resample
 
 FOLDS = 5
@@ -51,12 +56,12 @@ class Positions:
         values_of: dict[str, list[str | None]] = {name: [] for name in (*LABELS, *WORDING_LABELS)}
         unreversed: list[str | None] = []
         texts = [token_characters(question) for question in sample.questions]
-        for text, expression in zip(texts, sample.expressions, strict=True):
+        for text, parsed in zip(texts, sample.parsed, strict=True):
             none: list[str | None] = [None] * len(text)
-            of_question = question_labels(text[1:-1]) if expression is None else labels(expression)
+            of_question = labels(parsed)
             for name, values in values_of.items():
                 values += of_question.get(name, none)
-            unreversed += none if expression is None else unreversed_sides(expression)
+            unreversed += none if isinstance(parsed, str) else unreversed_sides(parsed)
         return cls(
             questions=sample.questions,
             question=np.repeat(np.arange(len(texts)), list(map(len, texts))),
@@ -161,24 +166,22 @@ class ClusterInformation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probed:
-    """The accuracy of a linear probe on questions that it was not fitted on."""
+class Scored:
+    """Predictions for questions that the predictor was not fitted on."""
 
-    accuracy: float
+    accuracy: float  # the share of positions that are predicted correctly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed(Scored):
+    """The accuracy of a linear probe."""
+
     interval: Interval  # 95% for all compared probes together, by bootstrap over questions
     majority: float  # accuracy of the most frequent label
     baseline: float  # mean accuracy of probes fitted to permuted labels
 
 
-class HasAccuracy(Protocol):
-    """The result of a text probe."""
-
-    @property
-    def accuracy(self) -> float:
-        """The share of positions that are predicted correctly."""
-
-
-Scored = TypeVar("Scored", bound=HasAccuracy)
+S = TypeVar("S", bound=Scored)
 
 
 def normalised_information(counts: Integers) -> Floats:
@@ -312,7 +315,7 @@ def probe(
     )
 
 
-def widen(score: Callable[[int], Scored], longest: int) -> dict[int, Scored]:
+def widen(score: Callable[[int], S], longest: int) -> dict[int, S]:
     """Score text probes by the number of characters that they see on each side.
 
     The window widens until PATIENCE probes in a row are no better than the best before them, or
@@ -332,11 +335,9 @@ def question_bootstrap(
     values: Floats, question: Integers, seed: int, n_compared: int = 1
 ) -> Interval:
     """Return a 95% interval of the mean of values, resampling questions with all their values."""
-    _, which = np.unique(question, return_inverse=True)
-    sums, counts = np.bincount(which, values), np.bincount(which)
-    interval = resample(
-        len(counts),
-        lambda drawn: (drawn @ sums) / (drawn @ counts),
+    interval = ratio_interval(
+        values,
+        group=question,
         resamples=max(2_000, 400 * n_compared),  # ten beyond each limit
         seed=seed,
         confidence=1 - ERROR / n_compared,

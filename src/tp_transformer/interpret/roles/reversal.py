@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tp_transformer.interpret.core.result import ResultTable, Values
+from tp_transformer.interpret.core.record import Booleans, Floats, Integers
+from tp_transformer.interpret.core.result import ResultTable, Values, in_words
 from tp_transformer.interpret.core.structure import DENOMINATOR, NUMERATOR, SIDE
-from tp_transformer.interpret.core.vectors import Booleans, Floats, Integers
-from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Positions, Probe, folds
+from tp_transformer.interpret.roles.probes import FEWEST_QUESTIONS, Positions, Probe, Scored, folds
 from tp_transformer.runtime.progress import track
 from tp_transformer.scoring.statistics import Interval, resample
 
@@ -72,10 +72,12 @@ class Sides:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transfer:
-    """The predictions of probes that were fitted where the labels agree."""
+class Transfer(Scored):
+    """The predictions of probes that were fitted where the labels agree.
 
-    accuracy: float  # where they agree, on held-out questions, averaged over the two sides
+    Their accuracy is that where they agree, averaged over the two sides.
+    """
+
     reversed_share: float  # where they disagree, averaged over the two sides
     interval: Interval  # 95% for that share, by bootstrap over questions
 
@@ -170,7 +172,6 @@ class Reversal:
         )
 
     def tables(self) -> list[ResultTable]:
-        """Return the predictions of each layer and of the controls, if it was tested."""
         if self.obstacle is not None:
             return []
         reach = max(self.readers, key=lambda reach: self.readers[reach].accuracy)
@@ -194,18 +195,16 @@ class Reversal:
         return [table]
 
     def values(self) -> Values:
-        """Return the numbers."""
         layers = [{**vars(layer), "verdict": self.verdict(layer)} for layer in self.model.layers]
         return {**vars(self), "model": {"heads": self.model.heads, "layers": layers}}
 
 
 def _row(name: str, transfer: Transfer, layer: LayerTransfer | None = None) -> tuple[str, ...]:
-    low, high = transfer.interval
     return (
         name,
         f"{transfer.accuracy:.0%}",
         f"{transfer.reversed_share:.0%}",
-        f"{100 * low:.0f} to {100 * high:.0f}",
+        in_words(transfer.interval, ".0f", 100),
         *(("", "") if layer is None else (f"{layer.n_reversed}", f"{layer.n_unreversed}")),
     )
 

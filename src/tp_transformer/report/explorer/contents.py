@@ -9,7 +9,7 @@ import numpy as np
 
 from tp_transformer.data.store import TRAIN, open_store
 from tp_transformer.errors import ResultsError, UserError
-from tp_transformer.interpret.core.nested import drawn_sample
+from tp_transformer.interpret.core.sample import drawn_sample
 from tp_transformer.model.checkpoint import AnyModel, model_hash
 from tp_transformer.model.solver import solve_each
 from tp_transformer.report.inputs import read_object
