@@ -63,7 +63,6 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
     import torch
 
     import tp_transformer as tpt
-    from tp_transformer.data import batch as batches
     from tp_transformer.model.solver import Solver
     from tp_transformer.scoring.verdict import judge
 
@@ -85,10 +84,7 @@ def task(name: str, preset: str) -> Callable[[int], list[Any]]:
     def train(n: int) -> list[Any]:
         model.train()
         rows = encode(texts(0, n, 10, 150)), encode(texts(1, n, 1, 12))
-        if hasattr(batches, "Packed"):  # before batches had layouts
-            batch = batches.Packed.from_ragged(*rows, pad)
-        else:
-            batch = tpt.Batch.from_ragged(*rows, pad, model.layout_for(torch.device("cpu")))
+        batch = tpt.Batch.from_ragged(*rows, pad, model.layout_for(torch.device("cpu")))
         loss = model.loss(batch).total
         loss.backward()
         model.zero_grad()
@@ -104,8 +100,12 @@ def training_step(model: Any, precision: str) -> Callable[[int], list[Any]]:
     """Return a function that trains a model on random questions, and returns the loss."""
     import torch
 
-    from tp_transformer.training.gradient import LocalBatch
     from tp_transformer.training.optim import Ema, OptimConfig, clip, make_optimizer
+
+    try:
+        from tp_transformer.training.gradient import LocalBatch
+    except ImportError:  # 0.2.0
+        from tp_transformer.training.local_batch import LocalBatch
 
     model.train()
     optim = OptimConfig(optimizer="muon", learning_rate=5e-4, clip_norm=1.0)
