@@ -13,6 +13,7 @@ import tp_transformer as tpt
 from tp_transformer import UserError, cli
 from tp_transformer.interpret.analyses import ANALYSES, StoreRequest
 from tp_transformer.interpret.run import TRIES, interpret
+from tp_transformer.runtime.run_folder import ORIGIN
 
 MODULE = "arithmetic__add_or_sub"
 WRITTEN = {
@@ -173,18 +174,22 @@ def test_what_is_wrong_is_said_in_one_line(
 def test_the_step_is_that_of_the_model_that_was_loaded(
     half_trained, sums_store, tmp_path, monkeypatch
 ):
-    shutil.copytree(half_trained, tmp_path / "model")
-    state = tmp_path / "model" / "state.json"
-    state.write_text('{"step": 7}', "utf-8")
+    """A run that saves a better model during the analysis."""
+    best = tmp_path / "run" / "best"
+    for step in (7, 8):
+        shutil.copytree(half_trained, tmp_path / "run" / "best-models" / f"step-{step}")
+    (tmp_path / "run" / ORIGIN).write_text("{}", "utf-8")
+    best.symlink_to("best-models/step-7")
 
     def meanwhile(*args, **kwargs):
-        state.write_text('{"step": 8}', "utf-8")
+        best.unlink()
+        best.symlink_to("best-models/step-8")
         return analyse(*args, **kwargs)
 
     information = import_module("tp_transformer.interpret.information")
     analyse = information.analyse
     monkeypatch.setattr(information, "analyse", meanwhile)
-    run("information", tmp_path / "out", data=sums_store, model=tmp_path / "model", count=12)
+    run("information", tmp_path / "out", data=sums_store, model=tmp_path / "run", count=12)
     values = json.loads((tmp_path / "out" / "information.json").read_text("utf-8"))
     assert values["model"]["step"] == 7
 

@@ -243,7 +243,7 @@ def test_the_decoder_is_measured_at_the_positions_of_the_answers(where, tmp_path
     assert "ecoder" in result.summary()[0]
     files = result.save(tmp_path)
     assert files[0].name == f"tensor-product-{where}.json"
-    with pytest.raises(UserError, match=r"no attention 'decodr' .did you mean 'decoder'"):
+    with pytest.raises(UserError, match=r"where must be .*did you mean 'decoder'.*'decodr'"):
         tensor_product(model, sample, where="decodr")
 
 

@@ -261,7 +261,7 @@ def test_dropout_acts_in_training_only_and_everywhere(binding):
         ({"dropout": 1.0}, "dropout must be"),
         ({"binding": "low-rank"}, "needs a rank"),
         ({"binding": "hadamar"}, "did you mean 'hadamard'"),
-        ({"initialisation": "mine"}, "paper or authors"),
+        ({"initialisation": "mine"}, "one of paper, authors"),
     ],
 )
 def test_refuses_a_shape_that_cannot_be(fields, message):

@@ -51,7 +51,7 @@ def test_what_is_no_length_of_time(text):
         (TrainingConfig, {"ema": 1.0}, "ema must be above 0 and below 1"),
         (TrainingConfig, {"label_smoothing": 1.0}, "label_smoothing must be"),
         (TrainingConfig, {"keep": 0}, "keep must be 1 or more"),
-        (TrainingConfig, {"seed": -1}, "seed must be from 0 to 18446744073709551615, not -1"),
+        (TrainingConfig, {"seed": -1}, "seed must be 0 or more, not -1"),
         (TrainingConfig, {"checkpoint_minutes": 0.0}, "checkpoint_minutes must be above 0"),
         (ValidationConfig, {"every": 0}, "every must be 1 or more"),
         (ValidationConfig, {"count": -1}, "count must be 0"),

@@ -184,11 +184,13 @@ def test_figures_of_questions_of_any_length_can_be_read(model, tmp_path):
 
 
 def test_unknown_names_are_refused(model):
-    for options in ({"where": "encodr"}, {"relation": "second"}):
-        ((name, value),) = options.items()
-        noun = {"where": "attention"}.get(name, name)
-        with pytest.raises(UserError, match=f"no {noun} '{value}'"):
-            attention(model, SAMPLE, **options)
+    messages = {
+        ("where", "encodr"): "where must be one of encoder, decoder, cross",
+        ("relation", "second"): "no relation 'second'",
+    }
+    for (option, value), message in messages.items():
+        with pytest.raises(UserError, match=message):
+            attention(model, SAMPLE, **{option: value})
 
 
 @pytest.mark.usefixtures("_one_initial_draw")
