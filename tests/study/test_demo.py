@@ -16,7 +16,16 @@ from tp_transformer.model import bundled
 from tp_transformer.scoring.options import QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.study import engine
-from tp_transformer.study.demo import MODULES, QUESTIONS, REPORT, SEED, TRAINED, demo, live_demo
+from tp_transformer.study.demo import (
+    MODULES,
+    QUESTIONS,
+    REPORT,
+    SEED,
+    SHARES,
+    TRAINED,
+    demo,
+    live_demo,
+)
 
 NAMES = ("first", "twin")
 WIDTH = 100
@@ -68,8 +77,10 @@ def test_the_files_of_a_demo_and_what_it_says(shown_once):
         split = Results.read(folder / f"{name}.json").splits["interpolate"]
         assert split.n == 2 * 56
         assert f"{split.average[0]:.2%}" in scores
-    for words in ("first minus twin", "one training seed", "TP-Transformer B"):  # of Table 1
-        assert words in scores
+        above = [sum(m.accuracy > share for m in split.modules.values()) for share in SHARES]
+        row = next(line for line in scores.splitlines() if line.startswith(f"{name} "))
+        assert row.split()[-2:] == [str(count) for count in above]
+    assert all(words in scores for words in ("first minus twin", "one seed"))
 
 
 def test_a_model_of_some_modules_is_scored_on_these(shown_once, shipped, tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from tp_transformer.interpret.roles.analysis import layer_clusters
 from tp_transformer.model import bundled
 from tp_transformer.model.checkpoint import AnyModel, load
 from tp_transformer.model.transformer import Transformer
-from tp_transformer.report.comparison import Comparison, averages_table, footnotes
+from tp_transformer.report.comparison import Comparison
 from tp_transformer.report.page import write_report
 from tp_transformer.report.roles import most_structural, roles_figure
 from tp_transformer.report.terminal import heading
@@ -36,11 +36,12 @@ from tp_transformer.scoring.evaluate import evaluate
 from tp_transformer.scoring.options import EvaluationOptions, QuestionChoice
 from tp_transformer.scoring.results import Results
 from tp_transformer.study.engine import StudyRun, generated_store, train_side_by_side
-from tp_transformer.table import Table, plain_table
+from tp_transformer.table import Cell, Table, plain_table
 from tp_transformer.training.config import RunConfig
 
 SEED = 0  # of the questions; a test compares it with the seeds of the bundled models
 QUESTIONS, REPORT = "questions", "report.html"
+SHARES = (0.5, 0.9)  # modules of which more is answered are counted
 FEW = 10  # modules, up to which they are listed instead of their areas
 # Modules with fractions; roles are shown in questions of the one that is answered best.
 FRACTIONS = ("arithmetic__mixed", "arithmetic__mul_div_multiple")
@@ -161,12 +162,23 @@ def _show_scores(
     results: Mapping[str, Results], groups: Iterable[Sequence[str]], console: Console
 ) -> None:
     """Print the averages of all models, and the differences of those with the same questions."""
-    console.print(averages_table(list(results.values())).terminal())
+    heads = ["model", "modules", "correct, with a 95% interval", *(f">{x:.0%}" for x in SHARES)]
+    rows: list[list[Cell]] = []
+    for name, each in results.items():
+        split = each.splits[INTERPOLATE]
+        average, (low, high) = split.average
+        accuracies = [score.accuracy for score in split.modules.values()]
+        counts = [str(sum(accuracy > share for accuracy in accuracies)) for share in SHARES]
+        correct = f"{average:.2%} ({low:.1%} to {high:.1%})"
+        rows.append([name, str(len(accuracies)), correct, *counts])
+    console.print(Table(heads=heads, rows=rows).terminal())
     for names in groups:
         for line in Comparison(*(results[name] for name in names)).differences:
             console.print(line)
-    for line in footnotes(list(results.values())):
-        console.print(line)
+    console.print(
+        f"Exact match averaged over modules; {heads[-2]} and {heads[-1]} count modules. Each model "
+        "was trained once, with one seed: intervals and p-values are about questions, not seeds."
+    )
 
 
 def _show_roles(model: AnyModel, store: Store, console: Console) -> str:
