@@ -116,16 +116,6 @@ def dump(values: Mapping[str, Any]) -> str:
     return yaml_text.dump(dict(values))
 
 
-def missing(values: Mapping[str, Values], resolved: Mapping[str, Values]) -> list[str]:
-    """Return the names of the settings that `values` lack, such as `training.steps`."""
-    return [
-        f"{section}.{field}"
-        for section, fields in resolved.items()
-        for field in fields
-        if field not in values.get(section, {})
-    ]
-
-
 def changed(old: Mapping[str, Values], new: Mapping[str, Values]) -> dict[tuple[str, str], Any]:
     """Return the new values of the settings that differ, by section and field."""
     return {
